@@ -1,0 +1,219 @@
+//! Reads a few fields of a JSON text in one pass, without building a tree of the others.
+//!
+//! The whole text is checked for syntax, so that a torn record is not taken for a whole one.
+//! Bytes of strings that nobody asked for are not checked to be UTF-8.
+
+use super::SpecError;
+use crate::record::{Invalid, Reason};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// The places to read, as a tree: every pointer is a path to a node with a `slot`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pointers {
+    root: Node,
+    count: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    /// Which of the found values are this node's: the pointer that ends here, as often as it is named.
+    slots: Vec<usize>,
+    /// The next step of the pointers that go on.
+    children: Vec<(String, Node)>,
+}
+
+/// A JSON value as far as a key cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Scalar<'a> {
+    Null,
+    Bool(&'a str),
+    /// As it is written: `1`, `1.0` and `1e0` are three different keys.
+    Number(&'a str),
+    /// With its escapes decoded.
+    String(Cow<'a, str>),
+    /// As it is written, white space and order of fields included.
+    Container(&'a str),
+}
+
+impl Pointers {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Adds an RFC 6901 pointer; its value will be found in the order of adding.
+    pub(super) fn add(&mut self, pointer: &str) -> Result<(), SpecError> {
+        let malformed = || SpecError::Pointer(pointer.to_owned());
+        let mut node = &mut self.root;
+        if !pointer.is_empty() {
+            for token in pointer.strip_prefix('/').ok_or_else(malformed)?.split('/') {
+                let bare = token.replace("~0", "").replace("~1", "");
+                if bare.contains('~') {
+                    return Err(malformed());
+                }
+                let step = token.replace("~1", "/").replace("~0", "~");
+                let at = node.children.iter().position(|(name, _)| *name == step).unwrap_or_else(|| {
+                    node.children.push((step, Node::default()));
+                    node.children.len() - 1
+                });
+                node = &mut node.children[at].1;
+            }
+        }
+        node.slots.push(self.count);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// The values at the pointers, in the order in which they were added; `None` where there is none.
+    pub(super) fn find<'a>(&self, json: &'a [u8]) -> Result<Vec<Option<Scalar<'a>>>, Invalid> {
+        let mut found = vec![None; self.count];
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        Walk { node: &self.root, found: &mut found }
+            .deserialize(&mut deserializer)
+            .and_then(|()| deserializer.end())
+            .map_err(|error| Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") })?;
+        Ok(found)
+    }
+}
+
+/// Deserializes one value, descending only where a pointer leads.
+struct Walk<'w, 'a> {
+    node: &'w Node,
+    found: &'w mut Vec<Option<Scalar<'a>>>,
+}
+
+impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.node.slots.is_empty() {
+            return deserializer.deserialize_any(self);
+        }
+        let raw: &'a RawValue = serde::Deserialize::deserialize(deserializer)?;
+        let scalar = scalar(raw.get()).map_err(serde::de::Error::custom)?;
+        for &slot in &self.node.slots {
+            self.found[slot] = Some(scalar.clone());
+        }
+        if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
+            // One pointer is the beginning of another: read this value a second time, for the longer one.
+            let mut inner = serde_json::Deserializer::from_str(raw.get());
+            let beyond = Walk { node: self.node, found: &mut *self.found };
+            inner.deserialize_any(beyond).map_err(serde::de::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+fn scalar(text: &str) -> Result<Scalar<'_>, serde_json::Error> {
+    Ok(match text.as_bytes().first() {
+        Some(b'"') => Scalar::String(unescape(text)?),
+        Some(b'n') => Scalar::Null,
+        Some(b't' | b'f') => Scalar::Bool(text),
+        Some(b'{' | b'[') => Scalar::Container(text),
+        _ => Scalar::Number(text),
+    })
+}
+
+/// Decodes a quoted JSON string; borrows when there is nothing to decode.
+fn unescape(quoted: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    if quoted.contains('\\') {
+        return serde_json::from_str(quoted).map(Cow::Owned);
+    }
+    serde_json::from_str(quoted).map(Cow::Borrowed)
+}
+
+impl Walk<'_, '_> {
+    /// What was found below this node is void: an equal field comes later, and the last counts.
+    fn forget(node: &Node, found: &mut [Option<Scalar<'_>>]) {
+        for &slot in &node.slots {
+            found[slot] = None;
+        }
+        for (_, child) in &node.children {
+            Self::forget(child, found);
+        }
+    }
+}
+
+impl<'a> Visitor<'a> for Walk<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(at) = map.next_key_seed(Step { node: self.node })? {
+            match at {
+                None => drop(map.next_value::<IgnoredAny>()?),
+                Some(at) => {
+                    let node = &self.node.children[at].1;
+                    Self::forget(node, self.found);
+                    map.next_value_seed(Walk { node, found: &mut *self.found })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
+        for index in 0_usize.. {
+            let name = index.to_string();
+            let step = self.node.children.iter().find(|(step, _)| *step == name);
+            let more = match step {
+                None => seq.next_element::<IgnoredAny>()?.is_some(),
+                Some((_, node)) => seq.next_element_seed(Walk { node, found: &mut *self.found })?.is_some(),
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    // A pointer leads through a scalar: there is nothing at its end.
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Reads a field's name: which child of the node it is, if any.
+struct Step<'w> {
+    node: &'w Node,
+}
+
+impl<'a> DeserializeSeed<'a> for Step<'_> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Step<'_> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.node.children.iter().position(|(step, _)| step == name))
+    }
+}

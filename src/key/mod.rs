@@ -1,0 +1,225 @@
+//! From a record to the fingerprint of its key.
+//!
+//! Owns the key's encoding, which must never change within a state format: stored filters hold
+//! nothing but what it yields. Pure: no I/O, no clock, no randomness.
+//!
+//! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so
+//! that no two different lists of parts share an encoding. The fingerprint is XXH3-128 of that
+//! (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>). XXH3 is not safe against
+//! crafted keys.
+
+mod json;
+
+use crate::record::{Invalid, Reason, Record};
+use json::{Pointers, Scalar};
+use std::borrow::Cow;
+use std::fmt;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Hash of a key, 128 bits. Two different keys share one with probability 2^-128 a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub u128);
+
+impl Fingerprint {
+    /// The half that places the key: which block of a filter it goes to.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
+    pub const fn low(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The half that marks the key: which bits of its block it sets.
+    #[must_use]
+    pub const fn high(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+}
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The record key.
+    RecordKey,
+    /// The whole record value.
+    RecordValue,
+    /// The value of the last header of that name.
+    Header(String),
+    /// A place in the JSON value, as an RFC 6901 pointer. Of two equal fields the last counts.
+    Json(String),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RecordKey => f.write_str("the record key"),
+            Self::RecordValue => f.write_str("the record value"),
+            Self::Header(name) => write!(f, "header `{name}`"),
+            Self::Json(pointer) => write!(f, "JSON field `{pointer}`"),
+        }
+    }
+}
+
+/// Which parts of a record make its key. Compiled once, used for every record of a topic.
+#[derive(Clone, Debug)]
+pub struct KeySpec {
+    parts: Vec<Part>,
+    pointers: Pointers,
+}
+
+/// A key specification that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// There is no part at all.
+    #[error("a key needs at least one part")]
+    Empty,
+    /// A pointer that RFC 6901 does not allow.
+    #[error("`{0}` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1")]
+    Pointer(String),
+}
+
+/// Working memory of [`KeySpec::fingerprint`], kept between records so that an encoding need not be
+/// allocated for each.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    encoded: Vec<u8>,
+}
+
+/// What a part was found to be. The discriminants are part of the encoding.
+#[derive(Clone, Copy)]
+enum Tag {
+    Null = 0,
+    /// Bytes: the record key or value, a header, a JSON string after its escapes are decoded.
+    Bytes = 1,
+    /// A JSON number as it is written, so that no two different ids meet in a rounded float.
+    Number = 2,
+    /// A JSON boolean.
+    Bool = 3,
+    /// A JSON object or array as it is written.
+    Container = 4,
+}
+
+impl KeySpec {
+    /// Compiles a key specification.
+    ///
+    /// # Errors
+    /// [`SpecError`] when there is no part or a pointer is malformed.
+    pub fn new(parts: Vec<Part>) -> Result<Self, SpecError> {
+        if parts.is_empty() {
+            return Err(SpecError::Empty);
+        }
+        let mut pointers = Pointers::default();
+        for part in &parts {
+            if let Part::Json(pointer) = part {
+                pointers.add(pointer)?;
+            }
+        }
+        Ok(Self { parts, pointers })
+    }
+
+    /// The parts, in order.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Whether any part asks for a header, so that a caller may leave the headers unread.
+    #[must_use]
+    pub fn reads_headers(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Header(_)))
+    }
+
+    /// The fingerprint of the record's key.
+    ///
+    /// # Errors
+    /// [`Invalid`] when the record has no such key; it says which part is at fault.
+    pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
+        let found = if self.pointers.is_empty() {
+            Vec::new()
+        } else {
+            self.pointers.find(record.value.ok_or_else(|| Invalid {
+                reason: Reason::MissingKey,
+                message: "the record value is null, and the key is a field of it".to_owned(),
+            })?)?
+        };
+        let mut found = found.iter();
+        let mut all_null = true;
+        scratch.encoded.clear();
+        for part in &self.parts {
+            let (tag, bytes) = match part {
+                Part::RecordKey => raw(record.key),
+                Part::RecordValue => raw(record.value),
+                Part::Header(name) => {
+                    let header = record.headers.iter().rev().find(|(key, _)| key == name);
+                    raw(header.ok_or_else(|| missing(part))?.1)
+                }
+                Part::Json(_) => match found.next().and_then(Option::as_ref) {
+                    None => return Err(missing(part)),
+                    Some(Scalar::Null) => (Tag::Null, &[][..]),
+                    Some(Scalar::String(text)) => (Tag::Bytes, text.as_bytes()),
+                    Some(Scalar::Number(text)) => (Tag::Number, text.as_bytes()),
+                    Some(Scalar::Bool(text)) => (Tag::Bool, text.as_bytes()),
+                    Some(Scalar::Container(text)) => (Tag::Container, text.as_bytes()),
+                },
+            };
+            all_null &= matches!(tag, Tag::Null);
+            scratch.encoded.push(tag as u8);
+            scratch.encoded.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            scratch.encoded.extend_from_slice(bytes);
+        }
+        if all_null {
+            return Err(Invalid {
+                reason: Reason::NullKey,
+                message: format!("{} {} null, so the record has no identity", list(&self.parts), if self.parts.len() == 1 { "is" } else { "are" }),
+            });
+        }
+        Ok(Fingerprint(xxh3_128(&scratch.encoded)))
+    }
+}
+
+impl fmt::Display for KeySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&list(&self.parts))
+    }
+}
+
+/// One place in a JSON value, to be read by itself.
+#[derive(Clone, Debug)]
+pub struct Field(Pointers);
+
+impl Field {
+    /// Compiles an RFC 6901 pointer.
+    ///
+    /// # Errors
+    /// [`SpecError`] when it is malformed.
+    pub fn new(pointer: &str) -> Result<Self, SpecError> {
+        let mut pointers = Pointers::default();
+        pointers.add(pointer)?;
+        Ok(Self(pointers))
+    }
+
+    /// The string or number there, a number as it is written. `None` for anything else, and if the value
+    /// is not JSON.
+    #[must_use]
+    pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
+        match self.0.find(value).ok()?.pop()?? {
+            Scalar::String(text) => Some(text),
+            Scalar::Number(text) => Some(Cow::Borrowed(text)),
+            _ => None,
+        }
+    }
+}
+
+fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
+    bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
+}
+
+fn missing(part: &Part) -> Invalid {
+    Invalid { reason: Reason::MissingKey, message: format!("the record has no {}", part.to_string().trim_start_matches("the ")) }
+}
+
+fn list(parts: &[Part]) -> String {
+    parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+use super::*;
+
+fn spec(pointers: &[&str]) -> KeySpec {
+    KeySpec::new(pointers.iter().map(|pointer| Part::Json((*pointer).to_owned())).collect()).unwrap()
+}
+
+fn of(spec: &KeySpec, value: &str) -> Result<Fingerprint, Invalid> {
+    spec.fingerprint(&Record { value: Some(value.as_bytes()), ..Record::default() }, &mut Scratch::default())
+}
+
+fn reason(spec: &KeySpec, value: &str) -> Reason {
+    of(spec, value).unwrap_err().reason
+}
+
+#[test]
+fn reads_the_field_and_nothing_else() {
+    let id = spec(&["/id"]);
+    let key = of(&id, r#"{"id":"a","rest":[1,{"id":"b"}]}"#).unwrap();
+    assert_eq!(key, of(&id, r#"{"rest":null,"id":"a"}"#).unwrap());
+    assert_ne!(key, of(&id, r#"{"id":"b"}"#).unwrap());
+}
+
+#[test]
+fn follows_pointers_into_objects_and_arrays() {
+    let deep = spec(&["/a/1/b~1c~0d"]);
+    assert_eq!(of(&deep, r#"{"a":[0,{"b/c~d":7}]}"#).unwrap(), of(&spec(&["/x"]), r#"{"x":7}"#).unwrap());
+    assert_eq!(reason(&deep, r#"{"a":[0]}"#), Reason::MissingKey);
+    assert_eq!(reason(&deep, r#"{"a":"text"}"#), Reason::MissingKey);
+}
+
+#[test]
+fn types_are_told_apart() {
+    let id = spec(&["/id"]);
+    let values = ["1", "\"1\"", "1.0", "true", "\"true\"", "\"null\"", "\"\"", "[1]", "{}"];
+    for (i, a) in values.iter().enumerate() {
+        for (j, b) in values.iter().enumerate() {
+            let same = of(&id, &format!("{{\"id\":{a}}}")) == of(&id, &format!("{{\"id\":{b}}}"));
+            assert_eq!(same, i == j, "{a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn long_numbers_keep_all_their_digits() {
+    let id = spec(&["/id"]);
+    assert_ne!(of(&id, r#"{"id":123456789012345678901}"#), of(&id, r#"{"id":123456789012345678902}"#));
+}
+
+#[test]
+fn null_is_not_missing() {
+    let pair = spec(&["/user", "/item"]);
+    let with_null = of(&pair, r#"{"user":null,"item":5}"#).unwrap();
+    assert_ne!(with_null, of(&pair, r#"{"user":5,"item":null}"#).unwrap());
+    assert_eq!(reason(&pair, r#"{"item":5}"#), Reason::MissingKey);
+    assert_eq!(reason(&pair, r#"{"user":null,"item":null}"#), Reason::NullKey);
+    assert_eq!(reason(&spec(&["/id"]), r#"{"id":null}"#), Reason::NullKey);
+}
+
+#[test]
+fn escapes_are_decoded_before_hashing() {
+    let id = spec(&["/id"]);
+    assert_eq!(of(&id, r#"{"id":"caf\u00e9\n"}"#), of(&id, "{\"id\":\"café\\u000a\"}"));
+    assert_eq!(of(&id, r#"{"\u0069d":"a"}"#), of(&id, r#"{"id":"a"}"#));
+}
+
+#[test]
+fn of_two_equal_fields_the_last_counts() {
+    assert_eq!(of(&spec(&["/id"]), r#"{"id":1,"id":2}"#), of(&spec(&["/id"]), r#"{"id":2}"#));
+    assert_eq!(reason(&spec(&["/a/id"]), r#"{"a":{"id":1},"a":{}}"#), Reason::MissingKey);
+    let header = KeySpec::new(vec![Part::Header("id".into())]).unwrap();
+    let last = |headers: &[(&str, Option<&[u8]>)]| header.fingerprint(&Record { headers, ..Record::default() }, &mut Scratch::default());
+    assert_eq!(last(&[("id", Some(b"1")), ("id", Some(b"2"))]), last(&[("id", Some(b"2"))]));
+    assert_eq!(last(&[("ID", Some(b"2"))]).unwrap_err().reason, Reason::MissingKey);
+}
+
+#[test]
+fn parts_do_not_run_into_each_other() {
+    let pair = spec(&["/a", "/b"]);
+    assert_ne!(of(&pair, r#"{"a":"xy","b":"z"}"#), of(&pair, r#"{"a":"x","b":"yz"}"#));
+}
+
+#[test]
+fn a_pointer_may_be_the_beginning_of_another() {
+    let both = spec(&["/a", "/a/b"]);
+    assert_ne!(of(&both, r#"{"a":{"b":1}}"#), of(&both, r#"{"a":{"b":2}}"#));
+    assert_eq!(reason(&both, r#"{"a":1}"#), Reason::MissingKey);
+}
+
+#[test]
+fn a_number_too_large_for_a_float_is_a_key() {
+    let both = spec(&["/a", "/a/b"]);
+    assert_eq!(reason(&both, r#"{"a":1e999}"#), Reason::MissingKey);
+    assert_ne!(of(&spec(&["/a"]), r#"{"a":1e999}"#).unwrap(), of(&spec(&["/a"]), r#"{"a":1e998}"#).unwrap());
+}
+
+#[test]
+fn a_field_is_read_by_itself() {
+    let time = Field::new("/meta/time").unwrap();
+    assert_eq!(time.text(br#"{"meta":{"time":17}}"#).as_deref(), Some("17"));
+    assert_eq!(time.text(br#"{"meta":{"time":"\u0031"}}"#).as_deref(), Some("1"));
+    for value in [r#"{"meta":{"time":null}}"#, r#"{"meta":{}}"#, r#"{"meta":{"time":17}"#, ""] {
+        assert_eq!(time.text(value.as_bytes()), None, "{value}");
+    }
+    assert!(Field::new("time").is_err());
+}
+
+#[test]
+fn a_string_field_and_the_record_key_are_one_id() {
+    let by_key = KeySpec::new(vec![Part::RecordKey]).unwrap();
+    let record = Record { key: Some(b"abc"), ..Record::default() };
+    assert_eq!(by_key.fingerprint(&record, &mut Scratch::default()), of(&spec(&["/id"]), r#"{"id":"abc"}"#));
+}
+
+#[test]
+fn broken_json_says_where() {
+    for text in ["", "{", "{\"id\":1", "{\"id\":1}}", "{\"id\":1} x", "{\"id\":tru}", "{\"id\":\"\\ud800\"}", "{\"id\":1,}"] {
+        assert_eq!(reason(&spec(&["/id"]), text), Reason::BrokenJson, "{text}");
+    }
+    let error = of(&spec(&["/id"]), "{\"id\":1").unwrap_err();
+    assert!(error.message.contains("line 1 column 7"), "{error}");
+    let mut scratch = Scratch::default();
+    let not_text = Record { value: Some(b"{\"id\":\"\xff\"}"), ..Record::default() };
+    assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::BrokenJson);
+}
+
+#[test]
+fn a_tombstone_has_no_fields() {
+    let error = spec(&["/id"]).fingerprint(&Record::default(), &mut Scratch::default()).unwrap_err();
+    assert_eq!(error.reason, Reason::MissingKey);
+}
+
+#[test]
+fn malformed_pointers_are_refused() {
+    for pointer in ["id", "/a~2", "/~"] {
+        assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_err(), "{pointer}");
+    }
+    assert!(KeySpec::new(vec![]).is_err());
+}
+
+#[test]
+fn the_encoding_does_not_change() {
+    // Stored filters and changelogs hold these: a change here makes every key unseen again.
+    assert_eq!(of(&spec(&["/id"]), r#"{"id":"news-1"}"#).unwrap(), Fingerprint(xxh3_128(b"\x01\x06\0\0\0\0\0\0\0news-1")));
+    assert_eq!(of(&spec(&["/id"]), r#"{"id":17}"#).unwrap(), Fingerprint(xxh3_128(b"\x02\x02\0\0\0\0\0\0\x0017")));
+}
+
+proptest::proptest! {
+    #[test]
+    fn agrees_with_a_full_parse(text in ".{0,12}", number in proptest::num::i64::ANY, before in proptest::bool::ANY) {
+        let mut value = serde_json::json!({"n": number, "s": text});
+        if before { value["a"] = serde_json::json!({"s": [number, text]}); }
+        let json = value.to_string();
+        let expected = serde_json::json!({"x": text, "y": number}).to_string();
+        proptest::prop_assert_eq!(of(&spec(&["/s", "/n"]), &json), of(&spec(&["/x", "/y"]), &expected));
+    }
+
+    #[test]
+    fn never_panics(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..64)) {
+        let record = Record { key: None, value: Some(&bytes), headers: &[] };
+        let _ = spec(&["/a", "/a/0"]).fingerprint(&record, &mut Scratch::default());
+    }
+}

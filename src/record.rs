@@ -1,0 +1,86 @@
+//! What flows: a record as it was read, where it came from, and what was decided of it.
+//!
+//! Owns the vocabulary only. Must never know where records come from or go to.
+
+use std::fmt;
+
+/// Position of a record within its topic-partition, as Kafka counts it.
+pub type Offset = i64;
+
+/// Milliseconds since the Unix epoch, as Kafka stamps records.
+pub type Timestamp = i64;
+
+/// A partition of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicPartition {
+    /// Name of the topic.
+    pub topic: String,
+    /// Number of the partition.
+    pub partition: i32,
+}
+
+impl fmt::Display for TopicPartition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.topic, self.partition)
+    }
+}
+
+/// The parts of a record that a key can be taken from. Borrowed: nothing is copied to judge it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Record<'a> {
+    /// The record key; `None` is Kafka's null.
+    pub key: Option<&'a [u8]>,
+    /// The record value; `None` is Kafka's null, a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// Names and values of the headers, in order. Left empty when no key part asks for a header.
+    pub headers: &'a [(&'a str, Option<&'a [u8]>)],
+}
+
+/// What is decided of a record, once, when it is first read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its key was not emitted within the window: it goes out.
+    Unseen,
+    /// Its key was emitted within the window. The only verdict that drops a record by default.
+    Duplicate,
+    /// Unseen, but older than the window, and the topic's `late` policy wants such records apart.
+    Late,
+    /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.
+    Invalid(Reason),
+}
+
+/// Why a record is [`Verdict::Invalid`]. The words are those of the metric label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The value is not JSON, though a key part points into it.
+    BrokenJson,
+    /// A key part names something that the record does not have.
+    MissingKey,
+    /// Every key part is null: such records have no identity to tell them apart.
+    NullKey,
+    /// The broker refuses the record for its size.
+    Oversize,
+}
+
+impl Reason {
+    /// The reason as a metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::BrokenJson => "broken_json",
+            Self::MissingKey => "missing_key",
+            Self::NullKey => "null_key",
+            Self::Oversize => "oversize",
+        }
+    }
+}
+
+/// An invalid record: the reason, and one sentence for the person who has to mend it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Invalid {
+    /// Which kind of fault it is.
+    pub reason: Reason,
+    /// What is wrong, naming the part of the key and the place in the value.
+    pub message: String,
+}
