@@ -1,0 +1,283 @@
+//! The promise of the window, held against an exact model that knows nothing of filters.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// So low that none of the tests' judgements is a false positive.
+const RATE: f64 = 1e-10;
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+fn rules(window: Window, capacity: u64) -> Rules {
+    Rules { window, plan: Plan::new(window, capacity, RATE), refresh: false, late: Late::Emit }
+}
+
+fn hours(slices: u32) -> Dedup {
+    Dedup::new(rules(Window::time(1_000, slices), 100))
+}
+
+/// An exact window over what was emitted. `position` is how far the window has come: stream time, or
+/// the number of the last key put in.
+struct Model {
+    rules: Rules,
+    position: Option<i64>,
+    emitted: HashMap<u64, Option<i64>>,
+}
+
+impl Model {
+    fn new(rules: Rules) -> Self {
+        Self { rules, position: None, emitted: HashMap::new() }
+    }
+
+    fn slice_length(&self) -> i64 {
+        match self.rules.window {
+            Window::Time { slice_ms, .. } => slice_ms,
+            Window::Keys { slice_keys, .. } => slice_keys.cast_signed(),
+        }
+    }
+
+    fn counts(&self) -> bool {
+        matches!(self.rules.window, Window::Keys { .. })
+    }
+
+    fn advance(&mut self, time: Option<i64>, horizon: i64) {
+        if let Some(time) = time.filter(|&time| time <= horizon && !self.counts())
+            && self.position.is_none_or(|position| time > position)
+        {
+            if self.position.is_none() {
+                // What came before any time was known belongs to the first time that is.
+                self.emitted.values_mut().for_each(|at| *at = Some(time));
+            }
+            self.position = Some(time);
+        }
+    }
+
+    fn put(&mut self, number: u64) {
+        if self.counts() {
+            self.position = Some(self.position.map_or(0, |position| position + 1));
+        }
+        self.emitted.insert(number, self.position);
+    }
+
+    /// Checks a verdict against the promise, and takes note of what was emitted.
+    fn check(&mut self, number: u64, time: Option<i64>, horizon: i64, verdict: Verdict) {
+        self.advance(time, horizon);
+        let (slices, length) = (i64::from(self.rules.window.slices()), self.slice_length());
+        let slice = |at: Option<i64>| at.map(|at| at.div_euclid(length));
+        let known = self.emitted.get(&number).copied();
+        let age = known.map(|at| self.position.unwrap_or(0) - at.unwrap_or(0));
+        if age.is_some_and(|age| age <= slices * length) {
+            assert_eq!(verdict, Verdict::Duplicate, "a false negative: emitted {age:?} ago");
+        }
+        if age.is_none_or(|age| age >= (slices + 1) * length) {
+            assert_ne!(verdict, Verdict::Duplicate, "not forgotten: emitted {age:?} ago");
+        }
+        // In between, the generations decide.
+        let remembered = known.is_some_and(|at| slice(at) >= slice(self.position).map(|slice| slice - slices));
+        let late = time.zip(self.position).is_some_and(|(time, position)| !self.counts() && position - time > slices * length);
+        let expected = if remembered {
+            Verdict::Duplicate
+        } else if late && self.rules.late != Late::Emit {
+            Verdict::Late
+        } else {
+            Verdict::Unseen
+        };
+        assert_eq!(verdict, expected);
+        let renewed = verdict == Verdict::Duplicate && self.rules.refresh;
+        if renewed && self.counts() && slice(known.flatten()) == slice(self.position) {
+            // It is in the newest slice, and is not put in a second time.
+            self.emitted.insert(number, self.position);
+        } else if renewed || verdict == Verdict::Unseen {
+            self.put(number);
+        }
+    }
+}
+
+/// A record: its key, its time before or after that of the true clock, and how far that moves on.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    number: u64,
+    time: Option<i64>,
+    clock: i64,
+}
+
+/// The furthest that a time may be ahead of the clock.
+const MAX_FUTURE: i64 = 50;
+
+fn step() -> impl Strategy<Value = Step> {
+    let time = prop_oneof![
+        6 => Just(Some(0)),
+        2 => (-30..=30_i64).prop_map(Some),
+        1 => (-3_000..0_i64).prop_map(Some),       // out of order, and late
+        1 => (MAX_FUTURE + 1..9_000).prop_map(Some), // a broken clock
+        1 => Just(None),
+    ];
+    let clock = prop_oneof![8 => 0..60_i64, 2 => 60..700_i64, 1 => 700..5_000_i64];
+    (0..40_u64, time, clock).prop_map(|(number, time, clock)| Step { number, time, clock })
+}
+
+fn window() -> impl Strategy<Value = Window> {
+    let slices = 1..=8_u32;
+    prop_oneof![
+        (slices.clone(), 8..1_000_i64).prop_map(|(slices, length)| Window::time(length, slices)),
+        (slices, 1..60_u64).prop_map(|(slices, keys)| Window::keys(keys, slices)),
+    ]
+}
+
+fn any_rules() -> impl Strategy<Value = Rules> {
+    let late = prop_oneof![Just(Late::Emit), Just(Late::Drop), Just(Late::DeadLetter)];
+    // Far too small, about right, and ample.
+    let capacity = prop_oneof![Just(1_u64), Just(40), Just(400)];
+    (window(), capacity, any::<bool>(), late)
+        .prop_map(|(window, capacity, refresh, late)| Rules { refresh, late, ..rules(window, capacity) })
+}
+
+/// What comes of a stream, told by a dedup whose state may go out and in on the way.
+fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (Vec<Verdict>, Dedup) {
+    let (mut dedup, mut clock) = (Dedup::new(rules), start);
+    let mut verdicts = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        if restore_at == Some(index) {
+            dedup = restored(&dedup);
+        }
+        clock += step.clock;
+        verdicts.push(dedup.judge(key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE));
+    }
+    (verdicts, dedup)
+}
+
+fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
+    dedup.mark_stale();
+    let page = |id| {
+        let mut bytes = Vec::new();
+        dedup.filter().write_page(id, &mut bytes);
+        (id, bytes)
+    };
+    dedup.filter().dirty_pages().map(page).collect()
+}
+
+/// Through JSON, as a checkpoint goes.
+fn restored(dedup: &Dedup) -> Dedup {
+    let snapshot = serde_json::from_str(&serde_json::to_string(&dedup.snapshot()).unwrap()).unwrap();
+    let mut other = Dedup::from_snapshot(dedup.rules, &snapshot).unwrap();
+    for id in dedup.filter().dirty_pages() {
+        let mut bytes = Vec::new();
+        dedup.filter().write_page(id, &mut bytes);
+        other.read_page(id, &bytes).unwrap();
+    }
+    assert_eq!(other.snapshot(), dedup.snapshot());
+    other
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_window_is_kept(rules in any_rules(), start in -5_000..5_000_i64, steps in prop::collection::vec(step(), 1..200)) {
+        let (verdicts, _) = run(rules, start, &steps, None);
+        let (mut model, mut clock) = (Model::new(rules), start);
+        for (step, &verdict) in steps.iter().zip(&verdicts) {
+            clock += step.clock;
+            model.check(step.number, step.time.map(|time| clock + time), clock + MAX_FUTURE, verdict);
+        }
+    }
+
+    #[test]
+    fn state_out_is_state_in(rules in any_rules(), steps in prop::collection::vec(step(), 2..150), at in any::<prop::sample::Index>()) {
+        let (verdicts, mut dedup) = run(rules, 0, &steps, None);
+        let (again, mut other) = run(rules, 0, &steps, Some(at.index(steps.len())));
+        prop_assert_eq!(verdicts, again);
+        prop_assert_eq!(dedup.snapshot(), other.snapshot());
+        prop_assert!(pages(&mut dedup) == pages(&mut other));
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_state(rules in any_rules(), steps in prop::collection::vec(step(), 1..100)) {
+        let (verdicts, mut dedup) = run(rules, 0, &steps, None);
+        let (again, mut other) = run(rules, 0, &steps, None);
+        prop_assert_eq!(verdicts, again);
+        prop_assert_eq!(dedup.snapshot(), other.snapshot());
+        prop_assert!(pages(&mut dedup) == pages(&mut other));
+    }
+}
+
+#[test]
+fn a_key_is_emitted_once_a_window() {
+    let mut dedup = hours(4);
+    assert_eq!(dedup.judge(key(1), Some(0), i64::MAX), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(1_000), i64::MAX), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(1), Some(1_250), i64::MAX), Verdict::Unseen);
+}
+
+#[test]
+fn a_sighting_does_not_renew_unless_asked_to() {
+    for refresh in [false, true] {
+        let mut dedup = Dedup::new(Rules { refresh, ..rules(Window::time(1_000, 4), 100) });
+        for time in [0, 700, 1_400] {
+            let expected = if time == 0 || (time == 1_400 && !refresh) { Verdict::Unseen } else { Verdict::Duplicate };
+            assert_eq!(dedup.judge(key(1), Some(time), i64::MAX), expected, "refresh {refresh}, at {time}");
+        }
+    }
+}
+
+#[test]
+fn late_records_go_where_the_policy_says() {
+    for (late, expected) in [(Late::Emit, Verdict::Unseen), (Late::Drop, Verdict::Late), (Late::DeadLetter, Verdict::Late)] {
+        let mut dedup = Dedup::new(Rules { late, ..rules(Window::time(1_000, 4), 100) });
+        dedup.judge(key(1), Some(10_000), i64::MAX);
+        assert_eq!(dedup.judge(key(2), Some(9_000), i64::MAX), Verdict::Unseen, "at the window's edge is not late");
+        assert_eq!(dedup.judge(key(1), Some(8_999), i64::MAX), Verdict::Duplicate, "late, but seen");
+        assert_eq!(dedup.judge(key(3), Some(8_999), i64::MAX), expected);
+        assert_eq!(dedup.judge(key(3), Some(10_000), i64::MAX) == Verdict::Unseen, late != Late::Emit, "remembered only if emitted");
+    }
+}
+
+#[test]
+fn a_broken_clock_does_not_expire_anything() {
+    let mut dedup = hours(4);
+    dedup.judge(key(1), Some(100), 200);
+    assert_eq!(dedup.judge(key(2), Some(i64::MAX), 200), Verdict::Unseen);
+    assert_eq!(dedup.stream_time(), Some(100));
+    assert_eq!(dedup.judge(key(1), Some(110), 200), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(2), Some(120), 200), Verdict::Duplicate, "it was judged all the same");
+    dedup.judge(key(3), Some(200), 200);
+    assert_eq!(dedup.stream_time(), Some(200), "the horizon itself is believed");
+}
+
+#[test]
+fn records_without_time_are_judged_by_the_stream_s() {
+    let mut dedup = hours(1);
+    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Duplicate);
+    dedup.judge(key(2), Some(50_000), i64::MAX);
+    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Duplicate, "it belongs to the first time that is known");
+    dedup.judge(key(2), Some(52_000), i64::MAX);
+    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Unseen);
+}
+
+#[test]
+fn times_before_the_epoch_are_times() {
+    let mut dedup = hours(4);
+    assert_eq!(dedup.judge(key(1), Some(-10_000), 0), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(-9_000), 0), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(1), Some(-8_750), 0), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(0), 0), Verdict::Unseen);
+    for time in [i64::MIN, i64::MAX] {
+        dedup.judge(key(1), Some(time), i64::MAX);
+    }
+}
+
+#[test]
+fn a_snapshot_of_other_rules_is_refused() {
+    let mut dedup = hours(4);
+    dedup.judge(key(1), Some(123_456), i64::MAX);
+    let refused = |slice_ms| Dedup::from_snapshot(rules(Window::Time { slice_ms, slices: 4 }, 100), &dedup.snapshot()).err();
+    assert_eq!(refused(250), None);
+    assert_eq!(refused(251), Some(Mismatch::StreamTime));
+    let unknown = serde_json::from_str::<Snapshot>(r#"{"stream_time":null,"filter":{"slice":null,"generations":[]},"more":1}"#);
+    assert!(unknown.is_err());
+}
