@@ -1,0 +1,227 @@
+//! Puts the layers together: file < environment < flags; the defaults are `raw`'s.
+//!
+//! Owns how a value is found and where it came from; what it means is not known here.
+
+use super::error::{ENVIRONMENT, FLAGS, Report};
+use super::properties;
+use super::raw::Raw;
+use super::vars::{Environment, substitute};
+use config::{FileFormat, FileSourceString, Source, Value, ValueKind};
+use serde_json::Value as Json;
+use serde_path_to_error::Segment;
+use std::path::Path;
+
+/// What a variable must begin with to be a setting.
+const PREFIX: &str = "UNSEEN";
+/// What stands between the names of a setting's path in a variable.
+const SEPARATOR: &str = "__";
+/// Most faults of form that are looked for.
+const FAULTS_MAX: usize = 100;
+
+/// Reads all layers. Faults go to the report; `None` when there is nothing left to look at.
+pub(super) fn load(
+    path: &Path,
+    environment: &Environment,
+    overrides: &[(String, String)],
+    report: &mut Report,
+) -> Option<Raw> {
+    let tree = layers(path, environment, overrides, report)?;
+    let mut tree = to_json("", tree, environment, report);
+    refuse_lists(&mut tree, report);
+    deserialize(tree, report)
+}
+
+type File = config::File<FileSourceString, FileFormat>;
+
+fn layers(
+    path: &Path,
+    environment: &Environment,
+    overrides: &[(String, String)],
+    report: &mut Report,
+) -> Option<Value> {
+    let file = read(path).map_err(|message| report.add("", message)).ok()?;
+    let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, report));
+    for (path, text) in overrides {
+        let value = Value::new(Some(&FLAGS.to_owned()), text.as_str());
+        match indices_are_small(path).then(|| builder.clone().set_override(path, value)) {
+            Some(Ok(next)) => builder = next,
+            _ => report.add_from(FLAGS, path, "expected a path such as worker.workers or topics[0].window"),
+        }
+    }
+    let layered = builder.build().map_err(|error| report.add("", one_line(&error.to_string()))).ok()?;
+    Some(layered.cache)
+}
+
+fn read(path: &Path) -> Result<File, String> {
+    let format = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("toml") => FileFormat::Toml,
+        Some("yaml" | "yml") => FileFormat::Yaml,
+        _ => return Err("expected a file that ends in .toml, .yaml or .yml".to_owned()),
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the file: {error}"))?;
+    let file = File::from_str(&text, format);
+    let tree = file.collect().map_err(|error| one_line(&error.to_string()))?;
+    match tree.keys().find(|key| !indices_are_small(key)) {
+        Some(key) => Err(format!("`{key}` is no name of a setting")),
+        None => Ok(file),
+    }
+}
+
+/// A parser's message without the excerpt of the file, which may hold a secret.
+fn one_line(message: &str) -> String {
+    // `  |`, `3 | text of the line`, `  | ^^^`.
+    let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
+    message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ")
+}
+
+/// The settings in the environment. In variables, places in a list are numbers between separators.
+fn settings(environment: &Environment, report: &mut Report) -> config::Environment {
+    let mut settings = config::Map::new();
+    for (name, value) in environment {
+        let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else { continue };
+        let parts = path.split(SEPARATOR).map(|part| {
+            let is_index = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+            if is_index { format!("[{part}]") } else { format!("{SEPARATOR}{part}") }
+        });
+        let key = PREFIX.to_owned() + &parts.collect::<String>();
+        if indices_are_small(&key) {
+            settings.insert(key, value.clone());
+        } else {
+            report.add_from(ENVIRONMENT, name, "expected a name such as UNSEEN__WORKER__WORKERS or UNSEEN__TOPICS__0__WINDOW");
+        }
+    }
+    // Values stay text, and each option reads its own: a password of digits must keep its zeros.
+    config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
+}
+
+/// A list is made as long as the largest index in a path asks for, so it must be small.
+fn indices_are_small(path: &str) -> bool {
+    path.split('[').skip(1).all(|part| {
+        let index = part.split_once(']').map_or(part, |(index, _)| index);
+        (1..=3).contains(&index.len()) && index.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// The tree without its layers: variables put in, sources noted, empty entries left out.
+fn to_json(path: &str, value: Value, environment: &Environment, report: &mut Report) -> Json {
+    let source = value.origin().map(|origin| if origin == FLAGS { FLAGS } else { ENVIRONMENT });
+    if let Some(source) = source {
+        report.came_from(path, source);
+    }
+    match value.kind {
+        ValueKind::Nil => Json::Null,
+        ValueKind::Boolean(value) => value.into(),
+        ValueKind::I64(value) => value.into(),
+        ValueKind::U64(value) => value.into(),
+        ValueKind::Float(value) if value.is_finite() => value.into(),
+        ValueKind::Float(value) => value.to_string().into(),
+        ValueKind::I128(value) => value.to_string().into(),
+        ValueKind::U128(value) => value.to_string().into(),
+        // Only the file is written by hand; the other layers were expanded by whoever set them.
+        ValueKind::String(text) if source.is_none() => match substitute(&text, environment) {
+            Ok(text) => text.into(),
+            Err(message) => {
+                report.add(path, message);
+                Json::Null
+            }
+        },
+        ValueKind::String(text) => text.into(),
+        ValueKind::Array(items) => items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| to_json(&format!("{path}[{index}]"), item, environment, report))
+            .collect(),
+        ValueKind::Table(table) => {
+            let entries = if path == properties::PATH { flatten(table) } else { table.into_iter().collect() };
+            entries
+                .into_iter()
+                .map(|(name, item)| {
+                    let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    (name, to_json(&place, item, environment, report))
+                })
+                .filter(|(_, item)| !item.is_null())
+                .collect()
+        }
+    }
+}
+
+/// Names with dots are tables within tables to TOML, if not quoted, and to the environment and flags.
+/// The file's come first, so that the layers above prevail.
+fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
+    let mut entries = Vec::new();
+    for (name, value) in table {
+        match value.kind {
+            ValueKind::Table(inner) => {
+                entries.extend(flatten(inner).into_iter().map(|(rest, value)| (format!("{name}.{rest}"), value)));
+            }
+            _ => entries.push((name, value)),
+        }
+    }
+    entries.sort_by_key(|(_, value)| match value.origin() {
+        None => 0,
+        Some(FLAGS) => 2,
+        Some(_) => 1,
+    });
+    entries
+}
+
+/// Serde would take a list for a table, one option after the other.
+fn refuse_lists(tree: &mut Json, report: &mut Report) {
+    let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
+    let sections = ["kafka", "worker", "state", "log"].map(|name| (format!("/{name}"), name.to_owned()));
+    let topics = (0..topics).flat_map(|index| {
+        let (pointer, path) = (format!("/topics/{index}"), format!("topics[{index}]"));
+        [(format!("{pointer}/filter"), format!("{path}.filter")), (pointer, path)]
+    });
+    for (pointer, path) in sections.into_iter().chain(topics) {
+        if let Some(list) = tree.pointer_mut(&pointer).filter(|value| value.is_array()) {
+            report.add(&path, "expected a table, got a list");
+            *list = Json::Object(serde_json::Map::new());
+        }
+    }
+}
+
+/// Reads the tree; whatever is wrong is reported, taken out, and reading begins anew.
+fn deserialize(mut tree: Json, report: &mut Report) -> Option<Raw> {
+    for _ in 0..FAULTS_MAX {
+        let error = match serde_path_to_error::deserialize::<_, Raw>(&tree) {
+            Ok(raw) => return Some(raw),
+            Err(error) => error,
+        };
+        let segments: Vec<Segment> = error.path().iter().cloned().collect();
+        report.add(&error.path().to_string(), plain(&error.into_inner().to_string()));
+        if !remove(&mut tree, &segments) {
+            break;
+        }
+    }
+    None
+}
+
+/// Serde's message in the words of the others.
+fn plain(message: &str) -> String {
+    let reworded = ["invalid type: ", "unknown variant "].iter().find_map(|prefix| {
+        let (got, wanted) = message.strip_prefix(prefix)?.split_once(", expected ")?;
+        Some(format!("expected {wanted}, got {got}"))
+    });
+    let message = reworded.unwrap_or_else(|| message.to_owned());
+    message.replace("a sequence", "a list").replace("got sequence", "got a list").replace("got map", "got a table")
+}
+
+/// Takes the deepest value on the path out. A place in a list is emptied, so that the others keep their numbers.
+fn remove(tree: &mut Json, path: &[Segment]) -> bool {
+    match (path.split_first(), tree) {
+        (Some((Segment::Map { key }, rest)), Json::Object(table)) => {
+            table.get_mut(key).is_some_and(|inner| remove(inner, rest)) || table.remove(key).is_some()
+        }
+        (Some((Segment::Seq { index }, rest)), Json::Array(list)) => match list.get_mut(*index) {
+            Some(item) if !item.is_null() => {
+                if !remove(item, rest) {
+                    *item = Json::Null;
+                }
+                true
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}

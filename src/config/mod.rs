@@ -1,0 +1,256 @@
+//! From files, environment and flags to types that cannot be wrong.
+//!
+//! Built-in defaults < file (TOML or YAML) < environment `UNSEEN__A__B` < flags. Two steps, and
+//! never back: `raw` is what a file may say, the types here are what it means. All errors are found
+//! at once, and each names the file, the path in it and what was expected.
+//!
+//! Must never talk to a broker or touch the state directory.
+
+mod error;
+mod load;
+mod properties;
+mod raw;
+mod resolve;
+mod topics;
+mod units;
+mod vars;
+
+pub use error::{Error, Errors};
+pub use units::window_text;
+
+use crate::dedup::{Late, Rules};
+use crate::filter::{Plan, Window};
+use crate::key::KeySpec;
+use error::Report;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vars::Environment;
+
+/// A configuration that was checked as a whole.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How to reach Kafka.
+    pub kafka: Kafka,
+    /// How the worker threads work.
+    pub worker: Worker,
+    /// What is kept on disk.
+    pub state: State,
+    /// What is logged.
+    pub log: Log,
+    /// The topics to deduplicate; at least one.
+    pub topics: Vec<Topic>,
+}
+
+impl Config {
+    /// Reads the file, the environment, and what was given on the command line as `path=value`.
+    ///
+    /// # Errors
+    /// [`Errors`] with everything that is wrong.
+    pub fn load(path: &Path, overrides: &[(String, String)]) -> Result<Self, Errors> {
+        // What is not Unicode is taken with replacement characters, so that it is refused and not overlooked.
+        let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        Self::load_with(path, &environment.collect(), overrides)
+    }
+
+    fn load_with(path: &Path, environment: &Environment, overrides: &[(String, String)]) -> Result<Self, Errors> {
+        let mut report = Report::new(path.display().to_string());
+        let raw = load::load(path, environment, overrides, &mut report);
+        let config = raw.and_then(|raw| resolve::resolve(raw, &mut report));
+        report.finish(config)
+    }
+}
+
+/// How to reach Kafka. Its `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Kafka {
+    /// `host:port`, separated by commas.
+    pub bootstrap_servers: String,
+    /// The consumer group; also the beginning of every transactional id.
+    pub group_id: String,
+    /// A name for this process that outlives it: makes the group membership static, so that a restart
+    /// is no rebalance. Without it, the state directory's own id makes the transactional ids.
+    pub instance_id: Option<String>,
+    /// Where a partition without committed offset starts.
+    pub start: Start,
+    /// How long to wait for a broker at start.
+    pub connect_timeout: Duration,
+    /// Any other librdkafka property.
+    pub properties: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kafka")
+            .field("bootstrap_servers", &self.bootstrap_servers)
+            .field("group_id", &self.group_id)
+            .field("instance_id", &self.instance_id)
+            .field("start", &self.start)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("properties", &self.properties.keys())
+            .finish()
+    }
+}
+
+/// Where a partition without committed offset starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// At the oldest record.
+    #[default]
+    Earliest,
+    /// At the next record to come.
+    Latest,
+}
+
+/// How the worker threads work.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Number of worker threads.
+    pub workers: u16,
+    /// What a crash may repeat.
+    pub delivery: Delivery,
+    /// Time between commits while records flow.
+    pub commit_interval: Duration,
+    /// Time between checkpoints.
+    pub checkpoint_interval: Duration,
+    /// After it, the broker gives up a transaction: bounds how long a lost process blocks readers.
+    pub transaction_timeout: Duration,
+    /// Most records in one transaction.
+    pub transaction_records_max: usize,
+    /// How long a drain may take after SIGTERM.
+    pub shutdown_timeout: Duration,
+}
+
+/// What a crash may repeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    /// Nothing: outputs and offsets are committed in one transaction.
+    #[default]
+    ExactlyOnce,
+    /// What was written since the last commit.
+    AtLeastOnce,
+}
+
+/// What is kept on disk.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Directory of the checkpoints.
+    pub dir: PathBuf,
+    /// What to do for a partition without usable checkpoint.
+    pub cold_start: ColdStart,
+    /// Bytes a second that checkpoints may write on average; larger ones are written less often.
+    pub write_rate_max: u64,
+}
+
+/// What to do for a partition without usable checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ColdStart {
+    /// Read one window of the input again, without emitting.
+    #[default]
+    Rebuild,
+    /// Begin with an empty filter: a window of repeats may come out again.
+    Empty,
+    /// Stop with an error.
+    Fail,
+}
+
+/// What is logged.
+#[derive(Clone, Debug)]
+pub struct Log {
+    /// A filter in the syntax of `tracing_subscriber::EnvFilter`, such as `info` or `unseen=debug`.
+    pub level: String,
+    /// How a line is written.
+    pub format: LogFormat,
+}
+
+/// How a log line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A topic to deduplicate.
+#[derive(Clone, Debug)]
+pub struct Topic {
+    /// Topic that is read.
+    pub input: String,
+    /// Topic that unseen records go to.
+    pub output: String,
+    /// Key space that its ids belong to.
+    pub space: String,
+    /// Where the key is.
+    pub key: KeySpec,
+    /// How long a key stays seen.
+    pub window: Window,
+    /// Distinct keys that the whole topic shows in a window; `None` for windows by count, where it is the count.
+    pub capacity: Option<u64>,
+    /// Share of unseen records that may be dropped wrongly, at capacity.
+    pub false_positive_rate: f64,
+    /// Whether a duplicate renews its key's window.
+    pub refresh: bool,
+    /// How far ahead of this machine's clock a record may be and still advance stream time.
+    pub max_future: Duration,
+    /// What becomes of records older than the window.
+    pub late: Late,
+    /// What becomes of duplicates.
+    pub on_duplicate: OnDuplicate,
+    /// What becomes of records without a key.
+    pub on_invalid: OnInvalid,
+}
+
+/// What becomes of duplicates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "serde_json::Value")]
+pub enum OnDuplicate {
+    /// They are dropped.
+    #[default]
+    Drop,
+    /// They go to another topic.
+    Topic(String),
+    /// They go out too; every record says its verdict in a header.
+    Mark,
+}
+
+/// What becomes of records without a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "serde_json::Value")]
+pub enum OnInvalid {
+    /// The worker stops with an error that names the record.
+    #[default]
+    Fail,
+    /// They are dropped.
+    Drop,
+    /// They go out as if unseen.
+    Emit,
+    /// They go to a dead-letter topic, with the error in their headers.
+    Topic(String),
+}
+
+impl Topic {
+    /// The rules of one of `partitions` partitions: the topic's capacity is shared out over them. A
+    /// window by count is kept in full by each, or its promise would not hold.
+    #[must_use]
+    pub fn rules(&self, partitions: u32) -> Rules {
+        let keys = match (self.capacity, self.window) {
+            (Some(capacity), Window::Time { .. }) => capacity.div_ceil(u64::from(partitions.max(1))),
+            (_, Window::Keys { slice_keys, slices }) => slice_keys * u64::from(slices),
+            (None, Window::Time { .. }) => 1,
+        };
+        let plan = Plan::new(self.window, keys, self.false_positive_rate);
+        Rules { window: self.window, plan, refresh: self.refresh, late: self.late }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! librdkafka's own properties: passed through, but for those that unseen depends on.
+//!
+//! Must never let a value into a message: it may be a secret.
+
+use super::error::Report;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Properties that unseen sets itself, and what to do instead. Taking them from a file would break a promise.
+const OWNED: [(&str, &str); 26] = [
+    ("acks", "unseen always waits for all replicas in sync"),
+    ("auto.commit.interval.ms", "use worker.commit_interval"),
+    ("auto.offset.reset", "use kafka.start"),
+    ("batch.size", "unseen sizes batches by what the output topics take"),
+    ("bootstrap.servers", "use kafka.bootstrap_servers"),
+    ("delivery.report.only.error", "unseen counts every delivery"),
+    ("enable.auto.commit", "unseen commits offsets with its outputs; see worker.commit_interval"),
+    ("enable.auto.offset.store", "unseen commits offsets with its outputs"),
+    ("enable.idempotence", "unseen always writes idempotently"),
+    ("enable.partition.eof", "unseen depends on its default"),
+    ("group.id", "use kafka.group_id"),
+    ("group.instance.id", "use kafka.instance_id"),
+    ("group.protocol", "unseen depends on the classic protocol"),
+    ("group.remote.assignor", "unseen depends on the classic protocol"),
+    ("isolation.level", "unseen reads only what was committed"),
+    ("max.in.flight", "unseen depends on the order of records"),
+    ("max.in.flight.requests.per.connection", "unseen depends on the order of records"),
+    ("message.max.bytes", "unseen takes the output topic's own limit"),
+    ("message.send.max.retries", "unseen never gives up a record"),
+    ("metadata.broker.list", "use kafka.bootstrap_servers"),
+    ("partition.assignment.strategy", "unseen chooses it by the topics' key spaces"),
+    ("partitioner", "unseen keeps a record's partition, or places it by its key as Java clients do"),
+    ("request.required.acks", "unseen always waits for all replicas in sync"),
+    ("retries", "unseen never gives up a record"),
+    ("transaction.timeout.ms", "use worker.transaction_timeout"),
+    ("transactional.id", "unseen makes it from kafka.group_id and kafka.instance_id"),
+];
+
+/// Path of the properties in the configuration.
+pub(super) const PATH: &str = "kafka.properties";
+
+/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own.
+pub(super) fn resolve(raw: &BTreeMap<String, Value>, report: &mut Report) -> BTreeMap<String, String> {
+    let mut properties = BTreeMap::new();
+    for (name, value) in raw {
+        let path = format!("{PATH}.{name}");
+        if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| owned == name) {
+            report.add(&path, format!("set by unseen and not to be changed: {instead}"));
+            continue;
+        }
+        match value {
+            Value::String(text) => properties.insert(name.clone(), text.clone()),
+            Value::Number(number) => properties.insert(name.clone(), number.to_string()),
+            Value::Bool(switch) => properties.insert(name.clone(), switch.to_string()),
+            _ => {
+                report.add(&path, "expected text, a number, true or false");
+                None
+            }
+        };
+    }
+    properties
+}

@@ -1,0 +1,229 @@
+//! What a configuration may say: the names of all options, and their defaults.
+//!
+//! Nothing here is checked beyond its own form; `resolve` looks at the whole.
+
+use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
+use super::{ColdStart, Delivery, LogFormat, OnDuplicate, OnInvalid, Start};
+use crate::dedup::Late;
+use crate::key::Part;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Raw {
+    pub(super) kafka: Kafka,
+    pub(super) worker: Worker,
+    pub(super) state: State,
+    pub(super) log: Log,
+    /// An empty place is a topic whose fault is already known.
+    pub(super) topics: Vec<Option<Topic>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Kafka {
+    pub(super) bootstrap_servers: Option<String>,
+    pub(super) group_id: String,
+    pub(super) instance_id: Option<String>,
+    pub(super) start: Start,
+    pub(super) connect_timeout: Span,
+    pub(super) properties: Properties,
+}
+
+impl Default for Kafka {
+    fn default() -> Self {
+        Self {
+            bootstrap_servers: None,
+            group_id: "unseen".to_owned(),
+            instance_id: None,
+            start: Start::default(),
+            connect_timeout: Span(Duration::from_secs(60)),
+            properties: Properties::default(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Worker {
+    pub(super) workers: Count,
+    pub(super) delivery: Delivery,
+    pub(super) commit_interval: Span,
+    pub(super) checkpoint_interval: Span,
+    pub(super) transaction_timeout: Span,
+    pub(super) transaction_records_max: Count,
+    pub(super) shutdown_timeout: Span,
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self {
+            workers: Count(1),
+            delivery: Delivery::default(),
+            commit_interval: Span(Duration::from_millis(200)),
+            checkpoint_interval: Span(Duration::from_secs(10)),
+            transaction_timeout: Span(Duration::from_secs(10)),
+            transaction_records_max: Count(200_000),
+            shutdown_timeout: Span(Duration::from_secs(20)),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct State {
+    pub(super) dir: String,
+    pub(super) cold_start: ColdStart,
+    pub(super) write_rate_max: Bytes,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { dir: "state".to_owned(), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Log {
+    pub(super) level: String,
+    pub(super) format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), format: LogFormat::default() }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Topic {
+    pub(super) input: Option<String>,
+    pub(super) output: Option<String>,
+    pub(super) space: Option<String>,
+    /// One part or a list of them; read by `resolve`, so that each part's fault has its own path.
+    pub(super) key: Option<Value>,
+    pub(super) window: Option<Length>,
+    pub(super) filter: Filter,
+    pub(super) refresh: Switch,
+    pub(super) max_future: Span,
+    pub(super) late: Late,
+    pub(super) on_duplicate: OnDuplicate,
+    pub(super) on_invalid: OnInvalid,
+}
+
+impl Default for Topic {
+    fn default() -> Self {
+        Self {
+            input: None,
+            output: None,
+            space: None,
+            key: None,
+            window: None,
+            filter: Filter::default(),
+            refresh: Switch(false),
+            max_future: Span(Duration::from_secs(5 * 60)),
+            late: Late::default(),
+            on_duplicate: OnDuplicate::default(),
+            on_invalid: OnInvalid::default(),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Filter {
+    pub(super) kind: Kind,
+    pub(super) capacity: Option<Count>,
+    pub(super) false_positive_rate: Rate,
+    pub(super) slices: Count,
+}
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { kind: Kind::Aging, capacity: None, false_positive_rate: Rate(1e-4), slices: Count(4) }
+    }
+}
+
+/// Kinds of filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Kind {
+    Aging,
+}
+
+/// librdkafka's properties as they are written. Its faults never show a value.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Properties(pub(super) BTreeMap<String, Value>);
+
+impl TryFrom<Value> for Properties {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match value {
+            Value::Object(table) => Ok(Self(table.into_iter().collect())),
+            _ => Err("expected a table of librdkafka properties"),
+        }
+    }
+}
+
+impl TryFrom<Value> for OnDuplicate {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match (value.as_str(), topic(&value)) {
+            (Some("drop"), _) => Ok(Self::Drop),
+            (Some("mark"), _) => Ok(Self::Mark),
+            (_, Some(topic)) => Ok(Self::Topic(topic)),
+            _ => Err(expected("\"drop\", \"mark\" or { topic = \"name\" }", &value)),
+        }
+    }
+}
+
+impl TryFrom<Value> for OnInvalid {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match (value.as_str(), topic(&value)) {
+            (Some("fail"), _) => Ok(Self::Fail),
+            (Some("drop"), _) => Ok(Self::Drop),
+            (Some("emit"), _) => Ok(Self::Emit),
+            (_, Some(topic)) => Ok(Self::Topic(topic)),
+            _ => Err(expected("\"fail\", \"drop\", \"emit\" or { topic = \"name\" }", &value)),
+        }
+    }
+}
+
+/// `{ topic = "name" }`.
+fn topic(value: &Value) -> Option<String> {
+    match entry(value)? {
+        ("topic", name) => Some(name.to_owned()),
+        _ => None,
+    }
+}
+
+/// One part of a key.
+pub(super) fn part(value: &Value) -> Result<Part, String> {
+    match entry(value) {
+        Some(("record", "key")) => Ok(Part::RecordKey),
+        Some(("record", "value")) => Ok(Part::RecordValue),
+        Some(("header", name)) => Ok(Part::Header(name.to_owned())),
+        Some(("json", pointer)) => Ok(Part::Json(pointer.to_owned())),
+        _ => Err(expected(
+            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" } or { json = \"/pointer\" }",
+            value,
+        )),
+    }
+}
+
+/// A table's only entry, if it is text.
+fn entry(value: &Value) -> Option<(&str, &str)> {
+    let table = value.as_object().filter(|table| table.len() == 1)?;
+    let (name, value) = table.iter().next()?;
+    Some((name, value.as_str()?))
+}

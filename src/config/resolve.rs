@@ -1,0 +1,123 @@
+//! From what a configuration says to what it means: bounds, and what must fit together.
+//!
+//! Looks at everything before it gives up, and keeps silent on what follows from a known fault.
+
+use super::error::Report;
+use super::raw::{self, Raw};
+use super::{Config, Kafka, Log, State, Worker, properties, topics};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The typed configuration; it holds only if nothing was reported.
+pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
+    let kafka = kafka(raw.kafka, report);
+    let worker = worker(&raw.worker, report);
+    let state = state(raw.state, report);
+    let log = log(raw.log, report);
+    let topics = topics::resolve(raw.topics, report);
+    Some(Config { kafka: kafka?, worker: worker?, state, log, topics })
+}
+
+/// A required value. That it is missing is said only if it was not taken out for another fault.
+pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, report: &mut Report) -> Option<T> {
+    if value.is_none() && !report.knows(path) {
+        report.add(path, format!("required: {what}"));
+    }
+    value
+}
+
+pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, report: &mut Report) {
+    if !range.contains(&value) {
+        report.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));
+    }
+}
+
+fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
+    let what = "the brokers to begin with, such as \"localhost:9092\"";
+    let bootstrap_servers = required(raw.bootstrap_servers, "kafka.bootstrap_servers", what, report);
+    let texts = [
+        ("kafka.bootstrap_servers", &bootstrap_servers),
+        ("kafka.group_id", &Some(raw.group_id.clone())),
+        ("kafka.instance_id", &raw.instance_id),
+    ];
+    for (path, text) in texts {
+        if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+            report.add(path, "must not be empty");
+        }
+    }
+    let properties = properties::resolve(&raw.properties.0, report);
+    Some(Kafka {
+        bootstrap_servers: bootstrap_servers?,
+        group_id: raw.group_id,
+        instance_id: raw.instance_id,
+        start: raw.start,
+        connect_timeout: raw.connect_timeout.0,
+        properties,
+    })
+}
+
+fn worker(raw: &raw::Worker, report: &mut Report) -> Option<Worker> {
+    integer(raw.workers.0, &(1..=64), "worker.workers", report);
+    integer(raw.transaction_records_max.0, &(1..=100_000_000), "worker.transaction_records_max", report);
+
+    let timeout = raw.transaction_timeout.0;
+    if !(Duration::from_secs(1)..=Duration::from_secs(15 * 60)).contains(&timeout) {
+        report.add("worker.transaction_timeout", format!("expected a duration from 1s to 15m, got {}", text(timeout)));
+    }
+    let interval = raw.commit_interval.0;
+    if interval < Duration::from_millis(10) {
+        report.add("worker.commit_interval", format!("expected a duration of at least 10ms, got {}", text(interval)));
+    } else if interval > timeout / 2 && !report.knows("worker.transaction_timeout") {
+        let message = format!(
+            "expected at most half of worker.transaction_timeout, {}, got {}; a slow commit would be aborted",
+            text(timeout / 2),
+            text(interval)
+        );
+        report.add("worker.commit_interval", message);
+    }
+    let checkpoint = raw.checkpoint_interval.0;
+    if checkpoint < Duration::from_millis(100) {
+        let message = format!("expected a duration of at least 100ms, got {}", text(checkpoint));
+        report.add("worker.checkpoint_interval", message);
+    }
+    Some(Worker {
+        workers: u16::try_from(raw.workers.0).ok()?,
+        delivery: raw.delivery,
+        commit_interval: interval,
+        checkpoint_interval: checkpoint,
+        transaction_timeout: timeout,
+        transaction_records_max: usize::try_from(raw.transaction_records_max.0).ok()?,
+        shutdown_timeout: raw.shutdown_timeout.0,
+    })
+}
+
+fn state(raw: raw::State, report: &mut Report) -> State {
+    if raw.dir.is_empty() {
+        report.add("state.dir", "must not be empty");
+    }
+    if raw.write_rate_max.0 == 0 {
+        report.add("state.write_rate_max", "must not be 0: nothing could be kept");
+    }
+    State { dir: PathBuf::from(raw.dir), cold_start: raw.cold_start, write_rate_max: raw.write_rate_max.0 }
+}
+
+fn log(raw: raw::Log, report: &mut Report) -> Log {
+    // The filter's syntax takes a lone word for the name of a module, so a misspelt level would silence the rest.
+    let misspelt = |part: &&str| {
+        let part = part.trim();
+        !part.contains(['=', '[']) && part.parse::<tracing::level_filters::LevelFilter>().is_err()
+    };
+    let fault = match raw.level.split(',').find(misspelt) {
+        Some(part) => Some(format!("got {part:?}")),
+        None => tracing_subscriber::EnvFilter::try_new(&raw.level).err().map(|error| error.to_string()),
+    };
+    if let Some(fault) = fault {
+        report.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; {fault}"));
+    }
+    Log { level: raw.level, format: raw.format }
+}
+
+fn text(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}

@@ -1,0 +1,375 @@
+//! What a configuration is refused for, in which words, and what it means when it is not.
+
+use super::raw::{Filter, Kafka, Log, Raw, State, Topic, Worker};
+use super::{Config, OnDuplicate, OnInvalid};
+use crate::filter::Window;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const MINIMAL: &str = r#"
+    [kafka]
+    bootstrap_servers = "localhost:9092"
+    [[topics]]
+    input = "in"
+    output = "out"
+    key = { record = "key" }
+    window = "24h"
+    filter = { capacity = "10M" }
+"#;
+
+/// Loads a file of that name and text. The lines of the errors begin with the bare name.
+fn load_as(name: &str, text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect::<Vec<_>>();
+    let environment: BTreeMap<_, _> = owned(environment).into_iter().collect();
+    let directory = format!("{}/", directory.path().display());
+    Config::load_with(&path, &environment, &owned(flags)).map_err(|errors| errors.to_string().replace(&directory, ""))
+}
+
+fn load(text: &str) -> Result<Config, String> {
+    load_as("x.toml", text, &[], &[])
+}
+
+/// The errors of the minimal configuration with a piece of it replaced.
+fn refused(piece: &str, by: &str) -> String {
+    assert!(MINIMAL.contains(piece));
+    load(&MINIMAL.replace(piece, by)).unwrap_err()
+}
+
+fn example(name: &str) -> (PathBuf, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
+    let text = fs::read_to_string(&path).unwrap();
+    (path, text)
+}
+
+/// The names that a struct takes, as serde lists them when it meets another.
+fn names<T: DeserializeOwned>() -> Vec<String> {
+    let message = serde_json::from_str::<T>(r#"{"?": 0}"#).map(drop).unwrap_err().to_string();
+    message.split('`').skip(3).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn examples_mention_every_option() {
+    let all = [
+        names::<Raw>(),
+        names::<Kafka>(),
+        names::<Worker>(),
+        names::<State>(),
+        names::<Log>(),
+        names::<Topic>(),
+        names::<Filter>(),
+    ];
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6, 7, 3, 2, 11, 4]);
+    for name in all.iter().flatten() {
+        for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
+            let known = example(file).1.lines().any(|line| {
+                let line = line.trim_start().trim_start_matches(['#', ' ', '-']);
+                let header = line.trim_matches(['[', ']']).rsplit('.').next() == Some(name);
+                header || line.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with(assigned))
+            });
+            assert!(known, "{file} does not mention {name}");
+        }
+    }
+}
+
+#[test]
+fn examples_are_twins_and_state_the_defaults() {
+    let mut shown = Vec::new();
+    for name in ["example.toml", "example.yaml"] {
+        let (path, text) = example(name);
+        shown.push(format!("{:#?}", Config::load_with(&path, &BTreeMap::new(), &[]).unwrap()));
+        // `#name` is a default, `# text` a comment.
+        let stated: Vec<_> = text
+            .lines()
+            .map(|line| match line.split_once('#') {
+                Some((indent, rest)) if indent.trim().is_empty() && rest.starts_with(|c: char| c.is_ascii_lowercase()) => {
+                    format!("{indent}{rest}")
+                }
+                _ => line.to_owned(),
+            })
+            .collect();
+        let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
+        assert_eq!(changed, 24, "{name}: defaults that are stated");
+        shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
+    }
+    for other in &shown[1..] {
+        assert_eq!(&shown[0], other);
+    }
+}
+
+#[test]
+fn defaults_are_as_documented() {
+    let config = load(MINIMAL).unwrap();
+    assert_eq!(config.kafka.group_id, "unseen");
+    assert_eq!(config.kafka.connect_timeout, Duration::from_secs(60));
+    assert_eq!(config.worker.transaction_records_max, 200_000);
+    assert_eq!(config.state.write_rate_max, 32 << 20);
+    let topic = &config.topics[0];
+    assert_eq!((&*topic.space, topic.capacity), ("in", Some(10_000_000)));
+    assert_eq!(topic.window, Window::time(24 * 60 * 60 * 1000, 4));
+    assert_eq!((&topic.on_duplicate, &topic.on_invalid), (&OnDuplicate::Drop, &OnInvalid::Fail));
+}
+
+#[test]
+fn all_errors_at_once() {
+    let text = r#"
+        wroker = 1
+        [kafka]
+        group_id = 7
+        [kafka.properties]
+        "group.id" = "mine"
+        "sasl.password" = ["hidden"]
+        [worker]
+        wokers = 2
+        workers = 100
+        commit_interval = "soon"
+        delivery = "twice"
+        [log]
+        level = "wran"
+        [[topics]]
+        input = "in"
+        key = [{ json = "user" }, { jsn = "/a" }]
+        window = "1 fortnight"
+        filter = { capacity = "ten", false_positive_rate = 2 }
+        [[topics]]
+        input = "in 2"
+        output = "in"
+        key = { record = "key" }
+        window = { keys = 1000 }
+        late = "drop"
+        on_duplicate = "skip"
+        filter = { capacity = 5, slices = 100 }
+    "#;
+    let expected = r#"
+x.toml: kafka.bootstrap_servers: required: the brokers to begin with, such as "localhost:9092"
+x.toml: kafka.group_id: expected a string, got integer `7`
+x.toml: kafka.properties.group.id: set by unseen and not to be changed: use kafka.group_id
+x.toml: kafka.properties.sasl.password: expected text, a number, true or false
+x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got "wran"
+x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
+x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
+x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
+x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" } or { json = "/pointer" }, got {"jsn":"/a"}
+x.toml: topics[0].output: required: the topic that unseen records go to
+x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
+x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
+x.toml: topics[1].filter.slices: expected a number from 1 to 64, got 100
+x.toml: topics[1].input: expected 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-', got "in 2"
+x.toml: topics[1].late: only "emit" goes with a window by count, which knows no time
+x.toml: topics[1].on_duplicate: expected "drop", "mark" or { topic = "name" }, got "skip"
+x.toml: worker.commit_interval: expected a duration of at most ten years, such as "24h", got "soon"
+x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
+x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `transaction_records_max`, `shutdown_timeout`
+x.toml: worker.workers: expected a number from 1 to 64, got 100
+x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `log`, `topics`"#;
+    assert_eq!(load(text).unwrap_err(), expected.trim_start());
+}
+
+#[test]
+fn wrong_shapes_are_refused() {
+    let text = "kafka = 3\nworker = []\n[topics]\ninput = \"a\"";
+    let expected = "x.toml: kafka: expected a table, got integer `3`\n\
+        x.toml: topics: expected a list, got a table\n\
+        x.toml: worker: expected a table, got a list";
+    assert_eq!(load(text).unwrap_err(), expected);
+    assert_eq!(load("topics = [1]").unwrap_err().lines().last().unwrap(), "x.toml: topics[0]: expected a table, got integer `1`");
+    assert_eq!(load("topics = [[1]]").unwrap_err().lines().last().unwrap(), "x.toml: topics[0]: expected a table, got a list");
+    assert_eq!(refused("{ capacity = \"10M\" }", "[]"), "x.toml: topics[0].filter: expected a table, got a list");
+    assert_eq!(
+        load_as("x.yaml", "kafka: { bootstrap_servers: a, properties: secret }\ntopics: [~]", &[], &[]).unwrap_err(),
+        "x.yaml: kafka.properties: expected a table of librdkafka properties\nx.yaml: topics[0]: required: a topic"
+    );
+}
+
+#[test]
+fn endless_faults_end() {
+    let text: Vec<_> = (0..500).map(|n| format!("x{n} = 1")).collect();
+    assert_eq!(load(&text.join("\n")).unwrap_err().lines().count(), 100);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let missing = Config::load(Path::new("no/such/file.toml"), &[]).unwrap_err().to_string();
+    assert_eq!(missing, "no/such/file.toml: cannot read the file: No such file or directory (os error 2)");
+    assert_eq!(load_as("x.json", "{}", &[], &[]).unwrap_err(), "x.json: expected a file that ends in .toml, .yaml or .yml");
+    for (name, text) in [
+        ("x.toml", "[kafka]\npassword = \"secret"),
+        ("x.toml", "a = 1\na = 2"),
+        ("x.toml", "\"a[99999999999]\" = 1"),
+        ("x.yaml", "a: [1, 2"),
+        ("x.yaml", "a: 1\n b: secret\n"),
+        ("x.yaml", "- 1"),
+        ("x.yaml", "a: 1\n---\nb: 2"),
+    ] {
+        let errors = load_as(name, text, &[], &[]).unwrap_err();
+        assert!(!errors.contains('\n') && !errors.contains("secret") && errors.starts_with(name), "{errors}");
+    }
+}
+
+#[test]
+fn layers_prevail_in_order() {
+    let environment = [
+        ("UNSEEN_CONFIG", "elsewhere.toml"),
+        ("UNSEEN__WORKER__WORKERS", "3"),
+        ("UNSEEN__WORKER__COMMIT_INTERVAL", "300ms"),
+        ("UNSEEN__TOPICS__0__REFRESH", "true"),
+        ("UNSEEN__TOPICS__0__FILTER__FALSE_POSITIVE_RATE", "0.001"),
+        ("UNSEEN__TOPICS__0__FILTER__SLICES", "8"),
+        ("UNSEEN__KAFKA__PROPERTIES__SASL__PASSWORD", "007$$${x}"),
+        ("UNSEEN__KAFKA__PROPERTIES__SECURITY.PROTOCOL", "SSL"),
+    ];
+    let flags = [("worker.workers", "4"), ("topics[0].window.keys", "1M"), ("kafka.properties.client.id", "me")];
+    let text = MINIMAL.replace("[[topics]]", "properties.security.protocol = \"PLAINTEXT\"\nproperties.\"client.id\" = \"x\"\n[[topics]]");
+    let text = text.replace("filter = { capacity = \"10M\" }", "");
+    let config = load_as("x.toml", &text, &environment, &flags).unwrap();
+    assert_eq!((config.worker.workers, config.worker.commit_interval), (4, Duration::from_millis(300)));
+    assert_eq!(config.topics[0].window, Window::keys(1_000_000, 8));
+    assert!(config.topics[0].refresh && (config.topics[0].false_positive_rate - 1e-3).abs() < 1e-9);
+    let properties: Vec<_> = config.kafka.properties.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(properties, ["client.id=me", "sasl.password=007$$${x}", "security.protocol=SSL"]);
+}
+
+#[test]
+fn errors_name_their_layer() {
+    let environment = [("UNSEEN__WORKER__WORKERS", "many"), ("UNSEEN__WROKER__X", "1"), ("UNSEEN__TOPICS__9999__X", "1")];
+    let flags = [("worker.delivery", "never"), ("a..b", "1"), ("topics[99999999999]", "1"), ("topics[-1]", "1")];
+    let errors = load_as("x.toml", MINIMAL, &environment, &flags).unwrap_err();
+    let begins: Vec<_> = errors.lines().map(|line| line.splitn(3, ": ").take(2).collect::<Vec<_>>().join(": ")).collect();
+    assert_eq!(
+        begins,
+        [
+            "environment: UNSEEN__TOPICS__9999__X",
+            "flags: a..b",
+            "flags: topics[-1]",
+            "flags: topics[99999999999]",
+            "flags: worker.delivery",
+            "environment: worker.workers",
+            "environment: wroker",
+        ]
+    );
+}
+
+#[test]
+fn variables_are_put_into_values_only() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    fs::write(secret.path(), "line\nsecret\n").unwrap();
+    let set = |text: &str| MINIMAL.replace("[[topics]]", &format!("[kafka.properties]\nx = '{text}'\n[[topics]]"));
+    let environment = [("A", "a\"\n[b]"), ("EMPTY", ""), ("DOLLAR", "${A}")];
+    let file = format!("${{file:{}}}", secret.path().display());
+    for (text, value) in [
+        ("${A}", "a\"\n[b]"),
+        ("<${A}${A}>", "<a\"\n[b]a\"\n[b]>"),
+        ("${EMPTY}", ""),
+        ("${EMPTY:-b}${NONE:-c:-d}${NONE:-}", "bc:-d"),
+        ("${DOLLAR}", "${A}"),
+        ("$${A} $$$$ $5 $", "${A} $$ $5 $"),
+        (&file, "line\nsecret"),
+    ] {
+        let config = load_as("x.toml", &set(text), &environment, &[]).unwrap();
+        assert_eq!(config.kafka.properties["x"], value, "{text}");
+    }
+    for (text, message) in [
+        ("${NONE}", "environment variable NONE is not set"),
+        ("${NONE:?ask Ann}", "environment variable NONE is not set: ask Ann"),
+        ("${EMPTY:?}", "environment variable EMPTY is not set"),
+        ("${A", "`${` without `}`; write `$$` for a dollar sign"),
+        ("${}", "`` is no name of an environment variable; write `$$` for a dollar sign"),
+        ("${A:b}", "expected ${A}, ${A:-default} or ${A:?message}"),
+        ("${file:/no/such}", "cannot read /no/such: No such file or directory (os error 2)"),
+    ] {
+        let errors = load_as("x.toml", &set(text), &environment, &[]).unwrap_err();
+        assert_eq!(errors, format!("x.toml: kafka.properties.x: {message}"));
+    }
+    // What cannot be put in is not missing as well.
+    assert_eq!(refused("\"24h\"", "\"${NONE}\""), "x.toml: topics[0].window: environment variable NONE is not set");
+    let config = load_as("x.toml", &MINIMAL.replace("\"10M\"", "\"${N}\""), &[("N", "5_000")], &[]).unwrap();
+    assert_eq!(config.topics[0].capacity, Some(5000));
+}
+
+#[test]
+fn quantities_are_read() {
+    for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)] {
+        assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].capacity, Some(keys), "{written}");
+    }
+    for written in ["-1", "1.5", "\"\"", "\"k\"", "\"10m\"", "\"1e3\"", "\"99999999999G\"", "true", "[]"] {
+        let errors = refused("\"10M\"", written);
+        assert!(errors.starts_with("x.toml: topics[0].filter.capacity: expected a whole number"), "{written}: {errors}");
+    }
+    for written in ["0", "\"200G\"", "9223372036854775807"] {
+        assert!(refused("\"10M\"", written).contains("expected a number from 1 to 100000000000"), "{written}");
+    }
+    for written in ["0", "1", "nan", "\"x\"", "-0.1"] {
+        let errors = refused("capacity = \"10M\"", &format!("capacity = 1, false_positive_rate = {written}"));
+        assert!(errors.contains("false_positive_rate: expected a rate between 0 and 1"), "{written}: {errors}");
+    }
+    for (written, bytes) in [("\"64kB\"", 64_000), ("\"1 GiB\"", 1 << 30), ("5", 5)] {
+        let config = load(&format!("state.write_rate_max = {written}\n{MINIMAL}")).unwrap();
+        assert_eq!(config.state.write_rate_max, bytes);
+    }
+    for written in ["24", "\"24\"", "\"-1h\"", "\"11years\"", "{ keys = 5, x = 1 }", "{ keys = -1 }", "{}", "[]"] {
+        let errors = refused("\"24h\"", written);
+        assert!(errors.starts_with("x.toml: topics[0].window: expected a duration such as"), "{written}: {errors}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_together() {
+    let twice = |other: &str| load(&format!("{MINIMAL}\n[[topics]]\noutput = \"o\"\nkey = {{ record = \"key\" }}\n{other}"));
+    let same = "window = \"24h\"\nfilter = { capacity = \"10M\" }";
+    assert!(twice(&format!("input = \"b\"\nspace = \"in\"\n{same}")).is_ok());
+    for (other, error) in [
+        (format!("input = \"in\"\n{same}"), "topics[1].input: \"in\" is the input of topics[0] too"),
+        (format!("input = \"out\"\n{same}"), "topics[0].output: \"out\" is the input of topics[1]: records would go round"),
+        (
+            format!("input = \"b\"\non_duplicate = {{ topic = \"in\" }}\n{same}"),
+            "topics[1].on_duplicate.topic: \"in\" is the input of topics[0]: records would go round",
+        ),
+        (
+            format!("input = \"b\"\non_invalid = {{ topic = \"b\" }}\n{same}"),
+            "topics[1].on_invalid.topic: \"b\" is the input of topics[1]: records would go round",
+        ),
+        (
+            "input = \"b\"\nspace = \"in\"\nwindow = \"12h\"\nfilter = { capacity = \"10M\" }".to_owned(),
+            "topics[1].window: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has 1day, here it is 12h",
+        ),
+        (
+            format!("input = \"b\"\nspace = \"in\"\nlate = \"drop\"\n{same}"),
+            "topics[1].late: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has \"emit\", here it is \"drop\"",
+        ),
+    ] {
+        assert_eq!(twice(&other).unwrap_err(), format!("x.toml: {error}"));
+    }
+    for (piece, by, error) in [
+        ("\"24h\"", "\"3ms\"", "topics[0].window: expected at least a millisecond a slice, got 3ms for 4 slices"),
+        ("capacity = \"10M\"", "", "topics[0].filter.capacity: required: the number of distinct keys in a window, such as \"10M\""),
+        (
+            "window =",
+            "late = \"dead_letter\"\nwindow =",
+            "topics[0].late: \"dead_letter\" needs a topic for dead letters: on_invalid = { topic = \"name\" }",
+        ),
+        ("{ record = \"key\" }", "[]", "topics[0].key: a key needs at least one part"),
+        (
+            "[kafka]",
+            "worker.commit_interval = \"6s\"\n[kafka]",
+            "worker.commit_interval: expected at most half of worker.transaction_timeout, 5s, got 6s; a slow commit would be aborted",
+        ),
+        ("[kafka]", "worker.transaction_timeout = \"1h\"\n[kafka]", "worker.transaction_timeout: expected a duration from 1s to 15m, got 1h"),
+        ("[kafka]", "worker.checkpoint_interval = \"9ms\"\n[kafka]", "worker.checkpoint_interval: expected a duration of at least 100ms, got 9ms"),
+        ("\"localhost:9092\"", "\" \"", "kafka.bootstrap_servers: must not be empty"),
+    ] {
+        assert_eq!(refused(piece, by), format!("x.toml: {error}"));
+    }
+    assert_eq!(load("[kafka]\nbootstrap_servers = \"a\"").unwrap_err(), "x.toml: topics: required: at least one topic to deduplicate");
+}
+
+#[test]
+fn no_secret_is_shown() {
+    let config = load(&MINIMAL.replace("[[topics]]", "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n[[topics]]")).unwrap();
+    let shown = format!("{config:?}");
+    assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
+}

@@ -1,0 +1,199 @@
+//! The topics to deduplicate, each by itself and all together.
+
+use super::error::Report;
+use super::resolve::{integer, required};
+use super::units::{Length, window_text};
+use super::{OnDuplicate, OnInvalid, Topic, raw};
+use crate::dedup::Late;
+use crate::filter::Window;
+use crate::key::KeySpec;
+use serde_json::{Value, json};
+use std::ops::RangeInclusive;
+
+/// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
+const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
+/// The smallest rate that sizing keeps its promise for.
+const RATE_MIN: f64 = 1e-9;
+const SLICES: RangeInclusive<u64> = 1..=64;
+/// What Kafka takes for a topic's name.
+const NAME_MAX: usize = 249;
+
+/// The topics that are right by themselves.
+pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, report: &mut Report) -> Vec<Topic> {
+    if raw.is_empty() && !report.knows("topics") {
+        report.add("topics", "required: at least one topic to deduplicate");
+    }
+    let mut topics = Vec::new();
+    for (index, raw) in raw.into_iter().enumerate() {
+        let path = format!("topics[{index}]");
+        if let Some(raw) = required(raw, &path, "a topic", report)
+            && let Some(topic) = topic(raw, &path, report)
+        {
+            topics.push((path, topic));
+        }
+    }
+    check_loops(&topics, report);
+    check_spaces(&topics, report);
+    topics.into_iter().map(|(_, topic)| topic).collect()
+}
+
+fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
+    let at = |name: &str| format!("{path}.{name}");
+    let input = required(raw.input, &at("input"), "the topic to read", report);
+    let output = required(raw.output, &at("output"), "the topic that unseen records go to", report);
+    let key = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", report) {
+        Some(key) => key_spec(&key, &at("key"), report),
+        None => None,
+    };
+    let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", report);
+    let window = length.and_then(|length| window(length, raw.filter.slices.0, path, report));
+    capacity(length, raw.filter.capacity.map(|count| count.0), &at("filter.capacity"), report);
+    if raw.filter.false_positive_rate.0 < RATE_MIN {
+        let message = format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.filter.false_positive_rate.0);
+        report.add(&at("filter.false_positive_rate"), message);
+    }
+    late(raw.late, length, &raw.on_invalid, &at("late"), report);
+
+    let mut names = vec![("input", input.as_ref()), ("output", output.as_ref()), ("space", raw.space.as_ref())];
+    if let OnDuplicate::Topic(name) = &raw.on_duplicate {
+        names.push(("on_duplicate.topic", Some(name)));
+    }
+    if let OnInvalid::Topic(name) = &raw.on_invalid {
+        names.push(("on_invalid.topic", Some(name)));
+    }
+    for (field, name) in names {
+        if let Some(name) = name.filter(|name| !is_topic_name(name)) {
+            let message = format!("expected 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-', got {name:?}");
+            report.add(&at(field), message);
+        }
+    }
+
+    let input = input?;
+    Some(Topic {
+        space: raw.space.unwrap_or_else(|| input.clone()),
+        input,
+        output: output?,
+        key: key?,
+        window: window?,
+        capacity: raw.filter.capacity.map(|count| count.0),
+        false_positive_rate: raw.filter.false_positive_rate.0,
+        refresh: raw.refresh.0,
+        max_future: raw.max_future.0,
+        late: raw.late,
+        on_duplicate: raw.on_duplicate,
+        on_invalid: raw.on_invalid,
+    })
+}
+
+/// A key of one part, or of a list of them.
+fn key_spec(raw: &Value, path: &str, report: &mut Report) -> Option<KeySpec> {
+    let compiled = |raw: &Value, place: &str, report: &mut Report| {
+        let part = raw::part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
+            Ok(_) => Ok(part),
+            Err(error) => Err(error.to_string()),
+        });
+        part.map_err(|message| report.add(place, message)).ok()
+    };
+    let parts: Vec<_> = match raw {
+        Value::Array(list) => {
+            let parts = list.iter().enumerate();
+            parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), report)).collect()
+        }
+        single => vec![compiled(single, path, report)],
+    };
+    let parts = parts.into_iter().collect::<Option<Vec<_>>>()?;
+    KeySpec::new(parts).map_err(|error| report.add(path, error.to_string())).ok()
+}
+
+fn window(length: Length, slices: u64, path: &str, report: &mut Report) -> Option<Window> {
+    integer(slices, &SLICES, &format!("{path}.filter.slices"), report);
+    let slices = u32::try_from(slices).ok().filter(|&slices| SLICES.contains(&slices.into()))?;
+    let place = format!("{path}.window");
+    match length {
+        Length::Time(length) => {
+            let length = i64::try_from(length.as_millis()).ok()?;
+            if length < i64::from(slices) {
+                report.add(&place, format!("expected at least a millisecond a slice, got {length}ms for {slices} slices"));
+            }
+            Some(Window::time(length, slices))
+        }
+        Length::Keys(keys) => {
+            integer(keys, &(u64::from(slices)..=*KEYS.end()), &place, report);
+            KEYS.contains(&keys).then(|| Window::keys(keys, slices))
+        }
+    }
+}
+
+fn capacity(length: Option<Length>, capacity: Option<u64>, path: &str, report: &mut Report) {
+    match (length, capacity) {
+        (Some(Length::Time(_)), None) => {
+            required(capacity, path, "the number of distinct keys in a window, such as \"10M\"", report);
+        }
+        (Some(Length::Keys(_)), Some(_)) => report.add(path, "not for a window by count, whose count is the capacity"),
+        (_, Some(keys)) => integer(keys, &KEYS, path, report),
+        _ => {}
+    }
+}
+
+fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, report: &mut Report) {
+    if late != Late::Emit && matches!(length, Some(Length::Keys(_))) {
+        report.add(path, "only \"emit\" goes with a window by count, which knows no time");
+    } else if late == Late::DeadLetter && !matches!(on_invalid, OnInvalid::Topic(_)) {
+        report.add(path, "\"dead_letter\" needs a topic for dead letters: on_invalid = { topic = \"name\" }");
+    }
+}
+
+fn is_topic_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
+}
+
+/// No topic may be read twice, nor be written by a worker that reads it.
+fn check_loops(topics: &[(String, Topic)], report: &mut Report) {
+    for (index, (path, topic)) in topics.iter().enumerate() {
+        if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
+            report.add(&format!("{path}.input"), format!("{:?} is the input of {other} too", topic.input));
+        }
+        let mut written = vec![("output", &topic.output)];
+        if let OnDuplicate::Topic(name) = &topic.on_duplicate {
+            written.push(("on_duplicate.topic", name));
+        }
+        if let OnInvalid::Topic(name) = &topic.on_invalid {
+            written.push(("on_invalid.topic", name));
+        }
+        for (field, name) in written {
+            if let Some((reader, _)) = topics.iter().find(|(_, reader)| reader.input == *name) {
+                report.add(&format!("{path}.{field}"), format!("{name:?} is the input of {reader}: records would go round"));
+            }
+        }
+    }
+}
+
+/// Topics of one space share its filters, so they must want the same ones.
+fn check_spaces(topics: &[(String, Topic)], report: &mut Report) {
+    for (index, (path, topic)) in topics.iter().enumerate() {
+        let Some((other_path, other)) = topics[..index].iter().find(|(_, other)| other.space == topic.space) else {
+            continue;
+        };
+        let differences = rules(other).into_iter().zip(rules(topic)).filter(|(a, b)| a != b);
+        for ((field, theirs), (_, ours)) in differences {
+            let message = format!(
+                "{:?} and {:?} share the space {:?} and must agree: {other_path} has {theirs}, here it is {ours}",
+                other.input, topic.input, topic.space
+            );
+            report.add(&format!("{path}.{field}"), message);
+        }
+    }
+}
+
+/// What the topics of a space must agree on, as it is shown.
+fn rules(topic: &Topic) -> [(&'static str, String); 6] {
+    [
+        ("window", window_text(topic.window)),
+        ("filter.slices", topic.window.slices().to_string()),
+        ("filter.capacity", topic.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
+        ("filter.false_positive_rate", format!("{:e}", topic.false_positive_rate)),
+        ("refresh", topic.refresh.to_string()),
+        ("late", json!(topic.late).to_string()),
+    ]
+}

@@ -1,0 +1,157 @@
+//! Values with a unit: durations, sizes, counts, rates, and how they are written.
+//!
+//! Each is refused with what was expected and what there is instead.
+
+use crate::filter::Window;
+use serde::Deserialize;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Longest duration that is taken: ten years. Beyond it a number is a slip, and arithmetic would overflow.
+const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+const COUNT_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+
+const BYTE_UNITS: [(&str, u64); 8] = [
+    ("", 1),
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
+
+/// The message for a value of the wrong form.
+pub(super) fn expected(what: &str, got: &Value) -> String {
+    format!("expected {what}, got {got}")
+}
+
+/// A duration, such as `"24h"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Span(pub(super) Duration);
+
+impl TryFrom<Value> for Span {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        duration(&value).map(Self).ok_or_else(|| expected("a duration of at most ten years, such as \"24h\"", &value))
+    }
+}
+
+/// How long a key stays seen, as it is written: `"24h"` or `{ keys = 1000000 }`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) enum Length {
+    Time(Duration),
+    Keys(u64),
+}
+
+impl TryFrom<Value> for Length {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let keys = |table: &serde_json::Map<String, Value>| match table.get("keys") {
+            Some(keys) if table.len() == 1 => count(keys),
+            _ => None,
+        };
+        match &value {
+            Value::Object(table) => keys(table).map(Self::Keys),
+            other => duration(other).map(Self::Time),
+        }
+        .ok_or_else(|| expected("a duration such as \"24h\" or { keys = 1000000 }", &value))
+    }
+}
+
+/// A number of things, such as `5000`, `"1_000_000"` or `"10M"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Count(pub(super) u64);
+
+impl TryFrom<Value> for Count {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        count(&value).map(Self).ok_or_else(|| expected("a whole number such as 5000, \"200k\" or \"10M\"", &value))
+    }
+}
+
+/// A number of bytes, such as `"32MiB"` or `"64kB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Bytes(pub(super) u64);
+
+impl TryFrom<Value> for Bytes {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        quantity(&value, &BYTE_UNITS).map(Self).ok_or_else(|| expected("a size such as \"32MiB\" or \"64kB\"", &value))
+    }
+}
+
+/// A share strictly between 0 and 1, such as `1e-4`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Rate(pub(super) f64);
+
+impl TryFrom<Value> for Rate {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let rate = match &value {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_f64(),
+        };
+        let rate = rate.filter(|&rate| rate > 0.0 && rate < 1.0);
+        rate.map(Self).ok_or_else(|| expected("a rate between 0 and 1, such as 1e-4", &value))
+    }
+}
+
+/// `true` or `false`; the environment has only text for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Switch(pub(super) bool);
+
+impl TryFrom<Value> for Switch {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let switch = match &value {
+            Value::String(text) => text.parse().ok(),
+            other => other.as_bool(),
+        };
+        switch.map(Self).ok_or_else(|| expected("true or false", &value))
+    }
+}
+
+fn duration(value: &Value) -> Option<Duration> {
+    let duration = humantime::parse_duration(value.as_str()?).ok()?;
+    (duration <= DURATION_MAX).then_some(duration)
+}
+
+fn count(value: &Value) -> Option<u64> {
+    quantity(value, &COUNT_UNITS)
+}
+
+/// A whole number, alone or as text with a unit. Digits may be grouped by `_`.
+fn quantity(value: &Value, units: &[(&str, u64)]) -> Option<u64> {
+    let Some(text) = value.as_str() else { return value.as_u64() };
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
+    digits.replace('_', "").parse::<u64>().ok()?.checked_mul(*scale)
+}
+
+/// A window as a person would write it.
+#[must_use]
+pub fn window_text(window: Window) -> String {
+    match window {
+        Window::Time { slice_ms, slices } => {
+            let length = u64::try_from(slice_ms).unwrap_or(0).saturating_mul(u64::from(slices));
+            humantime::format_duration(Duration::from_millis(length)).to_string()
+        }
+        Window::Keys { slice_keys, slices } => format!("{} keys", slice_keys.saturating_mul(u64::from(slices))),
+    }
+}
