@@ -1,0 +1,122 @@
+//! Names and seals of what is stored: keys that sort as they are read, values that carry a checksum.
+
+use super::PartitionId;
+use crate::filter::PageId;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes of a value's checksum.
+const SEAL_BYTES: usize = 8;
+
+/// Key of a partition's head.
+pub(super) fn head_key(id: &PartitionId) -> Vec<u8> {
+    key(b'h', id)
+}
+
+/// Key of a page. Big-endian, and the slice's sign flipped, so that bytes sort as the numbers do.
+pub(super) fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
+    let mut key = key(b'p', id);
+    key.extend_from_slice(&(page.slice.cast_unsigned() ^ (1 << 63)).to_be_bytes());
+    key.extend_from_slice(&(page.layer as u64).to_be_bytes());
+    key.extend_from_slice(&(page.page as u64).to_be_bytes());
+    key
+}
+
+/// The keys of all pages of a partition: from, and to but not with.
+pub(super) fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
+    let from = key(b'p', id);
+    let mut to = from.clone();
+    to.extend_from_slice(&[0xff; 25]);
+    (from, to)
+}
+
+/// The keys of all pages of one generation: from, and to but not with.
+pub(super) fn generation(id: &PartitionId, slice: i64) -> (Vec<u8>, Vec<u8>) {
+    let from = page_key(id, PageId { slice, layer: 0, page: 0 });
+    let mut to = from.clone();
+    to.truncate(to.len() - 16);
+    to.extend_from_slice(&[0xff; 17]);
+    (from, to)
+}
+
+/// The page that a key names; the inverse of [`page_key`].
+pub(super) fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
+    let (numbers, []) = key_bytes.strip_prefix(&key(b'p', id)[..])?.as_chunks::<8>() else { return None };
+    let [slice, layer, page] = numbers else { return None };
+    Some(PageId {
+        slice: (u64::from_be_bytes(*slice) ^ (1 << 63)).cast_signed(),
+        layer: usize::try_from(u64::from_be_bytes(*layer)).ok()?,
+        page: usize::try_from(u64::from_be_bytes(*page)).ok()?,
+    })
+}
+
+fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
+    let mut key = vec![kind];
+    // The length goes first, so that no space's keys run into those of a longer name.
+    key.extend_from_slice(&(id.space.len() as u64).to_be_bytes());
+    key.extend_from_slice(id.space.as_bytes());
+    key.extend_from_slice(&id.partition.to_be_bytes());
+    key
+}
+
+/// Appends the checksum, over key and value, so that a value in another's place is found out too.
+pub(super) fn seal(key: &[u8], value: &mut Vec<u8>) {
+    let sum = checksum(key, value);
+    value.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// The value without its checksum; `None` if that does not fit.
+pub(super) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, sum) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
+    (sum == checksum(key, value).to_le_bytes()).then_some(value)
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&(key.len() as u64).to_le_bytes());
+    hash.update(key);
+    hash.update(value);
+    hash.digest()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(space: &str, partition: i32) -> PartitionId {
+        PartitionId { space: space.to_owned(), partition }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn page_keys_are_read_back_and_sort_by_page(a in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99), b in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99)) {
+            let space = id("space", 3);
+            let [a, b] = [a, b].map(|(slice, layer, page)| PageId { slice, layer, page });
+            proptest::prop_assert_eq!(page_id(&space, &page_key(&space, a)), Some(a));
+            proptest::prop_assert_eq!(page_key(&space, a).cmp(&page_key(&space, b)), a.cmp(&b));
+            let (from, to) = generation(&space, a.slice);
+            proptest::prop_assert_eq!((from..to).contains(&page_key(&space, b)), a.slice == b.slice);
+            let (from, to) = all_pages(&space);
+            proptest::prop_assert!((from..to).contains(&page_key(&space, a)));
+        }
+
+        #[test]
+        fn damage_is_found(value in proptest::collection::vec(0_u8.., 0..200), at in 0_usize..200, bit in 0_u8..8) {
+            let mut sealed = value.clone();
+            seal(b"key", &mut sealed);
+            proptest::prop_assert_eq!(unseal(b"key", &sealed), Some(&value[..]));
+            proptest::prop_assert_eq!(unseal(b"kez", &sealed), None);
+            proptest::prop_assert_eq!(unseal(b"key", &sealed[..at.min(sealed.len() - 1)]), None);
+            let at = at % sealed.len();
+            sealed[at] ^= 1 << bit;
+            proptest::prop_assert_eq!(unseal(b"key", &sealed), None);
+        }
+    }
+
+    #[test]
+    fn partitions_do_not_run_into_each_other() {
+        let (from, to) = all_pages(&id("a", 1));
+        for other in [id("a", 0), id("a", 2), id("a", -1), id("aa", 1), id("b", 1), id("", 1)] {
+            assert!(!(from.clone()..to.clone()).contains(&page_key(&other, PageId { slice: 0, layer: 0, page: 0 })), "{other}");
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Checkpoints: the memory of each partition, with the offsets it belongs to, in RocksDB.
+//!
+//! Owns the state directory. A checkpoint is one write batch: pages that changed, generations that
+//! went, and the head with the offsets. So what is on disk always holds the effect of the records
+//! below its offsets and of no other. It is not synced: correctness lives in Kafka, and a power cut
+//! merely leaves an older checkpoint.
+//!
+//! Must never decide what to do about a missing or foreign checkpoint, and never delete a corrupt
+//! one: it is set aside.
+//!
+//! ```text
+//! DIR/instance                     this directory's own id, made once
+//! DIR/checkpoints/                 RocksDB
+//!   format                         version of all that follows
+//!   h <space> <partition>          head: settings, offsets, outline of the filter, as JSON
+//!   p <space> <partition> <page>   64 KiB of a filter's bits
+//! DIR/checkpoints.corrupt-<time>/  set aside
+//! ```
+
+mod codec;
+mod store;
+
+pub use store::{Loaded, Saved, Store};
+
+use crate::dedup::Snapshot;
+use crate::record::Offset;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Whose memory it is: one partition number of one key space.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartitionId {
+    /// Name of the key space.
+    pub space: String,
+    /// Number of the partition.
+    pub partition: i32,
+}
+
+impl fmt::Display for PartitionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.space, self.partition)
+    }
+}
+
+/// A partition's checkpoint but for the filter's bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// What the bits depend on. A checkpoint of other settings is of no use.
+    pub settings: Settings,
+    /// For each input topic, the offset below which every record had its effect, and none at or past it.
+    pub offsets: BTreeMap<String, Offset>,
+    /// The memory's outline.
+    pub memory: Snapshot,
+}
+
+/// The part of the configuration that the stored bits depend on. Capacity and error rate are not
+/// in it: a changed one holds from the next slice on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Kind and slices of the window.
+    pub window: String,
+    /// For each input topic, what its key is made of.
+    pub keys: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// What differs, as a sentence's middle: `window was X and is Y`.
+    #[must_use]
+    pub fn difference(&self, now: &Self) -> String {
+        if self.window == now.window {
+            format!("its keys were taken from {:?} and are taken from {:?}", self.keys, now.keys)
+        } else {
+            format!("its window was {} and is {}", self.window, now.window)
+        }
+    }
+}
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory cannot be made, read or written.
+    #[error("state directory {}: {source}; it must be a directory that this user can write to", .dir.display())]
+    Io {
+        /// The directory.
+        dir: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Another process has it open.
+    #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]
+    InUse(PathBuf),
+    /// It was written by another version.
+    #[error("state directory {}: expected format {expected}, got {got}; run the version of unseen that wrote it, or move the directory away to start from the input", .dir.display())]
+    Format {
+        /// The directory.
+        dir: PathBuf,
+        /// The format this version reads and writes.
+        expected: String,
+        /// The format that was found.
+        got: String,
+    },
+    /// Something in it is not as it was written.
+    #[error("state directory {}: {what}", .dir.display())]
+    Corrupt {
+        /// The directory.
+        dir: PathBuf,
+        /// What was expected where, and what was found.
+        what: String,
+    },
+    /// RocksDB refuses: a full disk, say.
+    #[error("state directory {}: {message}", .dir.display())]
+    Store {
+        /// The directory.
+        dir: PathBuf,
+        /// What RocksDB says.
+        message: String,
+    },
+}

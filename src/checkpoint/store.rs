@@ -1,0 +1,279 @@
+//! The RocksDB of a state directory.
+
+use super::codec::{all_pages, generation, head_key, page_id, page_key, seal, unseal};
+use super::{Error, Head, PartitionId, Settings};
+use crate::dedup::{Dedup, Rules};
+use crate::record::Offset;
+use rocksdb::{DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions, WriteBatch};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fs, io, process};
+
+/// Version of all that is stored.
+const FORMAT: &str = "1";
+const FORMAT_KEY: &[u8] = b"format";
+/// Memory for writes that are not yet in files; twice this at most.
+const WRITE_BUFFER_BYTES: usize = 32 << 20;
+
+/// The checkpoints of all partitions that this process works on. Shared by its workers.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    open: RwLock<Opened>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    /// `None` after a failure, until it could be opened again.
+    db: Option<DB>,
+    /// Counts the times that everything stored was lost.
+    epoch: u64,
+}
+
+/// Proof that a partition's state was stored, and into which life of the store. Changes since then
+/// may be written alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    epoch: u64,
+}
+
+impl Store {
+    /// Opens the directory, making it if it is missing. A corrupt store is set aside.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, is in use, or is of another format.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        fs::create_dir_all(dir).map_err(|source| Error::Io { dir: dir.to_owned(), source })?;
+        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened { db: None, epoch: 0 }) };
+        let db = match store.open_db() {
+            Err(Error::Corrupt { what, .. }) => {
+                store.move_away(&what)?;
+                store.open_db()
+            }
+            opened => opened,
+        };
+        store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db?);
+        Ok(store)
+    }
+
+    /// This directory's own id, made when it was first used. It outlives the process, as transactional ids must.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn instance_id(&self) -> Result<String, Error> {
+        let path = self.dir.join("instance");
+        let io = |source| Error::Io { dir: self.dir.clone(), source };
+        match fs::read_to_string(&path) {
+            Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let seed = format!("{now} {} {}", process::id(), self.dir.display());
+        let id = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
+        // A torn file would be another id after a crash: written beside it, then renamed.
+        let draft = self.dir.join("instance.new");
+        fs::write(&draft, &id).and_then(|()| fs::rename(&draft, &path)).map_err(io)?;
+        Ok(id)
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.dir.join("checkpoints")
+    }
+
+    fn open_db(&self) -> Result<DB, Error> {
+        let db = DB::open(&options(), self.checkpoints()).map_err(|error| self.error(&error))?;
+        match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
+            None => db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?,
+            Some(found) if found == FORMAT.as_bytes() => {}
+            Some(found) => {
+                let got = String::from_utf8_lossy(&found).into_owned();
+                return Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got });
+            }
+        }
+        Ok(db)
+    }
+
+    fn error(&self, error: &rocksdb::Error) -> Error {
+        let message = error.to_string();
+        let dir = self.dir.clone();
+        // RocksDB tells a lock held, a missing or cut-off file and a refused write only by its text.
+        if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
+            Error::InUse(dir)
+        } else if error.kind() == ErrorKind::Corruption || message.contains("No such file or directory") {
+            Error::Corrupt { dir, what: message }
+        } else {
+            Error::Store { dir, message }
+        }
+    }
+
+    fn move_away(&self, what: &str) -> Result<PathBuf, Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
+        fs::rename(self.checkpoints(), &aside).map_err(|source| Error::Io { dir: self.dir.clone(), source })?;
+        tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
+        Ok(aside)
+    }
+
+    /// Moves the whole store away, for a person to look at, and starts an empty one.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn set_aside(&self, what: &str) -> Result<(), Error> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.db = None;
+        open.epoch += 1;
+        self.move_away(what)?;
+        open.db = Some(self.open_db()?);
+        Ok(())
+    }
+
+    /// Stores a partition's state as of `offsets`: what changed since `saved`, or all of it.
+    ///
+    /// Returns the proof for the next time, and the bytes written.
+    ///
+    /// # Errors
+    /// When nothing was written; the state on disk is the one before.
+    pub fn save(&self, id: &PartitionId, head: &Head, memory: &mut Dedup, saved: Option<Saved>) -> Result<(Saved, u64), Error> {
+        self.reopen()?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
+        let mut batch = WriteBatch::default();
+        if saved == Some(Saved { epoch: open.epoch }) {
+            for slice in self.stored_slices(db, id)? {
+                if !head.memory.filter.generations.iter().any(|generation| generation.slice == slice) {
+                    let (from, to) = generation(id, slice);
+                    batch.delete_range(from, to);
+                }
+            }
+        } else {
+            let (from, to) = all_pages(id);
+            batch.delete_range(from, to);
+            memory.mark_stale();
+        }
+        let mut value = Vec::new();
+        for page in memory.filter().dirty_pages() {
+            let key = page_key(id, page);
+            value.clear();
+            memory.filter().write_page(page, &mut value);
+            seal(&key, &mut value);
+            batch.put(&key, &value);
+        }
+        let key = head_key(id);
+        let mut value = serde_json::to_vec(head).map_err(|error| Error::Store { dir: self.dir.clone(), message: error.to_string() })?;
+        seal(&key, &mut value);
+        batch.put(&key, &value);
+
+        let bytes = batch.size_in_bytes() as u64;
+        if let Err(error) = db.write(batch) {
+            // RocksDB refuses all writes after a failed one; opened again, it tries anew.
+            drop(open);
+            self.open.write().unwrap_or_else(PoisonError::into_inner).db = None;
+            return Err(self.error(&error));
+        }
+        memory.mark_clean();
+        Ok((Saved { epoch: open.epoch }, bytes))
+    }
+
+    /// Opens the store again after a failed write.
+    fn reopen(&self) -> Result<(), Error> {
+        if self.open.read().unwrap_or_else(PoisonError::into_inner).db.is_some() {
+            return Ok(());
+        }
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if open.db.is_none() {
+            open.db = Some(self.open_db()?);
+        }
+        Ok(())
+    }
+
+    fn stored_slices(&self, db: &DB, id: &PartitionId) -> Result<Vec<i64>, Error> {
+        let head = self.head(db, id)?;
+        Ok(head.map_or_else(Vec::new, |head| head.memory.filter.generations.iter().map(|generation| generation.slice).collect()))
+    }
+
+    fn head(&self, db: &DB, id: &PartitionId) -> Result<Option<Head>, Error> {
+        let key = head_key(id);
+        let Some(sealed) = db.get(&key).map_err(|error| self.error(&error))? else { return Ok(None) };
+        let value = unseal(&key, &sealed).ok_or_else(|| self.corrupt(id, "the checksum of its head does not fit"))?;
+        serde_json::from_slice(value).map(Some).map_err(|error| self.corrupt(id, &format!("its head cannot be read: {error}")))
+    }
+
+    fn corrupt(&self, id: &PartitionId, what: &str) -> Error {
+        Error::Corrupt { dir: self.dir.clone(), what: format!("checkpoint of {id}: {what}") }
+    }
+
+    /// The stored state of a partition, whatever its offsets, if there is one of these settings.
+    ///
+    /// # Errors
+    /// When it is corrupt or cannot be read.
+    pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
+        self.reopen()?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(Loaded::Nothing) };
+        let Some(head) = self.head(db, id)? else { return Ok(Loaded::Nothing) };
+        if head.settings != *settings {
+            return Ok(Loaded::Foreign { difference: head.settings.difference(settings) });
+        }
+        let corrupt = |error: crate::filter::Mismatch| self.corrupt(id, &error.to_string());
+        let mut memory = Dedup::from_snapshot(rules, &head.memory).map_err(corrupt)?;
+        let (from, to) = all_pages(id);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        let mut pages = 0_u64;
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
+            let page = page_id(id, &key).ok_or_else(|| self.corrupt(id, "a page has an impossible name"))?;
+            let bytes = unseal(&key, &sealed).ok_or_else(|| {
+                self.corrupt(id, &format!("the checksum of page {} of slice {} does not fit", page.page, page.slice))
+            })?;
+            memory.read_page(page, bytes).map_err(corrupt)?;
+            pages += 1;
+        }
+        let expected = head.memory.filter.pages();
+        if pages != expected {
+            return Err(self.corrupt(id, &format!("expected {expected} pages, got {pages}")));
+        }
+        Ok(Loaded::Usable { memory: Box::new(memory), offsets: head.offsets, saved: Saved { epoch: open.epoch } })
+    }
+}
+
+/// What the store has of a partition.
+#[derive(Debug)]
+pub enum Loaded {
+    /// Nothing.
+    Nothing,
+    /// A checkpoint of other settings; the text says what differs.
+    Foreign {
+        /// `its window was X and is Y`
+        difference: String,
+    },
+    /// A checkpoint.
+    Usable {
+        /// The partition's memory.
+        memory: Box<Dedup>,
+        /// For each input topic, the offset that the memory has come to.
+        offsets: BTreeMap<String, Offset>,
+        /// Proof that it is stored as it is.
+        saved: Saved,
+    },
+}
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_paranoid_checks(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES);
+    options.set_max_write_buffer_number(2);
+    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES as u64);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(256);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_wal_bytes_per_sync(1 << 20);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    options
+}
