@@ -1,0 +1,125 @@
+//! What all clients have in common: their configuration, and where their log lines go.
+
+use super::Error;
+use crate::config::{Config, Delivery, Kafka};
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use std::time::Duration;
+
+/// How long a call to a broker may take before it is tried again or given up.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most bytes of a batch of records that are written together; the broker's own default limit less some room.
+pub(super) const BATCH_BYTES: usize = 1_000_000;
+
+/// Largest record librdkafka can be told to write; the real limit is the topic's, and the broker's to say.
+const RECORD_BYTES_MAX: &str = "1000000000";
+
+/// A client without a role: for looking at the cluster.
+pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
+    let mut client = with_defaults(kafka, &[]);
+    client.set("bootstrap.servers", &kafka.bootstrap_servers);
+    client
+}
+
+pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -> ClientConfig {
+    let mut client = with_defaults(&config.kafka, &[
+        // A lost process is noticed after ten seconds; librdkafka's own default is 45.
+        ("session.timeout.ms", "10000"),
+        ("heartbeat.interval.ms", "2000"),
+        // At its default of a second, a fast consumer starves.
+        ("fetch.queue.backoff.ms", "5"),
+    ]);
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        .set("group.id", &config.kafka.group_id)
+        .set("group.protocol", "classic")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("isolation.level", "read_committed")
+        // A lost position is for us to judge: a silent jump could lose records.
+        .set("auto.offset.reset", "error")
+        .set("partition.assignment.strategy", if shares_spaces(config) { "range" } else { "cooperative-sticky" });
+    if let Some(instance) = instance {
+        client.set("group.instance.id", format!("{instance}-{worker}"));
+    }
+    client
+}
+
+/// Whether topics share a key space, so that equal partition numbers must go to one worker.
+fn shares_spaces(config: &Config) -> bool {
+    config.topics.iter().enumerate().any(|(at, topic)| config.topics[..at].iter().any(|other| other.space == topic.space))
+}
+
+pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
+    let mut client = with_defaults(&config.kafka, &[
+        ("linger.ms", "5"),
+        ("compression.type", "lz4"),
+        ("queue.buffering.max.messages", "1000000"),
+        ("queue.buffering.max.kbytes", "262144"),
+    ]);
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        .set("enable.idempotence", "true")
+        .set("message.max.bytes", RECORD_BYTES_MAX)
+        .set("batch.size", batch_bytes.to_string())
+        // Where a record's partition is not given, it goes where a Java producer would put its key.
+        .set("partitioner", "murmur2_random");
+    if let Some(records) = records_a_batch {
+        client.set("batch.num.messages", records.to_string());
+    }
+    if config.worker.delivery == Delivery::ExactlyOnce {
+        client
+            .set("transactional.id", transactional_id)
+            .set("transaction.timeout.ms", config.worker.transaction_timeout.as_millis().to_string());
+    }
+    client
+}
+
+fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("client.id", "unseen").set_log_level(RDKafkaLogLevel::Info);
+    for (name, value) in defaults {
+        client.set(*name, *value);
+    }
+    for (name, value) in &kafka.properties {
+        client.set(name, value);
+    }
+    client
+}
+
+/// Whether librdkafka knows the configured properties and takes their values. Talks to no broker.
+///
+/// # Errors
+/// [`Error::Property`] with librdkafka's own words. The value is not shown: it may be a secret.
+pub fn check_properties(config: &Config) -> Result<(), Error> {
+    consumer(config, None, 0).create_native_config().map_err(|error| property_error(&error))?;
+    producer(config, "check", BATCH_BYTES, None).create_native_config().map_err(|error| property_error(&error))?;
+    Ok(())
+}
+
+pub(super) fn property_error(error: &KafkaError) -> Error {
+    match error {
+        KafkaError::ClientConfig(_, _, name, _) => Error::Property(format!("librdkafka does not take {name:?}, or not with this value")),
+        other => Error::Property(other.to_string()),
+    }
+}
+
+/// Passes librdkafka's log lines on.
+pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    match level {
+        // A property of producers in a consumer, or the other way round: `kafka.properties` serve both.
+        _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
+            tracing::warn!(facility, "{message}");
+        }
+        RDKafkaLogLevel::Warning => tracing::warn!(facility, "{message}"),
+        _ => tracing::debug!(facility, "{message}"),
+    }
+}
+
+/// Reports an error that concerns the client as a whole. librdkafka goes on trying by itself.
+pub(super) fn report(error: &KafkaError, reason: &str) {
+    tracing::warn!(error = %error, reason, "trouble with the brokers; still trying");
+}

@@ -1,0 +1,131 @@
+//! A broker within this process: librdkafka's mock cluster, with a writer and a reader, for the demo.
+//!
+//! It shows the way of a record, not the promise: it takes transactions, but hides nothing on an
+//! abort and forgets the offsets in them. It keeps 5 MiB a partition. No test of exactly-once may use it.
+
+use super::client::BATCH_BYTES;
+use super::{Error, Topology};
+use crate::record::Timestamp;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use std::time::Duration;
+
+/// A running in-process broker. It ends when dropped.
+pub struct Embedded {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+    topology: Topology,
+}
+
+fn failed(error: &KafkaError) -> Error {
+    Error::Fatal(format!("the in-process broker failed: {error}"))
+}
+
+impl Embedded {
+    /// Starts a broker with these topics.
+    ///
+    /// # Errors
+    /// When it cannot listen on a loopback port.
+    pub fn start(topics: &[&str], partitions: i32) -> Result<Self, Error> {
+        let cluster = MockCluster::new(1).map_err(|error| failed(&error))?;
+        for topic in topics {
+            cluster.create_topic(topic, partitions, 1).map_err(|error| failed(&error))?;
+        }
+        let counts = topics.iter().map(|topic| ((*topic).to_owned(), partitions.unsigned_abs()));
+        let topology = Topology { partitions: counts.collect(), batch_bytes: BATCH_BYTES, warnings: Vec::new() };
+        Ok(Self { cluster, topology })
+    }
+
+    /// Its address, for `kafka.bootstrap_servers`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.cluster.bootstrap_servers()
+    }
+
+    /// Its topics, which it would not tell all of when asked.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        self.topology.clone()
+    }
+
+    /// A writer to one topic.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn generator(&self, topic: &str) -> Result<Generator, Error> {
+        let producer = ClientConfig::new().set("bootstrap.servers", self.address()).set("linger.ms", "5").create().map_err(|error| failed(&error))?;
+        Ok(Generator { producer, topic: topic.to_owned() })
+    }
+
+    /// A reader of one topic, from its beginning.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn reader(&self, topic: &str, partitions: i32) -> Result<Reader, Error> {
+        let consumer: BaseConsumer<DefaultConsumerContext> = ClientConfig::new()
+            .set("bootstrap.servers", self.address())
+            .set("group.id", "unseen-demo-reader")
+            .set("enable.auto.commit", "false")
+            .set("fetch.wait.max.ms", "10")
+            .create()
+            .map_err(|error| failed(&error))?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(topic, 0, partitions - 1);
+        list.set_all_offsets(Offset::Beginning).map_err(|error| failed(&error))?;
+        consumer.assign(&list).map_err(|error| failed(&error))?;
+        Ok(Reader { consumer })
+    }
+}
+
+/// Writes records to the in-process broker.
+pub struct Generator {
+    producer: BaseProducer,
+    topic: String,
+}
+
+impl Generator {
+    /// Writes one record; waits while the queue is full.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, partition: i32, key: &str, value: &str, time: Timestamp) -> Result<(), Error> {
+        let mut record = BaseRecord::to(&self.topic).partition(partition).key(key).payload(value).timestamp(time);
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => break,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), refused)) => {
+                    record = refused;
+                    self.producer.poll(Duration::from_millis(10));
+                }
+                Err((error, _)) => return Err(failed(&error)),
+            }
+        }
+        self.producer.poll(Duration::ZERO);
+        Ok(())
+    }
+
+    /// Waits until all is written.
+    ///
+    /// # Errors
+    /// When it is not, in ten seconds.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.producer.flush(Duration::from_secs(10)).map_err(|error| failed(&error))
+    }
+}
+
+/// Reads records from the in-process broker.
+pub struct Reader {
+    consumer: BaseConsumer,
+}
+
+impl Reader {
+    /// The key of the next record, if one comes in time.
+    #[must_use]
+    pub fn read(&self, timeout: Duration) -> Option<Vec<u8>> {
+        self.consumer.poll(timeout)?.ok()?.key().map(<[u8]>::to_vec)
+    }
+}

@@ -1,0 +1,43 @@
+//! Kafka, as the worker needs it: a source of records, a sink of transactions, and what the cluster looks like.
+//!
+//! The only place that names rdkafka. Owns how librdkafka is configured and what its errors mean;
+//! must never decide what becomes of a record.
+
+mod client;
+mod embedded;
+mod sink;
+mod source;
+mod topology;
+
+pub use client::check_properties;
+pub use embedded::{Embedded, Generator, Reader};
+pub use sink::{Failure, Outgoing, Sink};
+pub use source::{Batch, Committed, Message, Rebalance, Source};
+pub use topology::{Topology, check, discover};
+
+/// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// librdkafka refuses a property, or its value.
+    #[error("kafka.properties: {0}")]
+    Property(String),
+    /// No broker answered in time.
+    #[error("no broker answered at {servers} within {waited:?}; is Kafka running there, and is kafka.bootstrap_servers right? ({reason})")]
+    NoBroker {
+        /// The addresses that were tried.
+        servers: String,
+        /// How long.
+        waited: std::time::Duration,
+        /// What librdkafka said last.
+        reason: String,
+    },
+    /// The topics are not as the configuration needs them.
+    #[error("{}", .0.join("\n       "))]
+    Topology(Vec<String>),
+    /// The client cannot go on.
+    #[error("{0}")]
+    Fatal(String),
+    /// Told to stop while waiting.
+    #[error("told to stop")]
+    Stopped,
+}

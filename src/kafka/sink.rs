@@ -1,0 +1,284 @@
+//! Where records go: one producer, and its transactions.
+//!
+//! Owns the life of a transaction and says of each failure what to do next: see [`Failure`]. Calls
+//! that may be repeated are repeated here, within bounds. Must never decide what is written.
+
+use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
+use super::source::Message;
+use super::{Error, Source};
+use crate::config::{Config, Delivery};
+use crate::record::{Offset, TopicPartition};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
+const FAILURES_MAX: usize = 10_000;
+
+/// What to do after a failure. Nothing is lost by any: what is not committed is written again.
+#[derive(Debug)]
+pub enum Failure {
+    /// Abort the transaction, and write what was in it again.
+    Abort(String),
+    /// Like `Abort`, but these records are larger than their topic takes: the values given to
+    /// [`Outgoing::origin`], and the bytes of key and value.
+    Oversize(Vec<(usize, usize)>),
+    /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
+    /// committed offsets tell.
+    Unknown(String),
+    /// Stop: another try would fail too.
+    Exit(String),
+}
+
+/// A record to be written: one that was read, to another topic.
+pub struct Outgoing<'a> {
+    /// Where it goes.
+    pub topic: &'a str,
+    /// To which partition; `None` for the one that its key asks for.
+    pub partition: Option<i32>,
+    /// What is written: key, value, headers and time as they were read.
+    pub message: &'a Message<'a>,
+    /// Headers added to its own.
+    pub headers: &'a [(&'a str, String)],
+    /// A number that a failure will name it by.
+    pub origin: usize,
+}
+
+/// A producer, and the state of its transaction.
+pub struct Sink {
+    producer: BaseProducer<Context>,
+    delivery: Delivery,
+    patience: Duration,
+    /// Whether each record travels alone, so that the broker's refusal of one is not that of its neighbours.
+    singly: bool,
+}
+
+#[derive(Default)]
+struct Context {
+    failures: Mutex<Vec<Failed>>,
+}
+
+/// A record that the broker did not take.
+struct Failed {
+    origin: usize,
+    bytes: usize,
+    code: Option<RDKafkaErrorCode>,
+    message: String,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        client::report(&error, reason);
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, origin: usize) {
+        let Err((error, message)) = result else { return };
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() < FAILURES_MAX {
+            let bytes = message.key_len() + message.payload_len();
+            let place = format!("to {}: {error}", message.topic());
+            failures.push(Failed { origin, bytes, code: error.rdkafka_error_code(), message: place });
+        }
+    }
+}
+
+impl Sink {
+    /// A producer that is ready to begin; whatever its past selves left open is aborted.
+    ///
+    /// `batch_bytes` bounds what is written together, `singly` makes each record travel alone.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
+    pub fn connect(config: &Config, transactional_id: &str, batch_bytes: usize, singly: bool, stop: &dyn Fn() -> bool) -> Result<Self, Error> {
+        let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
+        let producer = BaseProducer::from_config_and_context(&client, Context::default()).map_err(|error| client::property_error(&error))?;
+        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly };
+        while sink.transactional() {
+            // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
+            match sink.producer.init_transactions(CALL_TIMEOUT) {
+                Ok(()) => break,
+                Err(_) if stop() => return Err(Error::Stopped),
+                Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+                    tracing::warn!(error = %error, transactional_id, "waiting for the transaction coordinator");
+                }
+                Err(error) => return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}; this user needs Write on that transactional id"))),
+            }
+        }
+        Ok(sink)
+    }
+
+    const fn transactional(&self) -> bool {
+        matches!(self.delivery, Delivery::ExactlyOnce)
+    }
+
+    /// Whether each record travels alone.
+    #[must_use]
+    pub const fn singly(&self) -> bool {
+        self.singly
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn begin(&self) -> Result<(), Failure> {
+        self.failures().clear();
+        if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
+    }
+
+    /// Hands a record to librdkafka; waits while its queue is full.
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Failure> {
+        let Outgoing { topic, partition, message, headers, origin } = *outgoing;
+        let mut record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(topic, origin);
+        record.partition = partition;
+        record.timestamp = message.timestamp();
+        record.key = message.key();
+        record.payload = message.value();
+        let own = message.native().headers().map(rdkafka::message::BorrowedHeaders::detach);
+        record.headers = if headers.is_empty() {
+            own
+        } else {
+            let own = own.unwrap_or_else(|| OwnedHeaders::new_with_capacity(headers.len()));
+            Some(headers.iter().fold(own, |all, (key, value)| all.insert(Header { key, value: Some(value.as_bytes()) })))
+        };
+        let started = Instant::now();
+        loop {
+            match self.producer.send(record) {
+                Ok(()) => return Ok(()),
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), refused)) => {
+                    if started.elapsed() > self.patience {
+                        return Err(Failure::Abort(format!("the send queue stayed full for {:?}", self.patience)));
+                    }
+                    record = refused;
+                    self.producer.poll(Duration::from_millis(10));
+                }
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
+                    return Err(Failure::Oversize(vec![(origin, message.key().map_or(0, <[u8]>::len) + message.value().map_or(0, <[u8]>::len))]));
+                }
+                // In a transaction that has failed already; the commit will say how.
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
+                    return Err(Failure::Abort("the transaction has failed".to_owned()));
+                }
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced), _)) => {
+                    return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
+                }
+                Err((error, _)) => return Err(Failure::Abort(format!("cannot write to {topic}: {error}"))),
+            }
+        }
+    }
+
+    /// Lets librdkafka report what became of earlier records.
+    pub fn poll(&self) {
+        self.producer.poll(Duration::ZERO);
+    }
+
+    /// Commits what was sent, together with the offsets up to which it was read, each with a note.
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn commit(&self, offsets: &[(TopicPartition, Offset, String)], source: &Source) -> Result<(), Failure> {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset, note) in offsets {
+            let mut element = list.add_partition(&partition.topic, partition.partition);
+            element.set_offset(Position::Offset(*offset)).map_err(|error| Failure::Exit(format!("{partition} has an impossible offset: {error}")))?;
+            element.set_metadata(note);
+        }
+        let committed = if self.transactional() { self.commit_transaction(&list, source) } else { self.commit_plain(&list, source) };
+        let failures = std::mem::take(&mut *self.failures());
+        let oversize: Vec<_> = failures.iter().filter(|failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge)).map(|failed| (failed.origin, failed.bytes)).collect();
+        match committed {
+            Err(Failure::Abort(_)) | Ok(()) if !oversize.is_empty() => Err(Failure::Oversize(oversize)),
+            Err(Failure::Abort(reason)) => Err(Failure::Abort(failures.first().map_or(reason, |failed| failed.message.clone()))),
+            Ok(()) if !failures.is_empty() => Err(Failure::Abort(failures[0].message.clone())),
+            other => other,
+        }
+    }
+
+    fn commit_transaction(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
+        let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
+        self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
+        self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))
+    }
+
+    fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
+        self.repeat(|| self.producer.flush(CALL_TIMEOUT))?;
+        if !self.failures().is_empty() {
+            return Err(Failure::Abort("a record could not be written".to_owned()));
+        }
+        source.commit(offsets).map_err(|error| Failure::Abort(format!("cannot commit offsets: {error}")))
+    }
+
+    /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
+    fn repeat(&self, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), Failure> {
+        let started = Instant::now();
+        loop {
+            match call() {
+                Ok(()) => return Ok(()),
+                Err(error) if may_repeat(&error) && started.elapsed() < self.patience => {
+                    tracing::warn!(error = %error, "no answer from the brokers yet; still committing");
+                }
+                Err(error) => return Err(next(&error)),
+            }
+        }
+    }
+
+    /// Gives up what was sent since [`Sink::begin`].
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn abort(&self) -> Result<(), Failure> {
+        let aborted = if self.transactional() {
+            self.repeat(|| self.producer.abort_transaction(CALL_TIMEOUT))
+        } else {
+            self.producer.purge(PurgeConfig::default().queue().inflight());
+            self.repeat(|| self.producer.flush(CALL_TIMEOUT))
+        };
+        self.failures().clear();
+        match aborted {
+            // A transaction that cannot even be aborted is the next producer's to end.
+            Err(Failure::Abort(reason)) => Err(Failure::Unknown(reason)),
+            other => other,
+        }
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
+        self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the same call may yet succeed.
+fn may_repeat(error: &KafkaError) -> bool {
+    match error {
+        KafkaError::Transaction(inner) => inner.is_retriable() && !inner.txn_requires_abort() && !inner.is_fatal(),
+        KafkaError::Flush(_) => true,
+        _ => false,
+    }
+}
+
+/// What to do after an error of the producer that a repetition would not mend.
+fn next(error: &KafkaError) -> Failure {
+    match error {
+        KafkaError::Transaction(inner) if inner.txn_requires_abort() => Failure::Abort(inner.to_string()),
+        KafkaError::Transaction(inner) if inner.code() == RDKafkaErrorCode::TransactionalIdAuthorizationFailed => {
+            Failure::Exit(format!("{inner}; this user needs Write on the transactional id"))
+        }
+        // Fenced, timed out, or something that librdkafka has no way back from.
+        other => Failure::Unknown(other.to_string()),
+    }
+}

@@ -1,0 +1,344 @@
+//! Where records come from: one consumer of the group.
+//!
+//! Rebalances are not answered in librdkafka's callback but noted down, for the worker to commit
+//! and restore before it answers: librdkafka waits for the answer.
+
+use super::client::{self, CALL_TIMEOUT};
+use super::Error;
+use crate::config::Config;
+use crate::record::{Offset, Timestamp, TopicPartition};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, ConsumerGroupMetadata};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// What the group wants of this consumer. Must be answered by [`Source::assign`] or [`Source::unassign`].
+#[derive(Debug)]
+pub enum Rebalance {
+    /// These partitions are ours from now on.
+    Assigned(Vec<TopicPartition>),
+    /// These are to be given back, or, if `lost`, are someone else's already.
+    Revoked {
+        /// The partitions.
+        partitions: Vec<TopicPartition>,
+        /// Whether it is too late to commit.
+        lost: bool,
+    },
+}
+
+/// What the group has committed for a partition.
+#[derive(Clone, Debug, Default)]
+pub struct Committed {
+    /// The next record to read, if anything was ever committed.
+    pub offset: Option<Offset>,
+    /// What was noted beside it.
+    pub metadata: String,
+}
+
+/// A record as it was read.
+pub struct Message<'a>(BorrowedMessage<'a>);
+
+impl<'a> Message<'a> {
+    /// The topic it was read from.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        self.0.topic()
+    }
+
+    /// The partition it was read from.
+    #[must_use]
+    pub fn partition(&self) -> i32 {
+        self.0.partition()
+    }
+
+    /// Its offset there.
+    #[must_use]
+    pub fn offset(&self) -> Offset {
+        self.0.offset()
+    }
+
+    /// Its time, if it has one.
+    #[must_use]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        self.0.timestamp().to_millis()
+    }
+
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.0.key()
+    }
+
+    /// Its value.
+    #[must_use]
+    pub fn value(&self) -> Option<&[u8]> {
+        self.0.payload()
+    }
+
+    /// Its headers, in order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        self.0.headers().into_iter().flat_map(|headers| headers.iter().map(|header| (header.key, header.value)))
+    }
+
+    pub(super) fn native(&self) -> &BorrowedMessage<'a> {
+        &self.0
+    }
+}
+
+/// What one look into the queue brought.
+#[derive(Default)]
+pub struct Batch<'a> {
+    /// Records, in order within each partition.
+    pub messages: Vec<Message<'a>>,
+    /// Some partition's position lies outside its log.
+    pub out_of_range: bool,
+}
+
+/// A consumer of the group.
+pub struct Source {
+    consumer: BaseConsumer<Context>,
+}
+
+struct Context {
+    rebalances: Mutex<VecDeque<Rebalance>>,
+    closing: AtomicBool,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        client::report(&error, reason);
+    }
+}
+
+impl ConsumerContext for Context {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+        let assigned = event == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.closing.load(Ordering::Relaxed) {
+            // All is committed; nobody is left to answer later.
+            let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
+            return;
+        }
+        let partitions = partitions.elements().iter().map(|element| TopicPartition { topic: element.topic().to_owned(), partition: element.partition() }).collect();
+        let rebalance = if assigned {
+            Rebalance::Assigned(partitions)
+        } else {
+            Rebalance::Revoked { partitions, lost: consumer.assignment_lost() }
+        };
+        self.rebalances.lock().unwrap_or_else(PoisonError::into_inner).push_back(rebalance);
+    }
+}
+
+fn cooperative(consumer: &BaseConsumer<Context>) -> bool {
+    use rdkafka::consumer::RebalanceProtocol;
+    matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative)
+}
+
+impl Source {
+    /// A consumer that has joined no group yet.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration.
+    pub fn new(config: &Config, worker: usize) -> Result<Self, Error> {
+        let context = Context { rebalances: Mutex::default(), closing: AtomicBool::new(false) };
+        let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
+        let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
+        Ok(Self { consumer })
+    }
+
+    /// Joins the group.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the topics.
+    pub fn subscribe(&self, topics: &[&str]) -> Result<(), Error> {
+        self.consumer.subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
+    }
+
+    /// Waits up to `timeout` for records and takes at most `records` of them. Ends early for a rebalance.
+    ///
+    /// # Errors
+    /// When the consumer can never read again.
+    pub fn poll(&self, records: usize, timeout: Duration) -> Result<Batch<'_>, Error> {
+        let mut batch = Batch::default();
+        let mut wait = timeout;
+        while batch.messages.len() < records {
+            match self.consumer.poll(wait) {
+                None => break,
+                Some(Ok(message)) => batch.messages.push(Message(message)),
+                Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
+                    batch.out_of_range = true;
+                    break;
+                }
+                Some(Err(error)) => fatal(&error)?,
+            }
+            if !self.rebalances().is_empty() {
+                break;
+            }
+            wait = Duration::ZERO;
+        }
+        Ok(batch)
+    }
+
+    fn rebalances(&self) -> std::sync::MutexGuard<'_, VecDeque<Rebalance>> {
+        self.consumer.context().rebalances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next rebalance to answer, if there is one.
+    #[must_use]
+    pub fn next_rebalance(&self) -> Option<Rebalance> {
+        self.rebalances().pop_front()
+    }
+
+    /// Answers [`Rebalance::Assigned`]: reading starts at these offsets.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+        let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
+        let answer = if cooperative(&self.consumer) { self.consumer.incremental_assign(&list) } else { self.consumer.assign(&list) };
+        answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
+    }
+
+    /// Answers [`Rebalance::Revoked`].
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+        let answer = if cooperative(&self.consumer) {
+            self.consumer.incremental_unassign(&list(partitions.iter().map(|partition| (partition, Position::Invalid)))?)
+        } else {
+            self.consumer.unassign()
+        };
+        answer.map_err(|error| Error::Fatal(format!("cannot give back {partitions:?}: {error}")))
+    }
+
+    /// Whether the group has given this consumer's partitions to others already.
+    #[must_use]
+    pub fn lost(&self) -> bool {
+        self.consumer.assignment_lost()
+    }
+
+    /// Starts partitions anew that librdkafka has stopped reading. The eager protocol knows only
+    /// assignments as a whole: `all` are the offsets of everything assigned, `stopped` among them.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+        if !cooperative(&self.consumer) {
+            return self.assign(all);
+        }
+        let anew: Vec<_> = all.iter().filter(|(partition, _)| stopped.contains(partition)).cloned().collect();
+        self.unassign(stopped)?;
+        self.assign(&anew)
+    }
+
+    /// Goes on reading the partition elsewhere.
+    ///
+    /// # Errors
+    /// When the partition is not being read.
+    pub fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+        self.consumer
+            .seek(&partition.topic, partition.partition, Position::Offset(offset), CALL_TIMEOUT)
+            .map_err(|error| Error::Fatal(format!("cannot go to offset {offset} of {partition}: {error}")))
+    }
+
+    /// What the group has committed, once no transaction on it is open any more; in the order asked for.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
+        let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot read the group's committed offsets: {error}"));
+        let answer = self.consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
+        partitions
+            .iter()
+            .map(|partition| {
+                let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(Committed::default()) };
+                element.error().map_err(failed)?;
+                let offset = match element.offset() {
+                    Position::Offset(offset) => Some(offset),
+                    _ => None,
+                };
+                Ok(Committed { offset, metadata: element.metadata().to_owned() })
+            })
+            .collect()
+    }
+
+    /// The first offset that a partition still has, and the one that its next record will get.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
+        self.consumer
+            .fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT)
+            .map_err(|error| Error::Fatal(format!("cannot read how far {partition} reaches: {error}")))
+    }
+
+    /// The first offset of a record of that time or later; `None` if there is no such record.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
+        let asked = list([(partition, Position::Offset(time))].into_iter())?;
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot find the records of time {time} in {partition}: {error}"));
+        let answer = self.consumer.offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
+        let element = answer.find_partition(&partition.topic, partition.partition);
+        Ok(element.and_then(|element| match element.offset() {
+            Position::Offset(offset) => Some(offset),
+            _ => None,
+        }))
+    }
+
+    /// Commits offsets outside of any transaction.
+    pub(super) fn commit(&self, offsets: &TopicPartitionList) -> Result<(), KafkaError> {
+        self.consumer.commit(offsets, rdkafka::consumer::CommitMode::Sync)
+    }
+
+    /// Who we are in the group, for a transaction to prove it.
+    pub(super) fn group(&self) -> Option<ConsumerGroupMetadata> {
+        self.consumer.group_metadata()
+    }
+
+    /// Leaves the group. Everything that was read must have been committed.
+    pub fn close(self) {
+        self.consumer.context().closing.store(true, Ordering::Relaxed);
+        drop(self);
+    }
+}
+
+fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) -> Result<TopicPartitionList, Error> {
+    let mut list = TopicPartitionList::new();
+    for (partition, position) in partitions {
+        list.add_partition_offset(&partition.topic, partition.partition, position)
+            .map_err(|error| Error::Fatal(format!("{partition} has an impossible offset: {error}")))?;
+    }
+    Ok(list)
+}
+
+/// Which errors of a consumer are the end of it. The others pass: librdkafka goes on trying.
+fn fatal(error: &KafkaError) -> Result<(), Error> {
+    use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, TopicAuthorizationFailed};
+    match error {
+        KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fatal(
+            "another process has joined the group as the same member; give each process its own kafka.instance_id".to_owned(),
+        )),
+        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot go on: {code}"))),
+        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
+            Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
+        }
+        other => {
+            tracing::warn!(error = %other, "trouble reading; still trying");
+            Ok(())
+        }
+    }
+}
