@@ -1,0 +1,504 @@
+//! The event loop: one thread with one consumer, one producer, and the memory of its partitions.
+//!
+//! Owns the order of things: read, decide, write, commit, checkpoint. Nothing is shared between
+//! workers but the store. Must never ask the filter twice about one record, nor take a checkpoint
+//! while anything past the committed offset is decided.
+
+mod decisions;
+mod emit;
+mod partition;
+mod restore;
+
+use crate::checkpoint::{self, PartitionId, Store};
+use crate::config::{Config, Topic};
+use crate::dedup::Rules;
+use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
+use crate::key::Scratch;
+use crate::record::{Invalid, Offset, Reason, Record, Timestamp, TopicPartition, Verdict};
+use crate::stats::{Stats, Tally, add};
+use decisions::Recall;
+use emit::{Fate, Routes};
+use partition::{Input, Memory};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Most records taken from the consumer at a time.
+const BATCH_RECORDS: usize = 1024;
+/// Longest wait for records; bounds how late a rebalance or a stop is noticed.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a producer may be replaced without a commit in between.
+const REPLACEMENTS_MAX: u32 = 10;
+
+/// What all workers of a process have in common.
+#[derive(Clone)]
+pub struct Shared {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// What the cluster looked like at start.
+    pub topology: Arc<Topology>,
+    /// Where checkpoints are.
+    pub store: Arc<Store>,
+    /// What is counted.
+    pub stats: Arc<Stats>,
+    /// Set to make the workers drain and end.
+    pub stop: Arc<AtomicBool>,
+    /// The part of the transactional ids that tells this process from others.
+    pub instance: Arc<str>,
+}
+
+/// Why a worker cannot go on. What was committed stays; what was not is done again by the next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Kafka cannot be worked with.
+    #[error(transparent)]
+    Kafka(#[from] kafka::Error),
+    /// The state directory cannot be worked with.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// A record without key, and the topic's `on_invalid` is `fail`.
+    #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\", \"emit\" or {{ topic = \"...\" }} for topic {:?}", .partition.topic)]
+    Invalid {
+        /// Where it was read.
+        partition: TopicPartition,
+        /// Where in it.
+        offset: Offset,
+        /// What is wrong with it.
+        invalid: Invalid,
+    },
+    /// There is no usable checkpoint, and `state.cold_start` is `fail`.
+    #[error("no usable checkpoint of {partition}: {why}; set state.cold_start to \"rebuild\" or \"empty\" to start without it")]
+    ColdStart {
+        /// Whose.
+        partition: TopicPartition,
+        /// Why not.
+        why: String,
+    },
+    /// Anything else that another try would not mend.
+    #[error("{0}")]
+    Exit(String),
+}
+
+/// One worker.
+pub struct Worker {
+    shared: Shared,
+    transactional_id: String,
+    topics: Vec<Plan>,
+    sink: Sink,
+    inputs: BTreeMap<(usize, i32), Input>,
+    memories: BTreeMap<MemoryId, Memory>,
+    transaction: Option<Transaction>,
+    /// Where the records of the open transaction came from.
+    origins: Vec<(usize, i32, Offset)>,
+    replacements: u32,
+    next_checkpoint: Instant,
+    scratch: Scratch,
+    tally: Tally,
+}
+
+/// Whose memory: which space, and which partition number.
+type MemoryId = (usize, i32);
+
+/// A configured topic, with what follows from the cluster.
+struct Plan {
+    topic: Topic,
+    /// Its space, by the first topic that is of it.
+    space: usize,
+    rules: Rules,
+    settings: checkpoint::Settings,
+    routes: Routes,
+}
+
+/// What is known of the open transaction.
+struct Transaction {
+    begun: Instant,
+    records: usize,
+}
+
+/// Whether the records at hand may be gone on with.
+enum Flow {
+    On,
+    /// Positions were set back; what is at hand will be read again.
+    Back,
+}
+
+impl Worker {
+    /// Connects worker `number` of this process, ends what its past self left open, and joins no group yet.
+    ///
+    /// # Errors
+    /// When Kafka refuses.
+    pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
+        let config = &shared.config;
+        let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
+        let sink = connect(&shared, &transactional_id, false)?;
+        let topics = config.topics.iter().map(|topic| Plan {
+            topic: topic.clone(),
+            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(0),
+            rules: topic.rules(shared.topology.partitions.get(&topic.input).copied().unwrap_or(1)),
+            settings: partition::settings(config, topic),
+            routes: Routes::new(topic, &shared.topology),
+        });
+        let topics = topics.collect();
+        let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
+        Ok(Self {
+            transactional_id, topics, sink, next_checkpoint, shared,
+            inputs: BTreeMap::new(), memories: BTreeMap::new(), transaction: None, origins: Vec::new(), replacements: 0, scratch: Scratch::default(), tally: Tally::default(),
+        })
+    }
+
+    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    ///
+    /// # Errors
+    /// When it cannot go on.
+    pub fn run(mut self, number: usize) -> Result<(), Error> {
+        let source = Source::new(&self.shared.config, number)?;
+        let inputs: Vec<_> = self.topics.iter().map(|plan| &*plan.topic.input).collect();
+        source.subscribe(&inputs)?;
+        let ended = self.work(&source);
+        source.close();
+        ended
+    }
+
+    fn work(&mut self, source: &Source) -> Result<(), Error> {
+        while !self.stopping() {
+            while let Some(rebalance) = source.next_rebalance() {
+                self.rebalance(source, rebalance)?;
+            }
+            if self.commit_in().is_some_and(|due| due.is_zero()) {
+                self.commit(source)?;
+            }
+            self.checkpoint(false);
+            let batch = source.poll(BATCH_RECORDS, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
+            self.sink.poll();
+            self.process(source, &batch)?;
+            if batch.out_of_range {
+                self.restart_out_of_range(source)?;
+            }
+        }
+        tracing::info!("draining");
+        self.commit(source)?;
+        self.checkpoint(true);
+        Ok(())
+    }
+
+    fn stopping(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// Time until the open transaction is to be committed.
+    fn commit_in(&self) -> Option<Duration> {
+        let transaction = self.transaction.as_ref()?;
+        Some(self.shared.config.worker.commit_interval.saturating_sub(transaction.begun.elapsed()))
+    }
+
+    // ---- Records ----
+
+    fn process(&mut self, source: &Source, batch: &Batch<'_>) -> Result<(), Error> {
+        let now = now();
+        for message in &batch.messages {
+            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == message.topic()) else { continue };
+            if let Flow::Back = self.record(source, topic, message, now)? {
+                break;
+            }
+        }
+        std::mem::take(&mut self.tally).report(&self.shared.stats);
+        Ok(())
+    }
+
+    fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, now: Timestamp) -> Result<Flow, Error> {
+        let Some(input) = self.inputs.get_mut(&(topic, message.partition())) else { return Ok(Flow::On) };
+        let (offset, plan) = (message.offset(), &self.topics[topic]);
+        if offset < input.position {
+            // librdkafka went back further than it was asked to.
+            return Ok(Flow::On);
+        }
+        let Some(memory) = self.memories.get_mut(&input.memory) else { return Ok(Flow::On) };
+        let warm_up = offset < input.warm_until;
+        let believed = now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX));
+        let horizon = if warm_up { input.warm_horizon.unwrap_or(believed) } else { believed };
+        let judge = |scratch: &mut Scratch| {
+            let headers: Vec<_> = if plan.topic.key.reads_headers() { message.headers().collect() } else { Vec::new() };
+            let record = Record { key: message.key(), value: message.value(), headers: &headers };
+            plan.topic.key.fingerprint(&record, scratch)
+        };
+        let (verdict, invalid) = match input.decisions.recall(offset) {
+            Recall::New => match judge(&mut self.scratch) {
+                Ok(fingerprint) => {
+                    memory.changed = true;
+                    (memory.dedup.judge(fingerprint, message.timestamp(), horizon), None)
+                }
+                Err(invalid) => (Verdict::Invalid(invalid.reason), Some(invalid)),
+            },
+            Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => (verdict, Some(oversize(message))),
+            Recall::Decided(verdict @ Verdict::Invalid(_)) => (verdict, judge(&mut self.scratch).err()),
+            Recall::Decided(verdict) => (verdict, None),
+            Recall::Gap(decided) => {
+                tracing::error!(partition = %input.partition, expected = decided, got = offset, "records that were decided do not come again; restoring the partition");
+                let partition = input.partition.clone();
+                self.restart(source, &[partition])?;
+                return Ok(Flow::Back);
+            }
+        };
+        if warm_up {
+            input.position = offset + 1;
+            input.committed = input.position;
+            self.tally.warmed_up += 1;
+            return Ok(Flow::On);
+        }
+        input.decisions.carry(offset, verdict);
+        if message.timestamp().is_some_and(|time| time > believed) {
+            self.tally.future += 1;
+        }
+        if self.transaction.is_none() {
+            if let Err(failure) = self.sink.begin() {
+                return self.fail(source, failure).map(|()| Flow::Back);
+            }
+            self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
+        }
+        let mut headers = Vec::new();
+        match plan.routes.fate(&plan.topic, verdict, invalid.as_ref(), message, self.origins.len(), &mut headers) {
+            Fate::Drop => {}
+            Fate::Write(outgoing) => {
+                self.origins.push((topic, message.partition(), offset));
+                if let Err(failure) = self.sink.send(&outgoing) {
+                    return self.fail(source, failure).map(|()| Flow::Back);
+                }
+            }
+            Fate::Fail => {
+                let partition = input.partition.clone();
+                let reason = if let Verdict::Invalid(reason) = verdict { reason } else { Reason::MissingKey };
+                let invalid = invalid.unwrap_or_else(|| Invalid { reason, message: reason.label().to_owned() });
+                // What came before it is good, and stays.
+                self.commit(source)?;
+                return Err(Error::Invalid { partition, offset, invalid });
+            }
+        }
+        input.position = offset + 1;
+        self.tally.count(verdict);
+        let full = self.transaction.as_mut().is_some_and(|transaction| {
+            transaction.records += 1;
+            transaction.records >= self.shared.config.worker.transaction_records_max
+        });
+        if full { self.commit(source) } else { Ok(Flow::On) }
+    }
+
+    // ---- Transactions ----
+
+    /// Commits what was written, with the offsets up to which it was read.
+    fn commit(&mut self, source: &Source) -> Result<Flow, Error> {
+        if self.transaction.is_none() {
+            return Ok(Flow::On);
+        }
+        let offsets: Vec<_> = self.inputs.values().filter(|input| input.position != input.committed).map(|input| {
+            let memory = self.memories.get(&input.memory);
+            (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
+        }).collect();
+        if let Err(failure) = self.sink.commit(&offsets, source) {
+            self.fail(source, failure)?;
+            return Ok(Flow::Back);
+        }
+        self.inputs.values_mut().filter(|input| input.position != input.committed).for_each(Input::committed);
+        self.end_transaction();
+        self.replacements = 0;
+        add(&self.shared.stats.commits, 1);
+        let load = self.memories.values().map(|memory| memory.dedup.filter().load()).fold(0.0, f64::max);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
+        self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
+        if self.sink.singly() {
+            self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        }
+        Ok(Flow::On)
+    }
+
+    fn end_transaction(&mut self) {
+        self.transaction = None;
+        self.origins.clear();
+    }
+
+    /// The one question after a failure: what now? Afterwards no transaction is open, and every
+    /// partition that is still ours stands where it was committed.
+    fn fail(&mut self, source: &Source, failure: Failure) -> Result<(), Error> {
+        add(&self.shared.stats.aborts, 1);
+        let singly = match failure {
+            Failure::Exit(reason) => return Err(Error::Exit(reason)),
+            Failure::Unknown(reason) => return self.settle(source, &reason),
+            Failure::Abort(reason) => {
+                tracing::warn!(reason, "transaction aborted; writing its records again");
+                false
+            }
+            Failure::Oversize(records) => self.set_oversize_apart(&records)?,
+        };
+        match self.sink.abort() {
+            Ok(()) => {}
+            Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
+            Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
+            Err(Failure::Oversize(_)) => return self.settle(source, "records are too large"),
+        }
+        if singly {
+            self.sink = connect(&self.shared, &self.transactional_id, true)?;
+        }
+        self.rewind(source)
+    }
+
+    /// Gives the records that are too large for their topic another verdict. Refused in company, they
+    /// are first tried one by one, for the broker refuses a batch as a whole; then true is returned.
+    fn set_oversize_apart(&mut self, records: &[(usize, usize)]) -> Result<bool, Error> {
+        if records.len() > 1 && !self.sink.singly() {
+            tracing::warn!(records = records.len(), "a batch is larger than its topic takes; writing its records one by one");
+            return Ok(true);
+        }
+        for &(origin, bytes) in records {
+            let Some(&(topic, partition, offset)) = self.origins.get(origin) else { continue };
+            let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
+            tracing::warn!(partition = %input.partition, offset, bytes, "record is larger than its topic takes");
+            if input.decisions.verdict(offset) == Some(Verdict::Invalid(Reason::Oversize)) {
+                return Err(Error::Exit(format!(
+                    "{} offset {offset}: the record of {bytes} bytes is larger than the dead-letter topic takes too; raise max.message.bytes of that topic",
+                    input.partition
+                )));
+            }
+            input.decisions.revise(offset, Verdict::Invalid(Reason::Oversize));
+        }
+        Ok(self.sink.singly())
+    }
+
+    /// Sets every partition back to where it was committed.
+    fn rewind(&mut self, source: &Source) -> Result<(), Error> {
+        self.end_transaction();
+        if source.lost() {
+            // Someone else has them; the rebalance that says so is on its way.
+            self.inputs.clear();
+            self.memories.clear();
+            return Ok(());
+        }
+        self.inputs.values_mut().for_each(Input::rewind);
+        let stuck: Vec<_> = self.inputs.values().filter(|input| source.seek(&input.partition, input.position).is_err()).map(|input| input.partition.clone()).collect();
+        if !stuck.is_empty() {
+            source.restart(&stuck, &self.positions())?;
+        }
+        Ok(())
+    }
+
+    fn positions(&self) -> Vec<(TopicPartition, Offset)> {
+        self.inputs.values().map(|input| (input.partition.clone(), input.position)).collect()
+    }
+
+    /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
+    /// other, and lets the group's committed offsets tell.
+    fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+        self.replacements += 1;
+        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
+        if self.replacements > REPLACEMENTS_MAX {
+            return Err(Error::Exit(format!(
+                "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
+                self.transactional_id
+            )));
+        }
+        self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        if source.lost() {
+            return self.rewind(source);
+        }
+        let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
+        let committed = self.patiently(|| source.committed(&partitions))?;
+        let mut foreign = Vec::new();
+        for (input, committed) in self.inputs.values_mut().zip(&committed) {
+            if input.position != input.committed && committed.offset == Some(input.position) {
+                input.committed();
+            } else if committed.offset != input.group {
+                foreign.push(input.partition.clone());
+            }
+        }
+        self.rewind(source)?;
+        if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
+    }
+
+    // ---- Rebalances ----
+
+    fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
+        match rebalance {
+            Rebalance::Assigned(partitions) => {
+                self.commit(source)?;
+                let starts = self.restore(source, &partitions)?;
+                tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
+                source.assign(&starts)?;
+            }
+            Rebalance::Revoked { partitions, lost } => {
+                tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
+                if lost {
+                    self.lose(source, &partitions)?;
+                } else {
+                    self.commit(source)?;
+                    self.checkpoint(true);
+                    self.forget(&partitions);
+                }
+                source.unassign(&partitions)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Partitions went to someone else, and with them the right to commit what was read of them.
+    fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+        self.forget(partitions);
+        if self.transaction.is_some() {
+            self.fail(source, Failure::Abort("its partitions were lost".to_owned()))?;
+        }
+        Ok(())
+    }
+
+    /// Drops the memory of partitions that are not ours any more.
+    fn forget(&mut self, partitions: &[TopicPartition]) {
+        self.inputs.retain(|_, input| !partitions.contains(&input.partition));
+        self.memories.retain(|id, _| self.inputs.values().any(|input| input.memory == *id));
+    }
+
+    // ---- Checkpoints ----
+
+    /// Writes what changed, if it is time, at the barrier: nothing past the committed offsets is decided.
+    fn checkpoint(&mut self, now: bool) {
+        if self.transaction.is_some() || !now && Instant::now() < self.next_checkpoint {
+            return;
+        }
+        let mut bytes = 0;
+        for (id, memory) in &mut self.memories {
+            let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == *id).collect();
+            let Some(plan) = inputs.first().map(|input| &self.topics[input.topic]) else { continue };
+            if memory.changed && inputs.iter().all(|input| input.decisions.is_empty()) {
+                bytes += memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings, &inputs);
+            }
+        }
+        // Large checkpoints are written less often, so that the average stays below the bound.
+        let state = &self.shared.config.state;
+        let rate = (state.write_rate_max / u64::from(self.shared.config.worker.workers)).max(1);
+        let pause = Duration::from_millis(bytes.saturating_mul(1000) / rate);
+        self.next_checkpoint = Instant::now() + self.shared.config.worker.checkpoint_interval.max(pause);
+    }
+
+    /// Asks the brokers until they answer, or until told to stop.
+    fn patiently<T>(&self, ask: impl Fn() -> Result<T, kafka::Error>) -> Result<T, Error> {
+        loop {
+            match ask() {
+                Ok(answer) => return Ok(answer),
+                Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
+                Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
+            }
+        }
+    }
+}
+
+fn connect(shared: &Shared, transactional_id: &str, singly: bool) -> Result<Sink, Error> {
+    let stop = || shared.stop.load(Ordering::Relaxed);
+    Ok(Sink::connect(&shared.config, transactional_id, shared.topology.batch_bytes, singly, &stop)?)
+}
+
+fn oversize(message: &Message<'_>) -> Invalid {
+    let bytes = message.key().map_or(0, <[u8]>::len) + message.value().map_or(0, <[u8]>::len);
+    Invalid { reason: Reason::Oversize, message: format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic") }
+}
+
+/// Milliseconds since the epoch by this machine's clock: only to tell which record times are not to be believed.
+fn now() -> Timestamp {
+    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+}

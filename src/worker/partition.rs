@@ -1,0 +1,125 @@
+//! What a worker knows of one of its partitions.
+
+use super::{MemoryId, Shared};
+use super::decisions::Decisions;
+use crate::checkpoint::{self, Head, PartitionId, Saved};
+use crate::config::{Config, Topic};
+use crate::dedup::{Dedup, Rules};
+use crate::filter::Window;
+use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::stats::add;
+use std::collections::BTreeMap;
+
+/// How far one topic-partition is read.
+pub(super) struct Input {
+    pub(super) partition: TopicPartition,
+    /// Which configured topic it is of.
+    pub(super) topic: usize,
+    /// Whose memory it uses.
+    pub(super) memory: MemoryId,
+    /// The next record to decide.
+    pub(super) position: Offset,
+    /// Where to go back to if the open transaction aborts.
+    pub(super) committed: Offset,
+    /// What the group has committed, as far as we know.
+    pub(super) group: Option<Offset>,
+    /// Records below are decided for the memory's sake only: they were emitted long ago.
+    pub(super) warm_until: Offset,
+    /// Stream time at `warm_until`, if known: no record below it took stream time further.
+    pub(super) warm_horizon: Option<Timestamp>,
+    pub(super) decisions: Decisions,
+}
+
+impl Input {
+    /// The open transaction is committed.
+    pub(super) fn committed(&mut self) {
+        self.committed = self.position;
+        self.group = Some(self.position);
+        self.decisions.committed();
+    }
+
+    /// The open transaction is aborted.
+    pub(super) const fn rewind(&mut self) {
+        self.position = self.committed;
+        self.decisions.rewind();
+    }
+}
+
+/// The memory of one partition number of one space.
+pub(super) struct Memory {
+    pub(super) dedup: Dedup,
+    /// The checkpoint that changes may be added to.
+    saved: Option<Saved>,
+    /// Offsets that the memory had come to when it was loaded, of all topics of the space.
+    offsets: BTreeMap<String, Offset>,
+    /// Whether anything was decided since the last checkpoint.
+    pub(super) changed: bool,
+}
+
+impl Memory {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false }
+    }
+
+    pub(super) const fn loaded(dedup: Dedup, saved: Saved, offsets: BTreeMap<String, Offset>) -> Self {
+        Self { dedup, saved: Some(saved), offsets, changed: false }
+    }
+
+    /// The offset of a topic that a loaded memory had come to.
+    pub(super) fn offset(&self, topic: &str) -> Option<Offset> {
+        self.offsets.get(topic).copied()
+    }
+
+    /// Writes a checkpoint as of the positions of `inputs`, all that use this memory. Returns the bytes
+    /// written; a failure is told and counted, and the next checkpoint tries again.
+    pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings, inputs: &[&Input]) -> u64 {
+        for input in inputs {
+            self.offsets.insert(input.partition.topic.clone(), input.position);
+        }
+        let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), memory: self.dedup.snapshot() };
+        match shared.store.save(id, &head, &mut self.dedup, self.saved) {
+            Ok((saved, bytes)) => {
+                self.saved = Some(saved);
+                self.changed = false;
+                add(&shared.stats.checkpoints, 1);
+                tracing::debug!(partition = %id, bytes, "checkpoint written");
+                bytes
+            }
+            Err(error) => {
+                add(&shared.stats.checkpoint_failures, 1);
+                tracing::error!(partition = %id, error = %error, "checkpoint failed; going on without it, and trying again");
+                if let checkpoint::Error::Corrupt { what, .. } = &error
+                    && let Err(error) = shared.store.set_aside(what)
+                {
+                    tracing::error!(error = %error, "corrupt state cannot be set aside");
+                }
+                0
+            }
+        }
+    }
+}
+
+/// What a topic's stored bits depend on.
+pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
+    let window = match topic.window {
+        Window::Time { slice_ms, slices } => format!("{slices} slices of {slice_ms} ms"),
+        Window::Keys { slice_keys, slices } => format!("{slices} slices of {slice_keys} keys"),
+    };
+    let of_space = config.topics.iter().filter(|other| other.space == topic.space);
+    checkpoint::Settings { window, keys: of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect() }
+}
+
+/// What is committed beside an offset: stream time, which a warm-up must not take further.
+pub(super) fn note(stream_time: Option<Timestamp>) -> String {
+    stream_time.map_or_else(String::new, |time| format!("unseen stream_time={time}"))
+}
+
+/// Stream time from a note; the inverse of [`note`]. Notes of others mean nothing.
+pub(super) fn noted(note: &str) -> Option<Timestamp> {
+    note.strip_prefix("unseen stream_time=")?.parse().ok()
+}
+
+/// Partitions as a log line shows them.
+pub(super) fn names(partitions: &[TopicPartition]) -> String {
+    partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
