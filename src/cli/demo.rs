@@ -1,0 +1,249 @@
+//! `unseen demo`: a news feed with repeats, an in-process broker, the real worker, and the exact truth beside it.
+
+use anyhow::Context as _;
+use std::collections::{HashMap, HashSet};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use unseen::checkpoint::Store;
+use unseen::config::Config;
+use unseen::kafka::{self, Embedded, Generator, Reader};
+use unseen::stats::{Stats, get};
+use unseen::worker::{Shared, Worker};
+
+const PARTITIONS: i32 = 4;
+/// Most records between writer and reader: the embedded broker forgets what is not read soon.
+const AHEAD_MAX: u64 = 40_000;
+/// Longest wait for the last records.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How long to generate records.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=25))]
+    seconds: u64,
+    /// Out of a hundred records, how many repeat an earlier one.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=99))]
+    repeats: u64,
+}
+
+/// The configuration of the demo, as a user would write it.
+fn configuration(servers: &str, dir: &Path) -> String {
+    format!(
+        r#"[kafka]
+bootstrap_servers = "{servers}"
+group_id = "unseen-demo"
+[kafka.properties]
+"fetch.wait.max.ms" = 10   # the embedded broker answers no sooner
+
+[state]
+dir = "{}"
+
+[[topics]]
+input  = "news.events"
+output = "news.unseen"
+space  = "seen-news"
+key    = [{{ json = "/news_id" }}]
+window = "24h"
+filter = {{ kind = "aging", capacity = "2M", false_positive_rate = 1e-4 }}
+"#,
+        dir.join("state").display()
+    )
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let dir = Scratch::new()?;
+    let broker = Embedded::start(&["news.events", "news.unseen"], PARTITIONS)?;
+    let text = configuration(&broker.address(), &dir.0);
+    let file = dir.0.join("unseen.toml");
+    std::fs::write(&file, &text)?;
+    println!("unseen demo: a news feed in which {} of 100 records repeat an earlier one, for {} s.", args.repeats, args.seconds);
+    println!("The broker is embedded. It shows the way of a record; that nothing is lost or doubled under");
+    println!("kill -9 is proved on a real Kafka, by scripts/test.\n");
+    for line in text.lines() {
+        println!("    {line}");
+    }
+    println!();
+
+    let config = Arc::new(Config::load(&file, &[])?);
+    let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::default()));
+    let shared = Shared {
+        topology: Arc::new(broker.topology()),
+        store: Arc::new(Store::open(&config.state.dir)?),
+        stats: Arc::clone(&stats),
+        stop: Arc::clone(&stop),
+        instance: "demo".into(),
+        config,
+    };
+    let worker = std::thread::spawn(move || Worker::connect(shared, 0)?.run(0));
+    let (read, written) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let reader = {
+        let (reader, stop, read) = (broker.reader("news.unseen", PARTITIONS)?, Arc::clone(&stop), Arc::clone(&read));
+        std::thread::spawn(move || collect(&reader, &stop, &read))
+    };
+    let began = Instant::now();
+    let writer = {
+        let (generator, stats, read, written) = (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
+        let feed = Feed { repeats: args.repeats, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
+        std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
+    };
+
+    let mut line = Line { began, shown: 0, at: began };
+    while !writer.is_finished() && !worker.is_finished() {
+        std::thread::sleep(Duration::from_millis(200));
+        line.show(&stats);
+    }
+    if worker.is_finished() {
+        worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
+        anyhow::bail!("the worker ended early");
+    }
+    let truth = writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??;
+    let generated = written.load(Ordering::Relaxed);
+    let waiting = Instant::now();
+    while (get(&stats.records) < generated || read.load(Ordering::Relaxed) < get(&stats.unseen)) && waiting.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let elapsed = began.elapsed();
+    line.show(&stats);
+    eprintln!();
+    stop.store(true, Ordering::Relaxed);
+    worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
+    let emitted = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+    summarize(generated, &truth, &emitted, elapsed)
+}
+
+/// Generates records: some with a new id, some that repeat an earlier one.
+struct Feed {
+    repeats: u64,
+    length: Duration,
+    random: u64,
+    ids: u64,
+}
+
+impl Feed {
+    /// Writes until the time is up; returns the ids that were written.
+    fn write(mut self, generator: &Generator, stats: &Stats, read: &AtomicU64, written: &AtomicU64) -> Result<HashSet<u64>, kafka::Error> {
+        let mut truth = HashSet::new();
+        let mut until: Option<Instant> = None;
+        while until.is_none_or(|until| Instant::now() < until) {
+            if get(&stats.records) > 0 {
+                // Joining the group took its time; the feed's counts from here.
+                until.get_or_insert_with(|| Instant::now() + self.length);
+            }
+            let ahead = written.load(Ordering::Relaxed).saturating_sub(get(&stats.records)).max(get(&stats.unseen).saturating_sub(read.load(Ordering::Relaxed)));
+            if ahead > AHEAD_MAX {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            for _ in 0..100 {
+                let id = self.next_id();
+                truth.insert(id);
+                let news_id = format!("news-{id:08}");
+                let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+                let value = format!(
+                    r#"{{"news_id":"{news_id}","source":"wire-{}","title":"Something happened for the {id}th time, say sources close to the matter","lang":"en","published":{time}}}"#,
+                    id % 97
+                );
+                let partition = i32::try_from(mix(id) % u64::from(PARTITIONS.unsigned_abs())).unwrap_or(0);
+                generator.write(partition, &news_id, &value, i64::try_from(time).unwrap_or(i64::MAX))?;
+            }
+            written.fetch_add(100, Ordering::Relaxed);
+        }
+        generator.flush()?;
+        Ok(truth)
+    }
+
+    /// Half of the repeats come soon after the first, as retries do; the others from any time before.
+    fn next_id(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        let random = mix(self.random);
+        if self.ids == 0 || random % 100 >= self.repeats {
+            self.ids += 1;
+            return self.ids;
+        }
+        let reach = if random & (1 << 40) == 0 { self.ids.min(1000) } else { self.ids };
+        self.ids - mix(random) % reach
+    }
+}
+
+/// `SplitMix64`, a small generator of numbers that look random (Steele, Lea, Flood, 2014).
+const fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Reads what comes out, and counts how often each key does.
+fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<u8>, u64> {
+    let mut emitted = HashMap::new();
+    while !stop.load(Ordering::Relaxed) {
+        if let Some(key) = reader.read(Duration::from_millis(100)) {
+            *emitted.entry(key).or_default() += 1;
+            read.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    emitted
+}
+
+/// The line that shows how it goes.
+struct Line {
+    began: Instant,
+    shown: u64,
+    at: Instant,
+}
+
+impl Line {
+    fn show(&mut self, stats: &Stats) {
+        let records = get(&stats.records);
+        let terminal = std::io::stderr().is_terminal();
+        if !terminal && self.at.elapsed() < Duration::from_secs(2) {
+            return;
+        }
+        let rate = u128::from(records - self.shown) * 1000 / self.at.elapsed().as_millis().max(1);
+        let load = get(&stats.load_permille);
+        let end = if terminal { '\r' } else { '\n' };
+        eprint!(
+            "{:>5.1} s  {rate:>7} records/s  {records:>9} records  {:>9} unseen  {:>9} duplicates  slice {:>3}.{} % full {end}",
+            self.began.elapsed().as_secs_f64(), get(&stats.unseen), get(&stats.duplicates), load / 10, load % 10
+        );
+        let _ = std::io::stderr().flush();
+        (self.shown, self.at) = (records, Instant::now());
+    }
+}
+
+fn summarize(generated: u64, truth: &HashSet<u64>, emitted: &HashMap<Vec<u8>, u64>, elapsed: Duration) -> anyhow::Result<()> {
+    let twice = emitted.values().filter(|&&times| times > 1).count();
+    let missing = truth.len() - emitted.len().min(truth.len());
+    println!("\nagainst the exact truth:");
+    println!("  {generated:>9} records written, of {} ids, in {:.1} s", truth.len(), elapsed.as_secs_f64());
+    println!("  {:>9} records came out", emitted.values().sum::<u64>());
+    println!("  {twice:>9} ids came out twice");
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    let rate = missing as f64 / truth.len().max(1) as f64;
+    println!("  {missing:>9} ids did not come out: false positives, {rate:.1e} of the ids; configured are at most 1e-4");
+    println!("\nNext: write a configuration (config/example.toml has every option), then");
+    println!("    unseen check -c FILE --connect");
+    println!("    unseen run -c FILE");
+    anyhow::ensure!(twice == 0, "{twice} ids came out twice; this is a bug");
+    Ok(())
+}
+
+/// A directory that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> anyhow::Result<Self> {
+        let dir = std::env::temp_dir().join(format!("unseen-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

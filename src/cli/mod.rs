@@ -1,0 +1,77 @@
+//! The command line: one file a command. The only place where clap and anyhow are used.
+
+mod check;
+mod demo;
+mod replay;
+mod run;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use unseen::config::{self, Config};
+
+/// Exit code of a bad configuration: `EX_CONFIG` of sysexits.h.
+const EXIT_CONFIG: u8 = 78;
+
+/// Emits each Kafka record once: what was seen within its window is not emitted again.
+#[derive(Parser)]
+#[command(version, propagate_version = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Deduplicate the configured topics until told to stop.
+    Run(run::Args),
+    /// Say everything that is wrong with a configuration.
+    Check(check::Args),
+    /// Put a recorded stream through the same deduplication, without Kafka.
+    Replay(replay::Args),
+    /// Show the whole thing on an in-process broker, in under half a minute.
+    Demo(demo::Args),
+}
+
+/// Where the configuration comes from.
+#[derive(clap::Args)]
+struct ConfigArgs {
+    /// The configuration file: TOML or YAML, by its ending.
+    #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
+    config: PathBuf,
+    /// Override a setting, such as `--set worker.workers=4`. May be given more than once.
+    #[arg(long, value_name = "PATH=VALUE", value_parser = key_value)]
+    set: Vec<(String, String)>,
+}
+
+impl ConfigArgs {
+    fn load(&self) -> Result<Config, config::Errors> {
+        Config::load(&self.config, &self.set)
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected PATH=VALUE, such as worker.workers=4")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Parses the command line, does what it says, and turns failures into one sentence and an exit code.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            if let Some(errors) = error.downcast_ref::<config::Errors>() {
+                eprintln!("{errors}");
+                return ExitCode::from(EXIT_CONFIG);
+            }
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! `unseen replay`: a recorded stream through the same deduplication, without Kafka.
+
+use anyhow::Context;
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use unseen::config::{Config, OnDuplicate, OnInvalid, Topic};
+use unseen::dedup::Late;
+use unseen::replay::{Error, Format, Options, Replay, Summary};
+
+/// Options of `unseen replay`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    config: super::ConfigArgs,
+    /// The input topic whose settings hold; may be left out if there is just one.
+    #[arg(short, long)]
+    topic: Option<String>,
+    /// What a line of the input is.
+    #[arg(short, long, value_enum, default_value_t = LineFormat::Ndjson)]
+    format: LineFormat,
+    /// Also keep an exact window, and count where the filter was wrong.
+    #[arg(long)]
+    truth: bool,
+    /// How many partitions the topic has; its capacity is shared out over them.
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    partitions: u32,
+    /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
+    #[arg(long, value_name = "POINTER")]
+    time: Option<String>,
+    /// No summary and no progress.
+    #[arg(short, long)]
+    quiet: bool,
+    /// The recorded stream; `-` or nothing is the standard input.
+    input: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LineFormat {
+    /// A record's value.
+    Ndjson,
+    /// A record as `kcat -J` prints it.
+    Kcat,
+}
+
+/// Writes the lines of unseen records to the standard output, and a summary to the standard error.
+///
+/// # Errors
+/// When the configuration, the input or the output is at fault.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    let topic = topic(&config, args.topic.as_deref())?;
+    let options = Options {
+        format: match args.format {
+            LineFormat::Ndjson => Format::Ndjson,
+            LineFormat::Kcat => Format::Kcat,
+        },
+        time: args.time.clone(),
+        partitions: args.partitions,
+        truth: args.truth,
+    };
+    let mut replay = Replay::new(topic, &options)?;
+    let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;
+
+    let started = Instant::now();
+    let max_future = topic.max_future;
+    let result = replay.run(input, output(), || now_ms(max_future));
+    progress.finish_and_clear();
+    match result {
+        Ok(()) => {}
+        // Whoever read the output has enough: `head`, say. That is no failure.
+        Err(Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+        Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
+        Err(error) => return Err(error.into()),
+    }
+    if !args.quiet {
+        eprint!("{}", report(&replay.summary(), topic, args, started.elapsed()));
+    }
+    Ok(())
+}
+
+fn topic<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
+    let names = || config.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ");
+    match (name, config.topics.as_slice()) {
+        (None, [only]) => Ok(only),
+        (None, _) => anyhow::bail!("there are several topics; choose one with --topic: {}", names()),
+        (Some(name), topics) => topics
+            .iter()
+            .find(|topic| topic.input == name)
+            .with_context(|| format!("--topic: expected one of {}, got `{name}`", names())),
+    }
+}
+
+/// The input, and a bar that follows it if there is a terminal to show one.
+fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead, ProgressBar)> {
+    let (input, bytes): (Box<dyn Read>, _) = match path {
+        None => (Box::new(io::stdin()), None),
+        Some(path) => {
+            let file = File::open(path)?;
+            let data = file.metadata()?;
+            (Box::new(file), data.is_file().then_some(data.len()))
+        }
+    };
+    // Where the output goes to the terminal too, a bar would be in its way.
+    let progress = match bytes {
+        _ if !show || !io::stderr().is_terminal() || io::stdout().is_terminal() => ProgressBar::hidden(),
+        Some(bytes) => ProgressBar::new(bytes).with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")),
+        None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes}, {bytes_per_sec}")),
+    };
+    Ok((BufReader::with_capacity(1 << 16, progress.wrap_read(input)), progress))
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// The standard output; line by line for a person, in blocks for a program.
+fn output() -> Box<dyn Write> {
+    let stdout = io::stdout();
+    if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
+}
+
+/// The latest record time that is believed.
+fn now_ms(max_future: Duration) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The summary, a line for each thing that happened.
+fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, what: String| _ = writeln!(text, "{name:<11} {what}");
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
+    let rate = (summary.records as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
+    row("records", format!("{}, {} a second", HumanCount(summary.records), HumanCount(rate)));
+    row("unseen", HumanCount(summary.unseen).to_string());
+    let fate = match &topic.on_duplicate {
+        OnDuplicate::Drop => String::new(),
+        OnDuplicate::Mark => ", which the worker emits with a mark".to_owned(),
+        OnDuplicate::Topic(name) => format!(", which the worker sends to {name}"),
+    };
+    row("duplicates", format!("{}{fate}", HumanCount(summary.duplicates)));
+    if summary.late > 0 {
+        let fate = match topic.late {
+            Late::Emit => "emitted, and among the unseen",
+            Late::Drop => "dropped",
+            Late::DeadLetter => "dead letters",
+        };
+        row("late", format!("{}, {fate}", HumanCount(summary.late)));
+    }
+    if !summary.invalid.is_empty() {
+        let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
+        let fate = match topic.on_invalid {
+            OnInvalid::Emit => "emitted",
+            OnInvalid::Topic(_) => "dead letters",
+            OnInvalid::Drop | OnInvalid::Fail => "dropped",
+        };
+        row("invalid", format!("{}; {fate}", reasons.join(", ")));
+    }
+    if summary.untimed > 0 && topic.window.length_ms().is_some() {
+        let hint = match args.format {
+            LineFormat::Ndjson if args.time.is_none() => "; say where it is with --time",
+            _ => "",
+        };
+        let what = if summary.untimed == summary.records { "all records, so that none was forgotten" } else { "judged at the time of those before" };
+        row("no time", format!("{}: {what}{hint}", HumanCount(summary.untimed)));
+    }
+    let partitions = if summary.partitions == 1 { "partition" } else { "partitions" };
+    row(
+        "filter",
+        format!("{} in {} {partitions}, open slice {:.0} % full", HumanBytes(summary.memory), summary.partitions, summary.load * 100.0),
+    );
+    if let Some(truth) = summary.truth {
+        row(
+            "truth",
+            format!(
+                "{} false positives of {} unseen ({:.1e}, target {:.1e}), {} false negatives",
+                HumanCount(truth.false_positives),
+                HumanCount(truth.unseen),
+                truth.rate(),
+                topic.false_positive_rate,
+                HumanCount(truth.false_negatives)
+            ),
+        );
+    }
+    text
+}

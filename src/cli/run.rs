@@ -1,0 +1,125 @@
+//! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
+
+use super::ConfigArgs;
+use anyhow::Context as _;
+use std::io::IsTerminal as _;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use unseen::checkpoint::Store;
+use unseen::config::{Config, Log, LogFormat};
+use unseen::stats::{Stats, get};
+use unseen::worker::{Shared, Worker};
+use unseen::{kafka, worker};
+
+/// How often a line says how it goes.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    kafka::check_properties(&config)?;
+    log(&config.log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(Arc::new(config)))
+}
+
+/// Starts log lines: to stderr, as text on a terminal and as JSON elsewhere.
+fn log(log: &Log) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
+    let terminal = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    match log.format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Auto if terminal => lines.init(),
+        LogFormat::Json | LogFormat::Auto => lines.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
+
+async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (ended, mut endings) = tokio::sync::mpsc::unbounded_channel();
+    let stats = Arc::new(Stats::default());
+    let threads = {
+        let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
+        move || start(&config, stop, stats, &ended)
+    };
+    // Waiting for a broker blocks; signals must be heard meanwhile.
+    let starting = std::thread::spawn(threads);
+    let (mut running, mut failure) = (usize::from(config.worker.workers), None);
+    let mut deadline = None;
+    let mut report = tokio::time::interval(REPORT_INTERVAL);
+    report.tick().await;
+    while running > 0 {
+        let timeout = deadline.map_or(Duration::MAX, |deadline: Instant| deadline.saturating_duration_since(Instant::now()));
+        tokio::select! {
+            _ = terminate.recv(), if deadline.is_none() => tracing::info!("told to stop"),
+            _ = interrupt.recv(), if deadline.is_none() => tracing::info!("told to stop"),
+            _ = report.tick() => { tell(&stats); continue }
+            () = tokio::time::sleep(timeout) => {
+                tracing::error!(limit = ?config.worker.shutdown_timeout, "draining took too long; what was not committed will be done again");
+                process::exit(1);
+            }
+            ending = endings.recv() => match ending {
+                Some(Ok(())) => running -= 1,
+                Some(Err(error)) => { running -= 1; failure = failure.or(Some(error)) }
+                None => break,
+            },
+        }
+        stop.store(true, Ordering::Relaxed);
+        deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
+    }
+    match starting.join() {
+        Ok(Ok(())) => {}
+        Ok(Err(worker::Error::Kafka(kafka::Error::Stopped))) | Err(_) if failure.is_none() => {}
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => {}
+    }
+    tell(&stats);
+    failure.map_or(Ok(()), Err)
+}
+
+/// Waits for the brokers, opens the state, and starts the worker threads.
+fn start(config: &Arc<Config>, stop: Arc<AtomicBool>, stats: Arc<Stats>, ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>) -> Result<(), worker::Error> {
+    let store = Arc::new(Store::open(&config.state.dir)?);
+    let topology = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
+    for warning in &topology.warnings {
+        tracing::warn!("{warning}");
+    }
+    let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
+    let shared = Shared { config: Arc::clone(config), topology: Arc::new(topology), store, stats, stop, instance: instance.into() };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
+    for number in 0..usize::from(config.worker.workers) {
+        let (shared, ended) = (shared.clone(), ended.clone());
+        std::thread::spawn(move || {
+            let work = || Worker::connect(shared, number)?.run(number);
+            // A panic is a bug, and must end the process like any failure: the others cannot go on without this one.
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let _ = ended.send(match result {
+                Ok(Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped))) => Ok(()),
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err(anyhow::anyhow!("worker {number} panicked; please report this as a bug")),
+            });
+        });
+    }
+    Ok(())
+}
+
+/// One line on how it goes.
+fn tell(stats: &Stats) {
+    tracing::info!(
+        records = get(&stats.records), unseen = get(&stats.unseen), duplicates = get(&stats.duplicates), late = get(&stats.late), invalid = get(&stats.invalid),
+        commits = get(&stats.commits), aborts = get(&stats.aborts), checkpoints = get(&stats.checkpoints), checkpoint_failures = get(&stats.checkpoint_failures),
+        "so far"
+    );
+}

@@ -1,0 +1,24 @@
+//! unseen: a worker that emits each Kafka record once.
+//!
+//! Modules in reading order. Each may use only those above it; `ARCHITECTURE.md` says why.
+
+pub mod record;
+
+pub mod key;
+
+pub mod filter;
+
+pub mod dedup;
+
+pub mod config;
+
+pub mod replay;
+
+pub mod stats;
+
+#[cfg(feature = "worker")]
+pub mod checkpoint;
+#[cfg(feature = "worker")]
+pub mod kafka;
+#[cfg(feature = "worker")]
+pub mod worker;
