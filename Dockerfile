@@ -1,0 +1,43 @@
+# syntax=docker/dockerfile:1
+# The worker as an image: the binary alone, run by a user without rights.
+#
+# Needs a configuration at /etc/unseen/unseen.toml, whose `state.dir` should be /var/lib/unseen; writes
+# nowhere else, so that the rest may be read-only.
+
+FROM rust:1-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libclang-dev libssl-dev pkg-config zlib1g-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+# Without debug information, most of it RocksDB's, the binary is a twentieth of the size.
+ENV CARGO_PROFILE_RELEASE_DEBUG=false
+
+# The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
+COPY Cargo.toml Cargo.lock ./
+RUN mkdir -p src tests/integration \
+    && touch src/lib.rs tests/integration/main.rs \
+    && echo 'fn main() {}' > src/main.rs \
+    && cargo build --release --locked \
+    && rm -r src
+
+COPY src src
+# Newer than what was built of the empty sources.
+RUN touch src/lib.rs src/main.rs && cargo build --release --locked --bin unseen
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ca-certificates libssl3 libstdc++6 zlib1g \
+    && rm -rf /var/lib/apt/lists/* \
+    && install -d -o 65532 -g 65532 /var/lib/unseen /etc/unseen
+COPY --from=build /src/target/release/unseen /usr/local/bin/unseen
+
+LABEL org.opencontainers.image.title="unseen" \
+      org.opencontainers.image.description="Emits each Kafka record once: a stream deduplication worker" \
+      org.opencontainers.image.source="https://github.com/unseen-stream/unseen" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+USER 65532:65532
+VOLUME /var/lib/unseen
+WORKDIR /var/lib/unseen
+ENTRYPOINT ["unseen"]
+CMD ["run", "-c", "/etc/unseen/unseen.toml"]

@@ -1,0 +1,117 @@
+# Sourced by scripts/demo and scripts/test: makes sure of everything that a build needs.
+#
+# On Debian and Ubuntu, as root or with sudo that asks for no password, missing packages are
+# installed; elsewhere it says what to install, and ends. Sets CARGO_TARGET_DIR to a directory outside
+# the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
+#
+# With `setup.sh tests`, also what the tests' broker needs: Java and Maven, unless UNSEEN_TEST_BROKER
+# names a broker or a Docker engine can run one.
+# shellcheck shell=bash
+set -euo pipefail
+
+readonly RUST_MIN=88 # of 1.x: `rust-version` in Cargo.toml
+readonly JAVA_MIN=17
+
+missing=()  # what to install, in words
+packages=() # the same as Debian packages
+
+# Unless the command that follows succeeds, $1 is missing, and the Debian package $2 has it.
+need() {
+    local what=$1 package=$2
+    shift 2
+    "$@" >/dev/null 2>&1 || { missing+=("$what") && packages+=("$package"); }
+}
+
+has() {
+    command -v "$1"
+}
+
+compiles() {
+    echo '#include <cstdlib>' | c++ -x c++ -fsyntax-only -
+}
+
+has_libclang() {
+    [[ -n ${LIBCLANG_PATH:-} ]] || has llvm-config || xcrun --find clang ||
+        compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || compgen -G '/usr/lib*/libclang*.so*' || compgen -G '/usr/lib/*/libclang*.so*'
+}
+
+has_java() {
+    local major
+    major=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+    ((${major:-0} >= JAVA_MIN))
+}
+
+has_docker() {
+    docker info && docker compose version
+}
+
+# The package of a Java that is not older than JAVA_MIN; each release has its own.
+java_package() {
+    local version
+    for version in 17 21 25; do
+        if [[ -n $(apt-cache madison "openjdk-$version-jre-headless" 2>/dev/null) ]]; then
+            echo "openjdk-$version-jre-headless"
+            return
+        fi
+    done
+    echo default-jre-headless
+}
+
+install_packages() {
+    local as_root=()
+    has apt-get >/dev/null || return 1
+    if ((EUID != 0)); then
+        sudo -n true 2>/dev/null || return 1
+        as_root=(sudo -n)
+    fi
+    echo "Installing ${packages[*]}"
+    "${as_root[@]}" apt-get update -q
+    # Which Java there is, is known only now.
+    packages=("${packages[@]/java/$(java_package)}")
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}"
+}
+
+rust_version() {
+    rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'
+}
+
+check_needs() {
+    missing=() packages=()
+    need 'a C compiler' gcc has cc
+    need 'a C++ compiler' g++ compiles
+    need 'make' make has make
+    need 'pkg-config' pkg-config has pkg-config
+    need 'libclang (development files)' libclang-dev has_libclang
+    need 'OpenSSL (development files)' libssl-dev pkg-config --exists openssl
+    need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
+    if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && ! has_docker >/dev/null 2>&1; then
+        need "Java $JAVA_MIN or newer" java has_java
+        need 'Maven' maven has mvn
+    fi
+}
+
+[[ -d ${CARGO_HOME:-$HOME/.cargo}/bin ]] && PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+
+check_needs "$@"
+if ((${#missing[@]})) && install_packages; then
+    check_needs "$@"
+fi
+version=$(rust_version || true)
+if ! has cargo >/dev/null || ((${version:-0} < RUST_MIN)); then
+    missing+=("Rust 1.$RUST_MIN or newer (https://rustup.rs)")
+fi
+if ((${#missing[@]})); then
+    echo 'To build unseen, please install:' >&2
+    printf '  - %s\n' "${missing[@]}" >&2
+    ((${#packages[@]} == 0)) || echo "On Debian and Ubuntu: apt-get install ${packages[*]/java/default-jre-headless}" >&2
+    exit 1
+fi
+
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/unseen/target}
+
+# A word about the wait, for the first build on a machine.
+say_what_takes_long() {
+    if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
+        echo 'Building RocksDB and librdkafka: 10 to 15 minutes, the first time only.'
+    fi
+}
