@@ -1,0 +1,23 @@
+//! Promise: SIGTERM in mid-load drains within its limit, and the next process goes on where it ended.
+
+use crate::harness::{broker, committed_offset, wait_until};
+use crate::stream::{LIMIT, RECORDS, Stream};
+use std::time::{Duration, Instant};
+
+#[test]
+fn sigterm_in_mid_load() {
+    let stream = Stream::new(broker(), "drain", RECORDS);
+    let feed = stream.feed(20);
+    for _ in 0..3 {
+        let before = committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0);
+        let mut worker = stream.setup.start("a");
+        wait_until("the worker commits", LIMIT, || (committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0) > before).then_some(()));
+        worker.sigterm();
+        let asked = Instant::now();
+        let status = worker.wait(Duration::from_secs(25));
+        assert!(status.success(), "ended with {status} after {:?}", asked.elapsed());
+    }
+    feed.join();
+    let worker = stream.setup.start("a");
+    stream.check(worker);
+}

@@ -1,0 +1,55 @@
+//! What the integration tests stand on: a real broker, the real binary, and the exact truth.
+//!
+//! Nothing here sleeps and hopes: every wait asks for a condition, has a deadline, and fails with a
+//! sentence that says what did not happen.
+
+#![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
+
+mod broker;
+mod compare;
+mod news;
+mod oracle;
+mod produce;
+mod read;
+mod record;
+mod setup;
+mod topic;
+mod turn;
+mod worker;
+
+pub use broker::{OwnBroker, broker};
+pub use compare::{assert_same, difference};
+pub use news::{News, SplitMix};
+pub use oracle::Oracle;
+pub use produce::{Feed, produce};
+pub use read::{Reader, read_committed, wait_for_output};
+pub use record::{TestRecord, by_partition};
+pub use setup::Setup;
+pub use topic::{committed_offset, delete_records_before, topic, topic_with};
+pub use worker::Worker;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a broker may take for what it answers at once when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks until `condition` yields something; panics with `what` when it does not in time.
+pub fn wait_until<T>(what: &str, timeout: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {timeout:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A name that no other test run has used on this broker.
+pub fn unique(hint: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{hint}-{:x}-{}-{number}", since_epoch.as_secs(), std::process::id())
+}

@@ -1,0 +1,106 @@
+//! A news feed as it comes: half of it repeats, some near, some long past, times a little out of order.
+//!
+//! Deterministic: the same numbers make the same records.
+
+use super::TestRecord;
+use std::time::Duration;
+
+/// How many of the newest items a near repeat is taken from.
+const NEAR: u64 = 1_000;
+
+/// How far back in time jitter sets a record.
+const JITTER_MS: u64 = 5_000;
+
+const WORDS: [&str; 16] = [
+    "markets", "harbour", "late", "council", "storm", "record", "quiet", "city", "votes", "river", "opens", "again", "north", "strike",
+    "ends", "école",
+];
+
+/// What the feed is made from.
+pub struct News {
+    pub seed: u64,
+    pub count: usize,
+    pub partitions: u32,
+    /// Time of the first record in milliseconds since the epoch. In the past of any machine's clock:
+    /// records from the future would not advance stream time.
+    pub start: i64,
+    /// Time from the first record to the last.
+    pub span: Duration,
+}
+
+impl Default for News {
+    fn default() -> Self {
+        // 2025-01-01T00:00:00Z
+        Self { seed: 1, count: 1_000_000, partitions: 4, start: 1_735_689_600_000, span: Duration::from_secs(2 * 3600) }
+    }
+}
+
+impl News {
+    /// The records, as they are to be produced.
+    ///
+    /// About 200 bytes of JSON each. The record key and the header `id` are the item's id, as are
+    /// `/user_id` and `/news_id` together; the same id always goes to the same partition. A header
+    /// `trace` tells every record apart, so that it shows which of two equal ids came out.
+    pub fn records(&self) -> Vec<TestRecord> {
+        let mut random = SplitMix(self.seed);
+        let span = i64::try_from(self.span.as_millis()).expect("a span of less than an eternity");
+        let count = i64::try_from(self.count).expect("a count of less than an eternity").max(1);
+        let mut items = 0_u64;
+        (0..count)
+            .map(|number| {
+                let item = match random.next() % 4 {
+                    0 if items > 0 => random.next() % items,
+                    1 if items > 0 => items - 1 - random.next() % items.min(NEAR),
+                    _ => {
+                        items += 1;
+                        items - 1
+                    }
+                };
+                let jitter = if random.next().is_multiple_of(8) { random.next() % JITTER_MS } else { 0 };
+                let timestamp = self.start + span * number / count - jitter.cast_signed();
+                self.record(item, number, timestamp, &mut random)
+            })
+            .collect()
+    }
+
+    fn record(&self, item: u64, number: i64, timestamp: i64, random: &mut SplitMix) -> TestRecord {
+        let hash = SplitMix(self.seed ^ item).next();
+        let (user, news) = (hash % 5_000, format!("n-{item:08}"));
+        let id = format!("{user}/{news}");
+        let title = (0..20).map(|_| WORDS[random.below(WORDS.len())]).collect::<Vec<_>>().join(" ");
+        let value = format!(r#"{{"user_id":{user},"news_id":"{news}","title":"{title}","ts":{timestamp}}}"#);
+        let mut headers = vec![
+            ("id".to_owned(), Some(id.clone().into_bytes())),
+            ("trace".to_owned(), Some(format!("{:x}-{number:x}", self.seed).into_bytes())),
+        ];
+        if number % 8 == 0 {
+            // A name may come twice, and a value may be null.
+            headers.push(("trace".to_owned(), None));
+        }
+        TestRecord {
+            partition: i32::try_from(hash >> 32 & 0xffff).expect("16 bits") % self.partitions.cast_signed(),
+            key: Some(id.into_bytes()),
+            value: Some(value.into_bytes()),
+            headers,
+            timestamp,
+        }
+    }
+}
+
+/// Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014.
+pub struct SplitMix(pub u64);
+
+impl SplitMix {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).expect("less than `end`")
+    }
+}

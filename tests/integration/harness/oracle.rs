@@ -1,0 +1,56 @@
+//! The promise, exactly: what must come out of a stream, by a model too simple to be wrong.
+
+use super::TestRecord;
+use super::record::index;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A time window without refresh over one key space, each partition for itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Oracle {
+    slice_ms: i64,
+    slices: i64,
+}
+
+impl Oracle {
+    pub fn new(window: Duration, slices: u32) -> Self {
+        let window = i64::try_from(window.as_millis()).expect("a window of less than an eternity");
+        let slices = i64::from(slices);
+        Self { slice_ms: (window + slices - 1) / slices, slices }
+    }
+
+    /// The records that must come out, by partition, in order. The record key is the key.
+    pub fn expected(&self, records: &[TestRecord], partitions: usize) -> Vec<Vec<TestRecord>> {
+        let mut memories = vec![Memory::default(); partitions];
+        let mut expected = vec![Vec::new(); partitions];
+        for record in records {
+            let partition = index(record.partition);
+            if memories[partition].is_unseen(self, record) {
+                expected[partition].push(record.clone());
+            }
+        }
+        expected
+    }
+}
+
+/// What a partition has emitted: each key, and the slice that its stream was in then.
+#[derive(Clone, Default)]
+struct Memory<'a> {
+    stream_time: Option<i64>,
+    emitted: HashMap<Option<&'a [u8]>, i64>,
+}
+
+impl<'a> Memory<'a> {
+    fn is_unseen(&mut self, oracle: &Oracle, record: &'a TestRecord) -> bool {
+        let stream_time = self.stream_time.max(Some(record.timestamp));
+        self.stream_time = stream_time;
+        let slice = stream_time.unwrap_or_default().div_euclid(oracle.slice_ms);
+        let key = record.key.as_deref();
+        // `slices + 1` generations are kept: the current slice and `slices` before it.
+        if self.emitted.get(&key).is_some_and(|emitted| slice - emitted <= oracle.slices) {
+            return false;
+        }
+        self.emitted.insert(key, slice);
+        true
+    }
+}

@@ -1,0 +1,124 @@
+//! Records into a topic: as fast as the broker takes them, or at a steady pace.
+
+use super::topic::client;
+use super::{PATIENCE, TestRecord};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+use rdkafka::{ClientContext, Message};
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Produces all records, in order, and returns when the broker has them.
+pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl IntoIterator<Item = R>) {
+    let producer = Idempotent::new(broker);
+    for record in records {
+        producer.send(topic, record.borrow());
+    }
+    producer.finish();
+}
+
+/// Records that arrive at a steady pace, while a test does something else.
+pub struct Feed {
+    sent: Arc<AtomicUsize>,
+    thread: JoinHandle<()>,
+}
+
+impl Feed {
+    /// Begins to produce `per_second` records a second.
+    pub fn start(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
+        let (broker, topic) = (broker.to_owned(), topic.to_owned());
+        let sent = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&sent);
+        let thread = std::thread::spawn(move || {
+            let producer = Idempotent::new(&broker);
+            let start = Instant::now();
+            // Ten milliseconds' worth at a time.
+            let burst = (per_second as usize / 100).max(1);
+            for (number, records) in records.chunks(burst).enumerate() {
+                let due = start + Duration::from_secs(1) * u32::try_from(number * burst).expect("few enough") / per_second;
+                while let Some(early) = due.checked_duration_since(Instant::now()).filter(|early| !early.is_zero()) {
+                    producer.0.poll(early.min(Duration::from_millis(10)));
+                }
+                for record in records {
+                    producer.send(&topic, record);
+                }
+                count.fetch_add(records.len(), Ordering::Relaxed);
+            }
+            producer.finish();
+        });
+        Self { sent, thread }
+    }
+
+    /// Records handed to the producer so far.
+    pub fn sent(&self) -> usize {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the broker has all records.
+    pub fn join(self) {
+        if let Err(panic) = self.thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// A producer that neither loses, doubles nor reorders.
+struct Idempotent(BaseProducer<Failures>);
+
+impl Idempotent {
+    fn new(broker: &str) -> Self {
+        let mut config = client(broker);
+        config
+            .set("enable.idempotence", "true")
+            .set("compression.type", "lz4")
+            .set("linger.ms", "20")
+            .set("batch.num.messages", "10000")
+            .set("queue.buffering.max.messages", "200000")
+            // A record larger than usual must reach the broker to be tried on the worker.
+            .set("message.max.bytes", "10000000");
+        Self(config.create_with_context(Failures::default()).expect("a producer"))
+    }
+
+    fn send(&self, topic: &str, record: &TestRecord) {
+        let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
+        for (name, value) in &record.headers {
+            headers = headers.insert(Header { key: name, value: value.as_deref() });
+        }
+        let mut out = BaseRecord::<[u8], [u8]>::to(topic).partition(record.partition).timestamp(record.timestamp).headers(headers);
+        out.key = record.key.as_deref();
+        out.payload = record.value.as_deref();
+        while let Err((error, unsent)) = self.0.send(out) {
+            assert!(error == KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), "a record cannot be produced: {error}");
+            self.0.poll(Duration::from_millis(10));
+            out = unsent;
+        }
+    }
+
+    fn finish(self) {
+        self.0.flush(2 * PATIENCE).expect("the broker takes all records");
+        let failures = self.0.context().0.load(Ordering::Relaxed);
+        assert!(failures == 0, "{failures} records did not reach the broker");
+    }
+}
+
+#[derive(Default)]
+struct Failures(AtomicUsize);
+
+impl ClientContext for Failures {}
+
+impl ProducerContext for Failures {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, message)) = result {
+            let number = self.0.fetch_add(1, Ordering::Relaxed);
+            if number == 0 {
+                eprintln!("{}[{}]: a record did not reach the broker: {error}", message.topic(), message.partition());
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a `read_committed` consumer sees of a topic.
+
+use super::record::index;
+use super::topic::client;
+use super::{PATIENCE, TestRecord, Worker, wait_until};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::error::RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, OperationTimedOut};
+use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::{Message, Offset, TopicPartitionList};
+use std::time::{Duration, Instant};
+
+/// All committed records by partition, in order, once no transaction is open.
+pub fn read_committed(broker: &str, topic: &str, partitions: usize) -> Vec<Vec<TestRecord>> {
+    let mut reader = Reader::new(broker, topic, partitions);
+    reader.read_to_end(PATIENCE);
+    reader.records
+}
+
+/// Reads until `total` committed records are there and no transaction is open, and returns all.
+/// Panics after `timeout`, or when the worker ends.
+pub fn wait_for_output(
+    broker: &str,
+    topic: &str,
+    total: usize,
+    partitions: usize,
+    timeout: Duration,
+    worker: &mut Worker,
+) -> Vec<Vec<TestRecord>> {
+    let deadline = Instant::now() + timeout;
+    let mut reader = Reader::new(broker, topic, partitions);
+    while reader.count() < total {
+        reader.poll(Duration::from_millis(100));
+        if !worker.runs() {
+            reader.read_to_end(PATIENCE);
+            assert!(reader.count() >= total, "{} of {total} records came out before the worker ended", reader.count());
+        }
+        assert!(Instant::now() < deadline || reader.count() >= total, "{} of {total} records came out within {timeout:?}", reader.count());
+    }
+    reader.read_to_end(PATIENCE);
+    reader.records
+}
+
+/// A consumer that reads all partitions from the beginning, and keeps what it has read.
+pub struct Reader {
+    committed: BaseConsumer,
+    uncommitted: BaseConsumer,
+    topic: String,
+    /// What was read so far, by partition, in order.
+    pub records: Vec<Vec<TestRecord>>,
+    /// Where to read on, by partition.
+    next: Vec<Offset>,
+    /// Whether the end was met, by partition.
+    at_end: Vec<bool>,
+}
+
+impl Reader {
+    pub fn new(broker: &str, topic: &str, partitions: usize) -> Self {
+        let reader = Self {
+            committed: consumer(broker, "read_committed"),
+            uncommitted: consumer(broker, "read_uncommitted"),
+            topic: topic.to_owned(),
+            records: vec![Vec::new(); partitions],
+            next: vec![Offset::Beginning; partitions],
+            at_end: vec![false; partitions],
+        };
+        reader.assign();
+        reader
+    }
+
+    fn assign(&self) {
+        let mut assignment = TopicPartitionList::new();
+        for (partition, &next) in (0..).zip(&self.next) {
+            assignment.add_partition_offset(&self.topic, partition, next).expect("a valid offset");
+        }
+        self.committed.assign(&assignment).expect("an assignment");
+    }
+
+    /// Records read so far.
+    pub fn count(&self) -> usize {
+        self.records.iter().map(Vec::len).sum()
+    }
+
+    /// Reads what is there; if nothing is, waits for no longer than `timeout`.
+    pub fn poll(&mut self, timeout: Duration) {
+        let mut wait = timeout;
+        while let Some(result) = self.committed.poll(wait) {
+            wait = Duration::ZERO;
+            match result {
+                Ok(message) => {
+                    let partition = index(message.partition());
+                    self.next[partition] = Offset::Offset(message.offset() + 1);
+                    self.records[partition].push(record(&message));
+                }
+                Err(KafkaError::PartitionEOF(partition)) => self.at_end[index(partition)] = true,
+                // A broker that is away comes back; the caller's deadline says for how long.
+                Err(KafkaError::MessageConsumption(BrokerTransportFailure | AllBrokersDown | OperationTimedOut)) => {}
+                Err(error) => panic!("{} cannot be read: {error}", self.topic),
+            }
+        }
+    }
+
+    /// Waits until no transaction is open, then reads to the end.
+    pub fn read_to_end(&mut self, timeout: Duration) {
+        wait_until(&format!("{} has no open transaction", self.topic), timeout, || {
+            let stable = self.ends(&self.committed)?;
+            (stable == self.ends(&self.uncommitted)?).then_some(())
+        });
+        // A consumer tells of an end only once: assigned anew, it tells of this one.
+        self.at_end.fill(false);
+        self.assign();
+        wait_until(&format!("{} is read to its end", self.topic), timeout, || {
+            self.poll(Duration::from_millis(100));
+            self.at_end.iter().all(|&at_end| at_end).then_some(())
+        });
+    }
+
+    /// Where the partitions end in a consumer's eyes: for one that reads only what is committed, before
+    /// the first open transaction.
+    fn ends(&self, consumer: &BaseConsumer) -> Option<Vec<i64>> {
+        let end = |partition| consumer.fetch_watermarks(&self.topic, partition, PATIENCE).ok().map(|(_, end)| end);
+        (0..).zip(&self.next).map(|(partition, _)| end(partition)).collect()
+    }
+}
+
+fn consumer(broker: &str, isolation: &str) -> BaseConsumer {
+    let mut config = client(broker);
+    config
+        .set("group.id", "unseen-tests")
+        .set("isolation.level", isolation)
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "error")
+        .set("enable.partition.eof", "true")
+        .set("fetch.queue.backoff.ms", "5");
+    config.create().expect("a consumer")
+}
+
+fn record(message: &BorrowedMessage<'_>) -> TestRecord {
+    let headers = message.headers().into_iter().flat_map(Headers::iter);
+    TestRecord {
+        partition: message.partition(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
+        timestamp: message.timestamp().to_millis().expect("a record time"),
+    }
+}

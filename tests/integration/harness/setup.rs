@@ -1,0 +1,115 @@
+//! A configuration and a place for what workers leave behind.
+
+use super::{Worker, unique};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// What the workers of one test share: group, topics, settings. Each has a name, and under it a state
+/// directory, a configuration file and a log in [`Setup::dir`], which goes when this does.
+pub struct Setup {
+    dir: TempDir,
+    group: String,
+    /// The lines of each section, as TOML.
+    kafka: String,
+    properties: String,
+    worker: String,
+    state: String,
+    /// Everything after the sections.
+    rest: String,
+}
+
+impl Setup {
+    /// A group of its own, and otherwise the defaults.
+    pub fn new(broker: &str, hint: &str) -> Self {
+        let group = unique(hint);
+        Self {
+            dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the test"),
+            kafka: format!("bootstrap_servers = \"{broker}\"\ngroup_id = \"{group}\"\n"),
+            properties: String::new(),
+            worker: String::new(),
+            state: String::new(),
+            rest: String::new(),
+            group,
+        }
+    }
+
+    /// Adds lines to `[kafka]`, such as `connect_timeout = "5s"`.
+    pub fn kafka(mut self, lines: &str) -> Self {
+        add(&mut self.kafka, lines);
+        self
+    }
+
+    /// Adds lines to `[kafka.properties]`, such as `"session.timeout.ms" = "6000"`.
+    pub fn properties(mut self, lines: &str) -> Self {
+        add(&mut self.properties, lines);
+        self
+    }
+
+    /// Adds lines to `[worker]`, such as `commit_interval = "50ms"`.
+    pub fn worker(mut self, lines: &str) -> Self {
+        add(&mut self.worker, lines);
+        self
+    }
+
+    /// Adds lines to `[state]`, such as `cold_start = "fail"`.
+    pub fn state(mut self, lines: &str) -> Self {
+        add(&mut self.state, lines);
+        self
+    }
+
+    /// Adds a topic; `lines` say everything but its input and output.
+    pub fn topic(mut self, input: &str, output: &str, lines: &str) -> Self {
+        writeln!(self.rest, "\n[[topics]]\ninput = \"{input}\"\noutput = \"{output}\"\n{lines}").expect("text grows");
+        self
+    }
+
+    /// Adds sections of any kind.
+    pub fn sections(mut self, toml: &str) -> Self {
+        add(&mut self.rest, toml);
+        self
+    }
+
+    /// The consumer group.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Where everything is kept.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// State directory of the worker of that name.
+    pub fn state_dir(&self, name: &str) -> PathBuf {
+        self.dir().join(name).join("state")
+    }
+
+    /// The configuration of the worker of that name.
+    pub fn config(&self, name: &str) -> String {
+        let Self { kafka, properties, worker, state, rest, .. } = self;
+        let dir = self.state_dir(name).display().to_string();
+        format!(
+            "[kafka]\n{kafka}\n[kafka.properties]\n{properties}\n[worker]\n{worker}\n[state]\ndir = {dir:?}\n{state}\n\
+             [log]\nlevel = \"info\"\nformat = \"text\"\n{rest}"
+        )
+    }
+
+    /// Writes [`Setup::config`] to a file, and says which.
+    pub fn write_config(&self, name: &str) -> PathBuf {
+        let dir = self.dir().join(name);
+        let file = dir.join("unseen.toml");
+        std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(&file, self.config(name))).expect("a configuration file");
+        file
+    }
+
+    /// Starts `unseen run`. A worker started again under its name finds its state.
+    pub fn start(&self, name: &str) -> Worker {
+        Worker::start(&self.write_config(name), &self.dir().join(name).join("log"))
+    }
+}
+
+fn add(section: &mut String, lines: &str) {
+    section.push_str(lines);
+    section.push('\n');
+}

@@ -1,0 +1,73 @@
+//! Topics: made, trimmed, asked for what a group has committed.
+
+use super::{PATIENCE, unique, wait_until};
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
+
+/// Makes a topic of a unique name that begins with `hint`.
+pub fn topic(broker: &str, hint: &str, partitions: u32) -> String {
+    topic_with(broker, hint, partitions, &[])
+}
+
+/// [`topic`] with topic properties of its own, such as `("max.message.bytes", "1000")`.
+pub fn topic_with(broker: &str, hint: &str, partitions: u32, properties: &[(&str, &str)]) -> String {
+    let name = unique(hint);
+    // Test records carry times long past: by them the broker would find all records due for deletion.
+    let mut topic = NewTopic::new(&name, partitions.cast_signed(), TopicReplication::Fixed(1)).set("retention.ms", "-1");
+    for (key, value) in properties {
+        topic = topic.set(key, value);
+    }
+    let results = block_on(admin(broker).create_topics([&topic], &options())).expect("the broker answers");
+    for result in results {
+        result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be made: {code}"));
+    }
+    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
+    wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
+        let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).ok()?;
+        let found = metadata.topics().first()?.partitions();
+        (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
+    });
+    name
+}
+
+/// Deletes the records below `offset`, as retention would.
+pub fn delete_records_before(broker: &str, topic: &str, partition: i32, offset: i64) {
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
+    let results = block_on(admin(broker).delete_records(&offsets, &options())).expect("the broker answers");
+    for result in results.elements() {
+        result.error().unwrap_or_else(|error| panic!("{topic}[{partition}]: records not deleted: {error}"));
+    }
+}
+
+/// The offset that a group has committed; `None` before its first commit.
+pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) -> Option<i64> {
+    let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition(topic, partition);
+    // A broker that has just made its offsets topic, or has just come back, does not know the group's place yet.
+    let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
+    committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
+}
+
+/// What every client of the harness is configured with.
+pub fn client(broker: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", broker);
+    config
+}
+
+fn admin(broker: &str) -> AdminClient<DefaultClientContext> {
+    client(broker).create().expect("an admin client")
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE))
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}

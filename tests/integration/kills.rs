@@ -1,0 +1,28 @@
+//! Promise: `kill -9`, at any time and as often as you like, loses nothing and lets nothing through twice.
+
+use crate::harness::{SplitMix, broker};
+use crate::stream::{RECORDS, Stream};
+use std::time::{Duration, Instant};
+
+const KILLS: usize = 20;
+
+#[test]
+fn twenty_kills() {
+    let stream = Stream::new(broker(), "kills", RECORDS).with(|setup| setup.kafka("instance_id = \"killed\""));
+    let feed = stream.feed(40);
+    let mut random = SplitMix(20);
+    let mut worker = stream.setup.start("a");
+    for _ in 0..KILLS {
+        // Each life is to do some work first: a worker that never gets to commit proves nothing.
+        worker.wait_for_log("partition restored", Duration::from_secs(60));
+        let life = Duration::from_millis(200 + random.next() % 1200);
+        let born = Instant::now();
+        while born.elapsed() < life {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        worker.kill9();
+        worker = stream.setup.start("a");
+    }
+    feed.join();
+    stream.check(worker);
+}

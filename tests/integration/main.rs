@@ -1,0 +1,12 @@
+//! Tests of the real binary on a real Kafka. See `harness` for where that comes from.
+
+mod harness;
+mod harness_smoke;
+mod stream;
+
+mod broker_restart;
+mod drain;
+mod kills;
+mod members;
+mod undisturbed;
+mod zombie;

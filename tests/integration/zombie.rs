@@ -1,0 +1,47 @@
+//! Promise: a process that stood still while others took over cannot write what is not its own any more.
+
+use crate::harness::{broker, wait_until};
+use crate::stream::{LIMIT, RECORDS, Stream};
+use std::time::Duration;
+
+/// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
+/// the transaction in its hands was aborted by the broker.
+#[test]
+fn stopped_past_the_transaction_timeout() {
+    let stream = Stream::new(broker(), "stopped", RECORDS)
+        .with(|setup| setup.worker("transaction_timeout = \"1s\"").properties("\"session.timeout.ms\" = \"60000\""));
+    let feed = stream.feed(20);
+    let mut worker = stream.setup.start("a");
+    worker.wait_for_log("partition restored", LIMIT);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_secs(1));
+        worker.sigstop();
+        // Nothing shows from outside that the broker has given the transaction up; this is four times as long as it waits.
+        std::thread::sleep(Duration::from_secs(4));
+        worker.sigcont();
+    }
+    feed.join();
+    worker.wait_for_log("outcome of the transaction is unknown", LIMIT);
+    stream.check(worker);
+}
+
+/// Stopped for longer than its session: another process has its partitions when it goes on.
+#[test]
+fn stopped_past_the_session_timeout() {
+    let stream = Stream::new(broker(), "zombie", RECORDS)
+        .with(|setup| setup.worker("transaction_timeout = \"2s\"").properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\""));
+    let feed = stream.feed(25);
+    let mut zombie = stream.setup.start("zombie");
+    zombie.wait_for_log("partition restored", LIMIT);
+    let mut heir = stream.setup.start("heir");
+    heir.wait_for_log("partition restored", LIMIT);
+    zombie.sigstop();
+    let all = |log: &str| (0..4).all(|partition| log.contains(&format!("{}[{partition}]", stream.input)));
+    wait_until("the heir has all partitions", LIMIT, || all(&heir.log()).then_some(()));
+    zombie.sigcont();
+    zombie.wait_for_log("lost=true", LIMIT);
+    feed.join();
+    zombie.sigterm();
+    zombie.wait(LIMIT);
+    stream.check(heir);
+}
