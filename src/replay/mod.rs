@@ -1,0 +1,248 @@
+//! A recorded stream through the same key and dedup code as the live run, without Kafka.
+//!
+//! Owns the way of a line: in, judged, and out byte for byte if it is unseen. Must never judge in
+//! another way than the worker does, and never look at a clock: the horizon comes from the caller.
+//! Key spaces that several topics share are not shared here: one topic is replayed by itself.
+
+mod input;
+mod truth;
+
+pub use input::Format;
+pub use truth::Counts;
+
+use crate::config::{OnInvalid, Topic};
+use crate::dedup::{Dedup, Late, Rules};
+use crate::key::{Field, Part, Scratch, SpecError};
+use crate::record::{Invalid, Record, Timestamp, Verdict};
+use input::{Lines, Recorded};
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
+use truth::Truth;
+
+/// How a recorded stream is to be read.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What a line is.
+    pub format: Format,
+    /// JSON pointer to each record's time, for formats whose lines have no other.
+    pub time: Option<String>,
+    /// How many partitions the topic has, at least 1: its capacity is shared out over them.
+    pub partitions: u32,
+    /// Whether an exact window is kept beside the filter. It takes about 40 bytes a remembered key.
+    pub truth: bool,
+}
+
+/// A replay under way.
+#[derive(Debug)]
+pub struct Replay<'t> {
+    topic: &'t Topic,
+    rules: Rules,
+    format: Format,
+    time: Option<Field>,
+    truth: bool,
+    partitions: Vec<Option<Partition>>,
+    scratch: Scratch,
+    counted: Summary,
+}
+
+#[derive(Debug)]
+struct Partition {
+    dedup: Dedup,
+    truth: Option<Truth>,
+}
+
+/// What became of the records so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Lines read.
+    pub records: u64,
+    /// Emitted as unseen, late ones among them.
+    pub unseen: u64,
+    /// Remembered, and so not emitted.
+    pub duplicates: u64,
+    /// Older than the window and not remembered; `late` decided what became of them.
+    pub late: u64,
+    /// Without a key, by the label of the reason; `on_invalid` decided what became of them.
+    pub invalid: BTreeMap<&'static str, u64>,
+    /// What the live run would have sent to a dead-letter topic.
+    pub dead_letters: u64,
+    /// Without a time.
+    pub untimed: u64,
+    /// Partitions that had a record.
+    pub partitions: u64,
+    /// Keys of the fullest open slice over its capacity.
+    pub load: f64,
+    /// Memory of the filters' bits, in bytes.
+    pub memory: u64,
+    /// What the exact window says, if it was asked for.
+    pub truth: Option<Counts>,
+}
+
+/// Why a replay cannot start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The key needs what the format does not have.
+    #[error("the topic's key is made of {0}, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat")]
+    Part(Part),
+    /// The time's pointer is malformed.
+    #[error("--time")]
+    Time(#[from] SpecError),
+    /// Lines of `kcat -J` have a time of their own, the one that the live run goes by.
+    #[error("--time: lines of `kcat -J` bring the record's own time")]
+    SecondTime,
+    /// A line is at fault.
+    #[error("line {line}, at byte {offset}: {fault}")]
+    Line {
+        /// Its number, from 1.
+        line: u64,
+        /// Where it begins.
+        offset: u64,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// The output cannot be written.
+    #[error("cannot write the output")]
+    Write(#[source] io::Error),
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// It cannot be read.
+    #[error("cannot read it: {0}")]
+    Read(#[from] io::Error),
+    /// It is longer than any record.
+    #[error("expected at most {0} bytes in a line, got more")]
+    Long(u64),
+    /// It is not in the format that was named.
+    #[error("expected a record as `kcat -J` prints it, got: {0}")]
+    Kcat(String),
+    /// The record's partition is one that the topic does not have.
+    #[error("the record is of partition {partition}, but the topic is taken to have {partitions}; say how many it has with --partitions")]
+    Partition {
+        /// Number of the partition.
+        partition: i32,
+        /// How many there are.
+        partitions: usize,
+    },
+    /// The record has no key, and the topic says to stop then.
+    #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
+    Invalid(Invalid),
+}
+
+impl<'t> Replay<'t> {
+    /// A replay that has seen nothing.
+    ///
+    /// # Errors
+    /// When the format does not have what the key or the options ask for.
+    pub fn new(topic: &'t Topic, options: &Options) -> Result<Self, Error> {
+        match options.format {
+            Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
+            Format::Ndjson => {
+                let absent = topic.key.parts().iter().find(|part| matches!(part, Part::RecordKey | Part::Header(_)));
+                absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
+            }
+            Format::Kcat => {}
+        }
+        let partitions = options.partitions.max(1);
+        Ok(Self {
+            topic,
+            rules: topic.rules(partitions),
+            format: options.format,
+            time: options.time.as_deref().map(Field::new).transpose()?,
+            truth: options.truth,
+            partitions: (0..partitions).map(|_| None).collect(),
+            scratch: Scratch::default(),
+            counted: Summary::default(),
+        })
+    }
+
+    /// Reads `input` to its end and writes the lines of unseen records to `output`.
+    ///
+    /// `horizon` is the latest record time that is believed, asked for each record: the time now plus the
+    /// topic's `max_future`, in milliseconds.
+    ///
+    /// # Errors
+    /// When a line is at fault, or `output` cannot be written.
+    pub fn run(&mut self, input: impl BufRead, mut output: impl Write, horizon: impl Fn() -> Timestamp) -> Result<(), Error> {
+        let mut lines = Lines::new(input);
+        loop {
+            let emitted = match lines.next_line() {
+                Ok(None) => return output.flush().map_err(Error::Write),
+                Ok(Some(line)) => self.line(line, &horizon),
+                Err(fault) => Err(fault),
+            };
+            if emitted.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })? {
+                output.write_all(lines.line()).map_err(Error::Write)?;
+            }
+        }
+    }
+
+    /// Whether a line is to be emitted.
+    fn line(&mut self, line: &[u8], horizon: impl Fn() -> Timestamp) -> Result<bool, Fault> {
+        let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
+        self.counted.records += 1;
+        self.counted.untimed += u64::from(recorded.time.is_none());
+        let Partition { dedup, truth } = partition(&mut self.partitions, recorded.partition, self.rules, self.truth)?;
+        let headers: Vec<_> = recorded.headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref())).collect();
+        let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
+        let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
+            Ok(fingerprint) => fingerprint,
+            Err(invalid) => return self.invalid(invalid),
+        };
+        let verdict = dedup.judge(fingerprint, recorded.time, horizon());
+        if let Some(truth) = truth {
+            truth.check(fingerprint, verdict, dedup);
+        }
+        match verdict {
+            Verdict::Duplicate => self.counted.duplicates += 1,
+            Verdict::Late => {
+                self.counted.late += 1;
+                self.counted.dead_letters += u64::from(self.rules.late == Late::DeadLetter);
+            }
+            _ => {
+                self.counted.unseen += 1;
+                self.counted.late += u64::from(dedup.is_late(recorded.time));
+            }
+        }
+        Ok(verdict == Verdict::Unseen)
+    }
+
+    /// Whether an invalid record is to be emitted.
+    fn invalid(&mut self, invalid: Invalid) -> Result<bool, Fault> {
+        *self.counted.invalid.entry(invalid.reason.label()).or_default() += 1;
+        match self.topic.on_invalid {
+            OnInvalid::Fail => return Err(Fault::Invalid(invalid)),
+            OnInvalid::Topic(_) => self.counted.dead_letters += 1,
+            OnInvalid::Drop | OnInvalid::Emit => {}
+        }
+        Ok(self.topic.on_invalid == OnInvalid::Emit)
+    }
+
+    /// What became of the records so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let mut summary = self.counted.clone();
+        summary.truth = self.truth.then(Counts::default);
+        for Partition { dedup, truth } in self.partitions.iter().flatten() {
+            summary.partitions += 1;
+            summary.load = summary.load.max(dedup.filter().load());
+            summary.memory += dedup.filter().bytes();
+            if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {
+                sum.add(truth.counts());
+            }
+        }
+        summary
+    }
+}
+
+/// The partition of that number, made when its first record comes.
+fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, Fault> {
+    let partitions = all.len();
+    let place = usize::try_from(number).ok().and_then(|number| all.get_mut(number));
+    let place = place.ok_or(Fault::Partition { partition: number, partitions })?;
+    Ok(place.get_or_insert_with(|| Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) }))
+}
+
+#[cfg(test)]
+mod tests;

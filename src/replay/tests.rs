@@ -1,0 +1,168 @@
+use super::*;
+use crate::config::OnDuplicate;
+use crate::filter::Window;
+use crate::key::KeySpec;
+use std::time::Duration;
+
+fn topic(parts: Vec<Part>) -> Topic {
+    Topic {
+        input: "news".into(),
+        output: "news.unseen".into(),
+        space: "news".into(),
+        key: KeySpec::new(parts).unwrap(),
+        window: Window::time(60_000, 4),
+        capacity: Some(1_000),
+        false_positive_rate: 1e-6,
+        refresh: false,
+        max_future: Duration::from_secs(300),
+        late: Late::Emit,
+        on_duplicate: OnDuplicate::Drop,
+        on_invalid: OnInvalid::Fail,
+    }
+}
+
+fn by_id() -> Topic {
+    topic(vec![Part::Json("/id".into())])
+}
+
+fn options(format: Format) -> Options {
+    Options { format, time: None, partitions: 1, truth: true }
+}
+
+fn replay(topic: &Topic, options: &Options, input: &[u8]) -> Result<(String, Summary), Error> {
+    let mut replay = Replay::new(topic, options)?;
+    let mut output = Vec::new();
+    replay.run(input, &mut output, || 4_102_444_800_000)?;
+    Ok((String::from_utf8_lossy(&output).into_owned(), replay.summary()))
+}
+
+/// Lines, each with its end.
+fn text(lines: impl Iterator<Item = String>) -> String {
+    lines.flat_map(|line| [line, "\n".to_owned()]).collect()
+}
+
+#[test]
+fn a_recorded_stream_of_values() {
+    let input = include_bytes!("../../tests/data/news.ndjson");
+    let with_time = Options { time: Some("/time".into()), ..options(Format::Ndjson) };
+    let (output, summary) = replay(&by_id(), &with_time, input).unwrap();
+    assert_eq!(output, include_str!("../../tests/data/news.unseen.ndjson"));
+    assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.late, summary.untimed), (9, 6, 3, 0, 1));
+    assert_eq!(summary.truth, Some(Counts { unseen: 6, false_positives: 0, false_negatives: 0 }));
+    let (_, summary) = replay(&by_id(), &options(Format::Ndjson), input).unwrap();
+    assert_eq!((summary.unseen, summary.untimed), (5, 9), "without times nothing ages");
+}
+
+#[test]
+fn a_recorded_topic() {
+    let input = include_bytes!("../../tests/data/news.kcat");
+    let topic = topic(vec![Part::RecordKey, Part::Header("source".into())]);
+    let two = Options { partitions: 2, ..options(Format::Kcat) };
+    let (output, summary) = replay(&topic, &two, input).unwrap();
+    assert_eq!(output, include_str!("../../tests/data/news.unseen.kcat"));
+    assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.partitions), (8, 5, 3, 2));
+    let error = replay(&topic, &options(Format::Kcat), input).unwrap_err();
+    assert!(error.to_string().starts_with("line 2, at byte 145: the record is of partition 1, but the topic is taken to have 1;"), "{error}");
+}
+
+#[test]
+fn line_ends_come_out_as_they_were() {
+    let (output, _) = replay(&by_id(), &options(Format::Ndjson), b"{\"id\":1}\r\n{\"id\":2}\n{\"id\":1}\n{\"id\":3}").unwrap();
+    assert_eq!(output, "{\"id\":1}\r\n{\"id\":2}\n{\"id\":3}");
+    let whole = topic(vec![Part::RecordValue]);
+    let (output, _) = replay(&whole, &options(Format::Ndjson), b"a\r\n\na\n\n\xff\n\xff").unwrap();
+    assert_eq!(output, "a\r\n\n\u{fffd}\n", "the line's end is no part of the value, and an empty line is one");
+}
+
+#[test]
+fn what_a_line_does_not_have_is_said_before_reading() {
+    for (part, named) in [(Part::RecordKey, "the record key"), (Part::Header("id".into()), "header `id`")] {
+        let error = replay(&topic(vec![Part::RecordValue, part]), &options(Format::Ndjson), b"").unwrap_err();
+        assert!(matches!(&error, Error::Part(_)) && error.to_string().contains(named), "{error}");
+    }
+    let second_time = Options { time: Some("/time".into()), ..options(Format::Kcat) };
+    assert!(matches!(replay(&by_id(), &second_time, b""), Err(Error::SecondTime)));
+    let malformed = Options { time: Some("time".into()), ..options(Format::Ndjson) };
+    assert!(matches!(replay(&by_id(), &malformed, b""), Err(Error::Time(_))));
+}
+
+#[test]
+fn invalid_records_go_where_the_policy_says() {
+    let input = b"{\"id\":1}\nbroken\n{}\n{\"id\":null}\n{\"id\":2}\n";
+    let error = replay(&by_id(), &options(Format::Ndjson), input).unwrap_err();
+    assert!(error.to_string().starts_with("line 2, at byte 9: the record value is not JSON"), "{error}");
+    for (on_invalid, records, dead_letters) in [(OnInvalid::Drop, 2, 0), (OnInvalid::Emit, 5, 0), (OnInvalid::Topic("dead".into()), 2, 3)] {
+        let topic = Topic { on_invalid, ..by_id() };
+        let (output, summary) = replay(&topic, &options(Format::Ndjson), input).unwrap();
+        assert_eq!(output.lines().count(), records, "{:?}", topic.on_invalid);
+        assert_eq!((summary.unseen, summary.dead_letters), (2, dead_letters));
+        assert_eq!(summary.invalid, [("broken_json", 1), ("missing_key", 1), ("null_key", 1)].into());
+    }
+}
+
+#[test]
+fn late_records_go_where_the_policy_says() {
+    let input = b"{\"id\":1,\"t\":1000000}\n{\"id\":2,\"t\":900000}\n{\"id\":2,\"t\":1000000}\n";
+    for (late, lines, late_ones, dead_letters) in [(Late::Emit, 2, 1, 0), (Late::Drop, 2, 1, 0), (Late::DeadLetter, 2, 1, 1)] {
+        let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
+        let (output, summary) = replay(&Topic { late, ..by_id() }, &with_time, input).unwrap();
+        assert_eq!((output.lines().count(), summary.late, summary.dead_letters), (lines, late_ones, dead_letters));
+        assert_eq!(output.contains("900000"), late == Late::Emit);
+    }
+}
+
+#[test]
+fn a_time_beyond_the_horizon_does_not_expire_anything() {
+    let input = b"{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":9000000000000}\n{\"id\":1,\"t\":1}\n";
+    let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
+    assert_eq!(replay(&by_id(), &with_time, input).unwrap().1.duplicates, 1);
+}
+
+#[test]
+fn the_same_stream_gives_the_same_verdicts_in_either_format() {
+    let ids: Vec<u64> = (0..2_000).map(|number| number * 7_919 % 911).collect();
+    let values = text(ids.iter().enumerate().map(|(n, id)| format!("{{\"id\":{id},\"t\":{}}}", n * 61)));
+    let records = text(ids.iter().enumerate().map(|(n, id)| {
+        let payload = format!("{{\\\"id\\\":{id}}}");
+        format!("{{\"partition\":0,\"tstype\":\"create\",\"ts\":{},\"key\":null,\"payload\":\"{payload}\"}}", n * 61)
+    }));
+    let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
+    let (_, one) = replay(&by_id(), &with_time, values.as_bytes()).unwrap();
+    let (_, other) = replay(&by_id(), &options(Format::Kcat), records.as_bytes()).unwrap();
+    assert_eq!(one, other);
+    assert!(one.duplicates > 100 && one.unseen > 911, "{one:?}");
+}
+
+#[test]
+fn the_exact_window_finds_false_positives() {
+    for window in [Window::time(60_000, 4), Window::keys(1_000, 4)] {
+        for refresh in [false, true] {
+            // A filter that is wrong one time in five.
+            let topic = Topic { window, refresh, false_positive_rate: 0.2, ..topic(vec![Part::RecordValue]) };
+            let lines = text((0..20_000).map(|number| number.to_string()));
+            let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();
+            let truth = summary.truth.unwrap();
+            assert_eq!((truth.unseen, truth.false_negatives), (20_000, 0));
+            assert_eq!(truth.false_positives, summary.duplicates, "no line repeats, so that every dropped one is wrong");
+            assert_eq!(output.lines().count() as u64 + truth.false_positives, 20_000);
+            // By time, all keys are in one slice of five; by count, all five are at their fullest.
+            assert!((0.02..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
+        }
+    }
+}
+
+#[test]
+fn a_filter_that_is_right_is_found_so() {
+    for window in [Window::time(60_000, 4), Window::keys(300, 3), Window::keys(7, 1)] {
+        for refresh in [false, true] {
+            let topic = Topic { window, refresh, false_positive_rate: 1e-9, ..by_id() };
+            let lines = text((0..20_000_u64).map(|n| format!("{{\"id\":{},\"t\":{}}}", n * n * 31 % 1_009 % (n % 500 + 1), n * 61)));
+            let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
+            let (_, summary) = replay(&topic, &with_time, lines.as_bytes()).unwrap();
+            let truth = summary.truth.unwrap();
+            assert_eq!((truth.false_positives, truth.false_negatives), (0, 0), "{window:?}, refresh {refresh}");
+            assert_eq!(truth.unseen, summary.unseen);
+            assert!(summary.duplicates > 1_000 && summary.unseen > 500, "{summary:?}");
+        }
+    }
+}

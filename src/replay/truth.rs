@@ -1,0 +1,170 @@
+//! An exact window beside the filter: which verdicts were wrong.
+//!
+//! Owns what was really emitted, in generations that turn when the filter's do. Must never take the
+//! filter's word for what it remembers.
+
+use crate::dedup::{Dedup, Rules};
+use crate::filter::Window;
+use crate::key::Fingerprint;
+use crate::record::Verdict;
+use std::collections::HashMap;
+
+/// How often the filter was wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records whose key an exact window does not remember: each could have been a false positive.
+    pub unseen: u64,
+    /// Of those, the ones that were dropped.
+    pub false_positives: u64,
+    /// Records that were emitted although their key had been emitted within the window.
+    pub false_negatives: u64,
+}
+
+impl Counts {
+    /// Share of the unseen records that were dropped.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn rate(self) -> f64 {
+        if self.unseen == 0 { 0.0 } else { self.false_positives as f64 / self.unseen as f64 }
+    }
+
+    /// Adds those of another partition.
+    pub fn add(&mut self, other: Self) {
+        self.unseen += other.unseen;
+        self.false_positives += other.false_positives;
+        self.false_negatives += other.false_negatives;
+    }
+}
+
+/// The exact window of one partition. Its measure is stream time, or the number of the last key put in.
+#[derive(Debug)]
+pub(super) struct Truth {
+    refresh: bool,
+    /// Whether keys are counted, and not time.
+    counted: bool,
+    slice: i64,
+    window: i64,
+    /// How far the window has come; `None` before the first time or key.
+    position: Option<i64>,
+    /// Where each key was emitted last; `None` before the first time was known.
+    emitted: HashMap<Fingerprint, Option<i64>>,
+    counts: Counts,
+}
+
+impl Truth {
+    pub(super) fn new(rules: Rules) -> Self {
+        let (counted, slice) = match rules.window {
+            Window::Time { slice_ms, .. } => (false, slice_ms),
+            Window::Keys { slice_keys, .. } => (true, i64::try_from(slice_keys).unwrap_or(i64::MAX)),
+        };
+        let window = slice.saturating_mul(i64::from(rules.window.slices()));
+        Self { refresh: rules.refresh, counted, slice, window, position: None, emitted: HashMap::new(), counts: Counts::default() }
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes note of a verdict, right after `dedup` gave it.
+    pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) {
+        let after = self.position_of(dedup);
+        // A key that is put in moves a count on, but was judged before that.
+        let judged_at = if self.counted { self.position } else { after };
+        self.come_to(judged_at);
+        let emitted = self.emitted.get(&fingerprint).copied();
+        let remembered = emitted.is_some_and(|at| self.remembers(at));
+        if !remembered {
+            self.counts.unseen += 1;
+            self.counts.false_positives += u64::from(verdict == Verdict::Duplicate);
+        }
+        let promised = emitted.is_some_and(|at| self.age(at) <= self.window);
+        self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
+        self.come_to(after);
+        if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
+            self.emitted.insert(fingerprint, self.position);
+        }
+    }
+
+    fn position_of(&self, dedup: &Dedup) -> Option<i64> {
+        if !self.counted {
+            return dedup.stream_time();
+        }
+        // Every slice but the open one is full.
+        let filter = dedup.filter();
+        let open = i64::try_from(filter.open_keys()).unwrap_or(i64::MAX);
+        Some(filter.slice()?.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
+    }
+
+    /// Moves on, and forgets what no generation reaches any more.
+    fn come_to(&mut self, position: Option<i64>) {
+        if self.position.is_none() && position.is_some() {
+            // Keys that came before any time was known belong to the first time that is.
+            self.emitted.values_mut().for_each(|at| *at = position);
+        }
+        let turned = self.slice_of(position) != self.slice_of(self.position);
+        self.position = position;
+        if turned {
+            let mut emitted = std::mem::take(&mut self.emitted);
+            emitted.retain(|_, at| self.remembers(*at));
+            self.emitted = emitted;
+        }
+    }
+
+    fn slice_of(&self, position: Option<i64>) -> i64 {
+        position.unwrap_or(0).div_euclid(self.slice)
+    }
+
+    /// Whether the exact generations still hold what was emitted there.
+    fn remembers(&self, at: Option<i64>) -> bool {
+        self.slice_of(self.position).saturating_sub(self.slice_of(at)) <= self.window / self.slice
+    }
+
+    fn age(&self, at: Option<i64>) -> i64 {
+        self.position.unwrap_or(0).saturating_sub(at.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dedup::Late;
+    use crate::filter::Plan;
+    use crate::record::Verdict::{Duplicate, Unseen};
+
+    /// Judges a key for the dedup's sake, and then tells the truth another verdict.
+    fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
+        let rules = Rules { window, plan: Plan::new(window, 100, 1e-9), refresh: false, late: Late::Emit };
+        let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
+        for &(key, time, verdict) in stream {
+            dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX);
+            truth.check(Fingerprint(key), verdict, &dedup);
+        }
+        truth.counts()
+    }
+
+    #[test]
+    fn wrong_verdicts_are_counted() {
+        let window = Window::time(100, 1);
+        let counts = |unseen, false_positives, false_negatives| Counts { unseen, false_positives, false_negatives };
+        assert_eq!(told(window, &[(1, 0, Unseen), (1, 100, Duplicate), (1, 200, Unseen)]), counts(2, 0, 0));
+        assert_eq!(told(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
+        assert_eq!(told(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
+        assert_eq!(told(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
+        // Within the last slice either is right.
+        assert_eq!(told(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
+        assert_eq!(told(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
+    }
+
+    #[test]
+    fn what_is_forgotten_takes_no_memory() {
+        let window = Window::time(100, 1);
+        let rules = Rules { window, plan: Plan::new(window, 100, 1e-9), refresh: false, late: Late::Emit };
+        let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
+        for key in 0..10_000_u128 {
+            let time = i64::try_from(key).unwrap();
+            let verdict = dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX);
+            truth.check(Fingerprint(key), verdict, &dedup);
+        }
+        assert!(truth.emitted.len() <= 200);
+    }
+}
