@@ -80,10 +80,9 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
     }
     match starting.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(worker::Error::Kafka(kafka::Error::Stopped))) | Err(_) if failure.is_none() => {}
-        Ok(Err(error)) => return Err(error.into()),
-        Err(_) => {}
+        Ok(Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped))) => {}
+        Ok(Err(error)) => failure = failure.or_else(|| Some(error.into())),
+        Err(_) => failure = failure.or_else(|| Some(anyhow::anyhow!("the start panicked; please report this as a bug"))),
     }
     tell(&stats);
     failure.map_or(Ok(()), Err)
@@ -118,7 +117,7 @@ fn start(config: &Arc<Config>, stop: Arc<AtomicBool>, stats: Arc<Stats>, ended: 
 /// One line on how it goes.
 fn tell(stats: &Stats) {
     tracing::info!(
-        records = get(&stats.records), unseen = get(&stats.unseen), duplicates = get(&stats.duplicates), late = get(&stats.late), invalid = get(&stats.invalid),
+        records = get(&stats.records), unseen = get(&stats.unseen), duplicates = get(&stats.duplicates), late = get(&stats.late), invalid = get(&stats.invalid), warmed_up = get(&stats.warmed_up),
         commits = get(&stats.commits), aborts = get(&stats.aborts), checkpoints = get(&stats.checkpoints), checkpoint_failures = get(&stats.checkpoint_failures),
         "so far"
     );

@@ -20,6 +20,14 @@ use std::time::{Duration, Instant};
 /// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
 const FAILURES_MAX: usize = 10_000;
 
+/// How long librdkafka may wait before we look at the delivery reports again.
+const TURN: Duration = Duration::from_millis(50);
+
+/// How long one attempt to abort may wait.
+const ABORT_STEP: Duration = Duration::from_millis(100);
+/// Most bundles of delivery reports taken between two attempts.
+const REPORTS_MAX: usize = 1000;
+
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
 pub enum Failure {
@@ -68,6 +76,8 @@ struct Failed {
     origin: usize,
     bytes: usize,
     code: Option<RDKafkaErrorCode>,
+    /// Whether it did not fail by itself.
+    given_up: bool,
     message: String,
 }
 
@@ -87,10 +97,13 @@ impl ProducerContext for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, origin: usize) {
         let Err((error, message)) = result else { return };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.len() < FAILURES_MAX {
+        let code = error.rdkafka_error_code();
+        // One that fails takes with it all that are queued: those must not crowd it out.
+        let given_up = matches!(code, Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight));
+        if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
             let bytes = message.key_len() + message.payload_len();
             let place = format!("to {}: {error}", message.topic());
-            failures.push(Failed { origin, bytes, code: error.rdkafka_error_code(), message: place });
+            failures.push(Failed { origin, bytes, code, given_up, message: place });
         }
     }
 }
@@ -171,9 +184,9 @@ impl Sink {
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
                     return Err(Failure::Oversize(vec![(origin, message.key().map_or(0, <[u8]>::len) + message.value().map_or(0, <[u8]>::len))]));
                 }
-                // In a transaction that has failed already; the commit will say how.
+                // In a transaction that has failed already.
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
-                    return Err(Failure::Abort("the transaction has failed".to_owned()));
+                    return Err(self.explain(Failure::Abort("the transaction has failed".to_owned())));
                 }
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced), _)) => {
                     return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
@@ -200,27 +213,49 @@ impl Sink {
             element.set_metadata(note);
         }
         let committed = if self.transactional() { self.commit_transaction(&list, source) } else { self.commit_plain(&list, source) };
+        committed.map_err(|failure| self.explain(failure))
+    }
+
+    /// Says of a failed transaction what the broker said of its records, if that is why.
+    fn explain(&self, failure: Failure) -> Failure {
+        let Failure::Abort(reason) = failure else { return failure };
+        // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
+        let _ = self.producer.flush(TURN);
         let failures = std::mem::take(&mut *self.failures());
         let oversize: Vec<_> = failures.iter().filter(|failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge)).map(|failed| (failed.origin, failed.bytes)).collect();
-        match committed {
-            Err(Failure::Abort(_)) | Ok(()) if !oversize.is_empty() => Err(Failure::Oversize(oversize)),
-            Err(Failure::Abort(reason)) => Err(Failure::Abort(failures.first().map_or(reason, |failed| failed.message.clone()))),
-            Ok(()) if !failures.is_empty() => Err(Failure::Abort(failures[0].message.clone())),
-            other => other,
+        if oversize.is_empty() {
+            Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message))
+        } else {
+            Failure::Oversize(oversize)
+        }
+    }
+
+    /// Waits until the broker has taken all that was sent, or refused any of it.
+    fn flush(&self) -> Result<(), Failure> {
+        let started = Instant::now();
+        loop {
+            // In short turns: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
+            let flushed = self.producer.flush(TURN);
+            if !self.failures().is_empty() {
+                return Err(Failure::Abort("a record could not be written".to_owned()));
+            }
+            match flushed {
+                Ok(()) => return Ok(()),
+                Err(error) if !may_repeat(&error) || started.elapsed() >= self.patience => return Err(next(&error)),
+                Err(_) => {}
+            }
         }
     }
 
     fn commit_transaction(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
         let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
         self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
+        self.flush()?;
         self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))
     }
 
     fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
-        self.repeat(|| self.producer.flush(CALL_TIMEOUT))?;
-        if !self.failures().is_empty() {
-            return Err(Failure::Abort("a record could not be written".to_owned()));
-        }
+        self.flush()?;
         source.commit(offsets).map_err(|error| Failure::Abort(format!("cannot commit offsets: {error}")))
     }
 
@@ -231,7 +266,9 @@ impl Sink {
             match call() {
                 Ok(()) => return Ok(()),
                 Err(error) if may_repeat(&error) && started.elapsed() < self.patience => {
-                    tracing::warn!(error = %error, "no answer from the brokers yet; still committing");
+                    if started.elapsed() > CALL_TIMEOUT / 2 {
+                        tracing::warn!(error = %error, "no answer from the brokers yet; still trying");
+                    }
                 }
                 Err(error) => return Err(next(&error)),
             }
@@ -244,7 +281,9 @@ impl Sink {
     /// [`Failure`] says what to do.
     pub fn abort(&self) -> Result<(), Failure> {
         let aborted = if self.transactional() {
-            self.repeat(|| self.producer.abort_transaction(CALL_TIMEOUT))
+            // librdkafka waits until the purged records are reported, and reports only to who asks: so
+            // it is given little time, again and again, and asked in between.
+            self.repeat(|| self.producer.abort_transaction(ABORT_STEP).inspect_err(|_| self.take_reports()))
         } else {
             self.producer.purge(PurgeConfig::default().queue().inflight());
             self.repeat(|| self.producer.flush(CALL_TIMEOUT))
@@ -254,6 +293,12 @@ impl Sink {
             // A transaction that cannot even be aborted is the next producer's to end.
             Err(Failure::Abort(reason)) => Err(Failure::Unknown(reason)),
             other => other,
+        }
+    }
+
+    fn take_reports(&self) {
+        for _ in 0..REPORTS_MAX {
+            self.producer.poll(Duration::ZERO);
         }
     }
 

@@ -17,7 +17,7 @@ const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// What a line of a recorded stream is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A record's value, whatever it is: an empty line is an empty value. There is one partition, 0.
+    /// A record's value, whatever it is. There is one partition, 0.
     #[default]
     Ndjson,
     /// A record as `kcat -J` prints it: a JSON object with its partition, time, key, headers and value.
@@ -37,17 +37,22 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// The next line without its end, which is `\n` or `\r\n`, or nothing in the last one.
+    /// The next line that is not empty, without its end, which is `\n` or `\r\n`, or nothing in the last one.
     pub(super) fn next_line(&mut self) -> Result<Option<&[u8]>, Fault> {
-        self.offset += self.line.len() as u64;
-        self.number += 1;
-        self.line.clear();
-        (&mut self.input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut self.line)?;
-        if self.line.is_empty() {
-            return Ok(None);
-        }
-        if self.line.len() as u64 > LINE_BYTES_MAX {
-            return Err(Fault::Long(LINE_BYTES_MAX));
+        loop {
+            self.offset += self.line.len() as u64;
+            self.number += 1;
+            self.line.clear();
+            (&mut self.input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut self.line)?;
+            if self.line.is_empty() {
+                return Ok(None);
+            }
+            if self.line.len() as u64 > LINE_BYTES_MAX {
+                return Err(Fault::Long(LINE_BYTES_MAX));
+            }
+            if !matches!(&*self.line, b"\n" | b"\r\n") {
+                break;
+            }
         }
         let line = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
@@ -211,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_are_no_part_of_the_value() {
-        assert_eq!(lines("a\nb\r\n\r\nc"), [("a", 0), ("b", 2), ("", 5), ("c", 7)].map(|(line, offset)| (line.to_owned(), offset)));
+    fn line_ends_are_no_part_of_the_value_and_empty_lines_no_records() {
+        assert_eq!(lines("a\nb\r\n\r\nc"), [("a", 0), ("b", 2), ("c", 7)].map(|(line, offset)| (line.to_owned(), offset)));
         assert_eq!(lines(""), []);
     }
 

@@ -71,7 +71,7 @@ fn line_ends_come_out_as_they_were() {
     assert_eq!(output, "{\"id\":1}\r\n{\"id\":2}\n{\"id\":3}");
     let whole = topic(vec![Part::RecordValue]);
     let (output, _) = replay(&whole, &options(Format::Ndjson), b"a\r\n\na\n\n\xff\n\xff").unwrap();
-    assert_eq!(output, "a\r\n\n\u{fffd}\n", "the line's end is no part of the value, and an empty line is one");
+    assert_eq!(output, "a\r\n\u{fffd}\n", "the line's end is no part of the value, and an empty line is no record");
 }
 
 #[test]

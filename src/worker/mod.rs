@@ -4,6 +4,7 @@
 //! workers but the store. Must never ask the filter twice about one record, nor take a checkpoint
 //! while anything past the committed offset is decided.
 
+mod commit;
 mod decisions;
 mod emit;
 mod partition;
@@ -15,7 +16,7 @@ use crate::dedup::Rules;
 use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
 use crate::key::Scratch;
 use crate::record::{Invalid, Offset, Reason, Record, Timestamp, TopicPartition, Verdict};
-use crate::stats::{Stats, Tally, add};
+use crate::stats::{Stats, Tally};
 use decisions::Recall;
 use emit::{Fate, Routes};
 use partition::{Input, Memory};
@@ -28,8 +29,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const BATCH_RECORDS: usize = 1024;
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a producer may be replaced without a commit in between.
-const REPLACEMENTS_MAX: u32 = 10;
 
 /// What all workers of a process have in common.
 #[derive(Clone)]
@@ -131,7 +130,7 @@ impl Worker {
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
-        let sink = connect(&shared, &transactional_id, false)?;
+        let sink = commit::connect(&shared, &transactional_id, false)?;
         let topics = config.topics.iter().map(|topic| Plan {
             topic: topic.clone(),
             space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(0),
@@ -246,6 +245,9 @@ impl Worker {
             self.tally.warmed_up += 1;
             return Ok(Flow::On);
         }
+        if std::mem::take(&mut input.warming_up) {
+            tracing::info!(partition = %input.partition, offset, "warmed up");
+        }
         input.decisions.carry(offset, verdict);
         if message.timestamp().is_some_and(|time| time > believed) {
             self.tally.future += 1;
@@ -269,8 +271,10 @@ impl Worker {
                 let partition = input.partition.clone();
                 let reason = if let Verdict::Invalid(reason) = verdict { reason } else { Reason::MissingKey };
                 let invalid = invalid.unwrap_or_else(|| Invalid { reason, message: reason.label().to_owned() });
-                // What came before it is good, and stays.
-                self.commit(source)?;
+                // What came before it is good, and stays; if that is to be written again, we come by here again.
+                if let Flow::Back = self.commit(source)? {
+                    return Ok(Flow::Back);
+                }
                 return Err(Error::Invalid { partition, offset, invalid });
             }
         }
@@ -281,136 +285,6 @@ impl Worker {
             transaction.records >= self.shared.config.worker.transaction_records_max
         });
         if full { self.commit(source) } else { Ok(Flow::On) }
-    }
-
-    // ---- Transactions ----
-
-    /// Commits what was written, with the offsets up to which it was read.
-    fn commit(&mut self, source: &Source) -> Result<Flow, Error> {
-        if self.transaction.is_none() {
-            return Ok(Flow::On);
-        }
-        let offsets: Vec<_> = self.inputs.values().filter(|input| input.position != input.committed).map(|input| {
-            let memory = self.memories.get(&input.memory);
-            (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
-        }).collect();
-        if let Err(failure) = self.sink.commit(&offsets, source) {
-            self.fail(source, failure)?;
-            return Ok(Flow::Back);
-        }
-        self.inputs.values_mut().filter(|input| input.position != input.committed).for_each(Input::committed);
-        self.end_transaction();
-        self.replacements = 0;
-        add(&self.shared.stats.commits, 1);
-        let load = self.memories.values().map(|memory| memory.dedup.filter().load()).fold(0.0, f64::max);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
-        self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
-        if self.sink.singly() {
-            self.sink = connect(&self.shared, &self.transactional_id, false)?;
-        }
-        Ok(Flow::On)
-    }
-
-    fn end_transaction(&mut self) {
-        self.transaction = None;
-        self.origins.clear();
-    }
-
-    /// The one question after a failure: what now? Afterwards no transaction is open, and every
-    /// partition that is still ours stands where it was committed.
-    fn fail(&mut self, source: &Source, failure: Failure) -> Result<(), Error> {
-        add(&self.shared.stats.aborts, 1);
-        let singly = match failure {
-            Failure::Exit(reason) => return Err(Error::Exit(reason)),
-            Failure::Unknown(reason) => return self.settle(source, &reason),
-            Failure::Abort(reason) => {
-                tracing::warn!(reason, "transaction aborted; writing its records again");
-                false
-            }
-            Failure::Oversize(records) => self.set_oversize_apart(&records)?,
-        };
-        match self.sink.abort() {
-            Ok(()) => {}
-            Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
-            Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
-            Err(Failure::Oversize(_)) => return self.settle(source, "records are too large"),
-        }
-        if singly {
-            self.sink = connect(&self.shared, &self.transactional_id, true)?;
-        }
-        self.rewind(source)
-    }
-
-    /// Gives the records that are too large for their topic another verdict. Refused in company, they
-    /// are first tried one by one, for the broker refuses a batch as a whole; then true is returned.
-    fn set_oversize_apart(&mut self, records: &[(usize, usize)]) -> Result<bool, Error> {
-        if records.len() > 1 && !self.sink.singly() {
-            tracing::warn!(records = records.len(), "a batch is larger than its topic takes; writing its records one by one");
-            return Ok(true);
-        }
-        for &(origin, bytes) in records {
-            let Some(&(topic, partition, offset)) = self.origins.get(origin) else { continue };
-            let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
-            tracing::warn!(partition = %input.partition, offset, bytes, "record is larger than its topic takes");
-            if input.decisions.verdict(offset) == Some(Verdict::Invalid(Reason::Oversize)) {
-                return Err(Error::Exit(format!(
-                    "{} offset {offset}: the record of {bytes} bytes is larger than the dead-letter topic takes too; raise max.message.bytes of that topic",
-                    input.partition
-                )));
-            }
-            input.decisions.revise(offset, Verdict::Invalid(Reason::Oversize));
-        }
-        Ok(self.sink.singly())
-    }
-
-    /// Sets every partition back to where it was committed.
-    fn rewind(&mut self, source: &Source) -> Result<(), Error> {
-        self.end_transaction();
-        if source.lost() {
-            // Someone else has them; the rebalance that says so is on its way.
-            self.inputs.clear();
-            self.memories.clear();
-            return Ok(());
-        }
-        self.inputs.values_mut().for_each(Input::rewind);
-        let stuck: Vec<_> = self.inputs.values().filter(|input| source.seek(&input.partition, input.position).is_err()).map(|input| input.partition.clone()).collect();
-        if !stuck.is_empty() {
-            source.restart(&stuck, &self.positions())?;
-        }
-        Ok(())
-    }
-
-    fn positions(&self) -> Vec<(TopicPartition, Offset)> {
-        self.inputs.values().map(|input| (input.partition.clone(), input.position)).collect()
-    }
-
-    /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
-    /// other, and lets the group's committed offsets tell.
-    fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
-        self.replacements += 1;
-        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
-        if self.replacements > REPLACEMENTS_MAX {
-            return Err(Error::Exit(format!(
-                "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
-                self.transactional_id
-            )));
-        }
-        self.sink = connect(&self.shared, &self.transactional_id, false)?;
-        if source.lost() {
-            return self.rewind(source);
-        }
-        let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
-        let committed = self.patiently(|| source.committed(&partitions))?;
-        let mut foreign = Vec::new();
-        for (input, committed) in self.inputs.values_mut().zip(&committed) {
-            if input.position != input.committed && committed.offset == Some(input.position) {
-                input.committed();
-            } else if committed.offset != input.group {
-                foreign.push(input.partition.clone());
-            }
-        }
-        self.rewind(source)?;
-        if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
     }
 
     // ---- Rebalances ----
@@ -485,11 +359,6 @@ impl Worker {
             }
         }
     }
-}
-
-fn connect(shared: &Shared, transactional_id: &str, singly: bool) -> Result<Sink, Error> {
-    let stop = || shared.stop.load(Ordering::Relaxed);
-    Ok(Sink::connect(&shared.config, transactional_id, shared.topology.batch_bytes, singly, &stop)?)
 }
 
 fn oversize(message: &Message<'_>) -> Invalid {

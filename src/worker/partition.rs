@@ -25,6 +25,8 @@ pub(super) struct Input {
     pub(super) group: Option<Offset>,
     /// Records below are decided for the memory's sake only: they were emitted long ago.
     pub(super) warm_until: Offset,
+    /// Whether no record past that has come yet.
+    pub(super) warming_up: bool,
     /// Stream time at `warm_until`, if known: no record below it took stream time further.
     pub(super) warm_horizon: Option<Timestamp>,
     pub(super) decisions: Decisions,

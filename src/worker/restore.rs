@@ -60,6 +60,7 @@ impl Worker {
                 committed: course.start,
                 group: found.committed.offset,
                 warm_until: course.warm_until,
+                warming_up: course.start < course.warm_until,
                 warm_horizon: horizon,
                 decisions: super::decisions::Decisions::default(),
                 partition: found.partition,

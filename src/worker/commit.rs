@@ -1,0 +1,153 @@
+//! How a transaction ends: committed, aborted, or found out about.
+//!
+//! Owns the way back from every failure. Must never leave a partition anywhere but where it was
+//! committed, nor forget a verdict that was not.
+
+use super::partition::{self, Input};
+use super::{Error, Flow, Shared, Worker};
+use crate::kafka::{Failure, Sink, Source};
+use crate::record::{Offset, Reason, TopicPartition, Verdict};
+use crate::stats::add;
+use std::sync::atomic::Ordering;
+
+/// How often a producer may be replaced without a commit in between.
+const REPLACEMENTS_MAX: u32 = 10;
+
+impl Worker {
+    /// Commits what was written, with the offsets up to which it was read.
+    pub(super) fn commit(&mut self, source: &Source) -> Result<Flow, Error> {
+        if self.transaction.is_none() {
+            return Ok(Flow::On);
+        }
+        let offsets: Vec<_> = self.inputs.values().filter(|input| input.position != input.committed).map(|input| {
+            let memory = self.memories.get(&input.memory);
+            (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
+        }).collect();
+        if let Err(failure) = self.sink.commit(&offsets, source) {
+            self.fail(source, failure)?;
+            return Ok(Flow::Back);
+        }
+        self.inputs.values_mut().filter(|input| input.position != input.committed).for_each(Input::committed);
+        self.end_transaction();
+        self.replacements = 0;
+        add(&self.shared.stats.commits, 1);
+        let load = self.memories.values().map(|memory| memory.dedup.filter().load()).fold(0.0, f64::max);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
+        self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
+        if self.sink.singly() {
+            self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        }
+        Ok(Flow::On)
+    }
+
+    fn end_transaction(&mut self) {
+        self.transaction = None;
+        self.origins.clear();
+    }
+
+    /// The one question after a failure: what now? Afterwards no transaction is open, and every
+    /// partition that is still ours stands where it was committed.
+    pub(super) fn fail(&mut self, source: &Source, failure: Failure) -> Result<(), Error> {
+        add(&self.shared.stats.aborts, 1);
+        let singly = match failure {
+            Failure::Exit(reason) => return Err(Error::Exit(reason)),
+            Failure::Unknown(reason) => return self.settle(source, &reason),
+            Failure::Abort(reason) => {
+                tracing::warn!(reason, "transaction aborted; writing its records again");
+                false
+            }
+            Failure::Oversize(records) => self.set_oversize_apart(&records)?,
+        };
+        match self.sink.abort() {
+            Ok(()) => {}
+            Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
+            Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
+            Err(Failure::Oversize(_)) => return self.settle(source, "records are too large"),
+        }
+        if singly {
+            self.sink = connect(&self.shared, &self.transactional_id, true)?;
+        }
+        self.rewind(source)
+    }
+
+    /// Gives the records that are too large for their topic another verdict. The broker refuses a batch
+    /// as a whole: of records that may have been in one, true is returned, and they are first tried one by one.
+    fn set_oversize_apart(&mut self, records: &[(usize, usize)]) -> Result<bool, Error> {
+        // Larger than a batch may be, a record was alone in its own.
+        let alone = |&&(_, bytes): &&(usize, usize)| bytes >= self.shared.topology.batch_bytes || records.len() == 1 || self.sink.singly();
+        let culprits: Vec<_> = records.iter().filter(alone).collect();
+        if culprits.is_empty() {
+            tracing::warn!(records = records.len(), "a batch is larger than its topic takes; writing its records one by one");
+            return Ok(true);
+        }
+        for &(origin, bytes) in culprits {
+            let Some(&(topic, partition, offset)) = self.origins.get(origin) else { continue };
+            let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
+            tracing::warn!(partition = %input.partition, offset, bytes, "record is larger than its topic takes");
+            if input.decisions.verdict(offset) == Some(Verdict::Invalid(Reason::Oversize)) {
+                return Err(Error::Exit(format!(
+                    "{} offset {offset}: the record of {bytes} bytes is larger than the dead-letter topic takes too; raise max.message.bytes of that topic",
+                    input.partition
+                )));
+            }
+            input.decisions.revise(offset, Verdict::Invalid(Reason::Oversize));
+        }
+        Ok(false)
+    }
+
+    /// Sets every partition back to where it was committed.
+    fn rewind(&mut self, source: &Source) -> Result<(), Error> {
+        self.end_transaction();
+        if source.lost() {
+            // Someone else has them; the rebalance that says so is on its way.
+            self.inputs.clear();
+            self.memories.clear();
+            return Ok(());
+        }
+        self.inputs.values_mut().for_each(Input::rewind);
+        let stuck: Vec<_> = self.inputs.values().filter(|input| source.seek(&input.partition, input.position).is_err()).map(|input| input.partition.clone()).collect();
+        if !stuck.is_empty() {
+            source.restart(&stuck, &self.positions())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
+        self.inputs.values().map(|input| (input.partition.clone(), input.position)).collect()
+    }
+
+    /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
+    /// other, and lets the group's committed offsets tell.
+    fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+        self.replacements += 1;
+        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
+        if self.replacements > REPLACEMENTS_MAX {
+            return Err(Error::Exit(format!(
+                "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
+                self.transactional_id
+            )));
+        }
+        self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        if source.lost() {
+            return self.rewind(source);
+        }
+        let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
+        let committed = self.patiently(|| source.committed(&partitions))?;
+        let mut foreign = Vec::new();
+        for (input, committed) in self.inputs.values_mut().zip(&committed) {
+            if input.position != input.committed && committed.offset == Some(input.position) {
+                input.committed();
+            } else if committed.offset != input.group {
+                foreign.push(input.partition.clone());
+            }
+        }
+        self.rewind(source)?;
+        if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
+    }
+}
+
+/// A producer for the worker of that transactional id.
+pub(super) fn connect(shared: &Shared, transactional_id: &str, singly: bool) -> Result<Sink, Error> {
+    let stop = || shared.stop.load(Ordering::Relaxed);
+    Ok(Sink::connect(&shared.config, transactional_id, shared.topology.batch_bytes, singly, &stop)?)
+}
