@@ -1,7 +1,10 @@
 //! A million records, half of them repeats, and what must come out of them: what every test of
 //! exactly-once starts from.
 
-use crate::harness::{Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, read_committed, topic, wait_for_output};
+use crate::harness::{
+    Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output, wait_until,
+};
+use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
@@ -16,6 +19,7 @@ pub struct Stream {
     pub output: String,
     pub records: Vec<TestRecord>,
     pub expected: Vec<Vec<TestRecord>>,
+    pub oracle: Oracle,
     pub setup: Setup,
 }
 
@@ -23,18 +27,37 @@ impl Stream {
     /// A stream of `count` records that is not yet produced. Its window rotates a score of times. The
     /// error rate is so low that not one record is expected to fall to it.
     pub fn new(broker: &str, hint: &str, count: usize) -> Self {
-        let records = News { count, ..News::default() }.records();
-        let expected = Oracle::new(Duration::from_secs(20 * 60), 4).expected(&records, PARTITIONS);
-        let (input, output) = (topic(broker, &format!("{hint}-in"), 4), topic(broker, &format!("{hint}-out"), 4));
+        Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(20 * 60))
+    }
+
+    /// A stream of `count` records whose window covers them all.
+    pub fn remembered(broker: &str, hint: &str, count: usize) -> Self {
+        Self::of(broker, hint, News { count, ..News::default() }.records(), Duration::from_secs(24 * 3600))
+    }
+
+    /// A stream of these records, whose record keys are their keys.
+    pub fn of(broker: &str, hint: &str, records: Vec<TestRecord>, window: Duration) -> Self {
+        let output = topic(broker, &format!("{hint}-out"), 4);
+        Self::into(broker, hint, output, records, window)
+    }
+
+    /// [`Stream::of`] with an output that is there already.
+    pub fn into(broker: &str, hint: &str, output: String, records: Vec<TestRecord>, window: Duration) -> Self {
+        let oracle = Oracle::new(window, 4);
+        let expected = oracle.expected(&records, PARTITIONS);
+        let input = topic(broker, &format!("{hint}-in"), 4);
         let setup = Setup::new(broker, hint)
             .worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"")
             .topic(
                 &input,
                 &output,
-                "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"20m\"\n\
-                 filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }",
+                &format!(
+                    "space = \"news\"\nkey = [{{ json = \"/user_id\" }}, {{ json = \"/news_id\" }}]\nwindow = \"{}s\"\n\
+                     filter = {{ kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }}",
+                    window.as_secs()
+                ),
             );
-        Self { broker: broker.to_owned(), input, output, records, expected, setup }
+        Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
     }
 
     /// Lines for `[kafka]`, and whatever else the test wants of its workers.
@@ -49,14 +72,45 @@ impl Stream {
         Feed::start(&self.broker, &self.input, self.records.clone(), count / seconds)
     }
 
-    /// Waits until everything came out, ends the worker, and compares record by record.
-    pub fn check(&self, mut worker: Worker) {
+    /// Produces some of the records, and returns when the broker has them.
+    pub fn produce(&self, range: impl SliceIndex<[TestRecord], Output = [TestRecord]>) {
+        produce(&self.broker, &self.input, &self.records[range]);
+    }
+
+    /// Waits until the first `count` records are read and what came of them is committed.
+    pub fn wait_until_read(&self, count: usize, worker: &mut Worker) {
+        let mut ends = [0; PARTITIONS];
+        for record in &self.records[..count] {
+            ends[usize::try_from(record.partition).expect("a partition")] += 1;
+        }
+        for (partition, end) in (0..).zip(ends) {
+            wait_until(&format!("partition {partition} is read up to offset {end}"), LIMIT, || {
+                assert!(worker.runs(), "the worker ended before it had read everything");
+                (committed_offset(&self.broker, self.setup.group(), &self.input, partition) >= Some(end)).then_some(())
+            });
+        }
+    }
+
+    /// Has a worker named `a` read the first `count` records and end, its state written.
+    pub fn begin(&self, count: usize) {
+        self.produce(..count);
+        let mut worker = self.setup.start("a");
+        self.wait_until_read(count, &mut worker);
+        worker.drain();
+    }
+
+    /// What came out so far, by partition.
+    pub fn output(&self) -> Vec<Vec<TestRecord>> {
+        read_committed(&self.broker, &self.output, PARTITIONS)
+    }
+
+    /// Waits until everything came out, ends the worker, and compares record by record. Returns its log.
+    pub fn check(&self, mut worker: Worker) -> String {
         let total = self.expected.iter().map(Vec::len).sum();
         wait_for_output(&self.broker, &self.output, total, PARTITIONS, LIMIT, &mut worker);
-        worker.sigterm();
-        let status = worker.wait(Duration::from_secs(30));
-        assert!(status.success(), "the worker ended with {status}");
+        let log = worker.drain();
         // Once it has ended nothing can be added: a record that came twice has come by now.
-        assert_same(&self.expected, &read_committed(&self.broker, &self.output, PARTITIONS));
+        assert_same(&self.expected, &self.output());
+        log
     }
 }

@@ -9,6 +9,12 @@ pub fn assert_same(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
     }
 }
 
+/// Panics unless what came out is the beginning, in each partition, of what is to come out.
+pub fn assert_prefix(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
+    let begun: Vec<_> = expected.iter().zip(actual).map(|(expected, actual)| expected[..actual.len().min(expected.len())].to_vec()).collect();
+    assert_same(&begun, actual);
+}
+
 /// The first difference, in words for a person; `None` if there is none.
 pub fn difference(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) -> Option<String> {
     if expected.len() != actual.len() {

@@ -18,15 +18,15 @@ mod turn;
 mod worker;
 
 pub use broker::{OwnBroker, broker};
-pub use compare::{assert_same, difference};
+pub use compare::{assert_prefix, assert_same, difference};
 pub use news::{News, SplitMix};
 pub use oracle::Oracle;
 pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
-pub use record::{TestRecord, by_partition};
+pub use record::{TestRecord, by_partition, offset_of};
 pub use setup::Setup;
-pub use topic::{committed_offset, delete_records_before, topic, topic_with};
-pub use worker::Worker;
+pub use topic::{client, committed_offset, delete_records_before, delete_topic, make_topic, topic, topic_with};
+pub use worker::{Worker, told, unseen};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -131,7 +131,9 @@ fn consumer(broker: &str, isolation: &str) -> BaseConsumer {
         .set("enable.auto.commit", "false")
         .set("auto.offset.reset", "error")
         .set("enable.partition.eof", "true")
-        .set("fetch.queue.backoff.ms", "5");
+        .set("fetch.queue.backoff.ms", "5")
+        // A broker holds an answer back for its full time when all that is new belongs to an open transaction.
+        .set("fetch.wait.max.ms", "20");
     config.create().expect("a consumer")
 }
 

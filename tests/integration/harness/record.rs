@@ -11,6 +11,37 @@ pub struct TestRecord {
     pub timestamp: i64,
 }
 
+impl TestRecord {
+    /// What is to be in the dead letters of a record that was read at `offset` of `topic`.
+    pub fn dead_letter(&self, topic: &str, offset: i64, class: &str, message: &str) -> Self {
+        let mut letter = self.clone();
+        let partition = self.partition.to_string();
+        let offset = offset.to_string();
+        for (name, value) in [
+            ("topic", topic),
+            ("partition", &partition),
+            ("offset", &offset),
+            ("stage", "DEDUP"),
+            ("exception.class.name", class),
+            ("exception.message", message),
+        ] {
+            letter.headers.push((format!("__connect.errors.{name}"), Some(value.as_bytes().to_vec())));
+        }
+        letter
+    }
+
+    /// The value as text.
+    pub fn text(&self) -> &str {
+        self.value.as_deref().and_then(|value| std::str::from_utf8(value).ok()).expect("a value in UTF-8")
+    }
+}
+
+/// The offset that a record has if all of `records` are produced to an empty topic.
+pub fn offset_of(record: &TestRecord, records: &[TestRecord]) -> i64 {
+    let at = records.iter().filter(|other| other.partition == record.partition).position(|other| other == record);
+    i64::try_from(at.expect("it is one of them")).expect("few enough")
+}
+
 /// Splits records by partition, each in its order.
 pub fn by_partition(records: impl IntoIterator<Item = TestRecord>, partitions: usize) -> Vec<Vec<TestRecord>> {
     let mut split = vec![Vec::new(); partitions];

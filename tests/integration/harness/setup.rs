@@ -105,7 +105,21 @@ impl Setup {
 
     /// Starts `unseen run`. A worker started again under its name finds its state.
     pub fn start(&self, name: &str) -> Worker {
-        Worker::start(&self.write_config(name), &self.dir().join(name).join("log"))
+        self.start_with(name, &[])
+    }
+
+    /// [`Setup::start`] with settings that override the file's, such as `topics[0].on_invalid=drop`.
+    pub fn start_with(&self, name: &str, overrides: &[&str]) -> Worker {
+        Worker::start(&self.write_config(name), overrides, &self.log(name))
+    }
+
+    /// [`Setup::start`] where no file may grow beyond `bytes`.
+    pub fn start_on_full_disk(&self, name: &str, bytes: u64) -> Worker {
+        Worker::start_on_full_disk(&self.write_config(name), bytes, &self.log(name))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir().join(name).join("log")
     }
 }
 

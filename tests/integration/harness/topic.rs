@@ -5,6 +5,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
 /// Makes a topic of a unique name that begins with `hint`.
@@ -15,22 +16,42 @@ pub fn topic(broker: &str, hint: &str, partitions: u32) -> String {
 /// [`topic`] with topic properties of its own, such as `("max.message.bytes", "1000")`.
 pub fn topic_with(broker: &str, hint: &str, partitions: u32, properties: &[(&str, &str)]) -> String {
     let name = unique(hint);
+    create(broker, &name, partitions, properties);
+    name
+}
+
+/// Makes a topic of that name, as soon as the broker has forgotten one that had it before.
+pub fn make_topic(broker: &str, name: &str, partitions: u32) {
+    create(broker, name, partitions, &[]);
+}
+
+fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
     // Test records carry times long past: by them the broker would find all records due for deletion.
-    let mut topic = NewTopic::new(&name, partitions.cast_signed(), TopicReplication::Fixed(1)).set("retention.ms", "-1");
+    let mut topic = NewTopic::new(name, partitions.cast_signed(), TopicReplication::Fixed(1)).set("retention.ms", "-1");
     for (key, value) in properties {
         topic = topic.set(key, value);
     }
-    let results = block_on(admin(broker).create_topics([&topic], &options())).expect("the broker answers");
-    for result in results {
-        result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be made: {code}"));
-    }
+    wait_until(&format!("topic {name} is made"), PATIENCE, || {
+        let results = block_on(admin(broker).create_topics([&topic], &options())).expect("the broker answers");
+        match results.first().expect("an answer for the topic") {
+            Ok(_) => Some(()),
+            Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => None,
+            Err((name, code)) => panic!("topic {name} could not be made: {code}"),
+        }
+    });
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
-        let metadata = consumer.fetch_metadata(Some(&name), PATIENCE).ok()?;
+        let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;
         let found = metadata.topics().first()?.partitions();
         (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
     });
-    name
+}
+
+/// Deletes a topic.
+pub fn delete_topic(broker: &str, name: &str) {
+    for result in block_on(admin(broker).delete_topics(&[name], &options())).expect("the broker answers") {
+        result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be deleted: {code}"));
+    }
 }
 
 /// Deletes the records below `offset`, as retention would.

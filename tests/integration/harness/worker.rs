@@ -1,30 +1,59 @@
 //! The real binary as a process: started, signalled, waited for, its log read.
 
 use super::wait_until;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+/// How long a worker may take to end, whether told to or on its own.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A running `unseen run`. Dropped, it is killed; if the test has failed, the end of its log is shown.
 pub struct Worker {
     child: Child,
+    /// Kills the worker when its stdin ends, which it does when this process dies in whatever way.
+    guard: Child,
     log: PathBuf,
     /// Where this process begins in the log, which those before it under its name have written too.
     log_start: usize,
 }
 
 impl Worker {
-    /// Starts `unseen run` with a configuration file, its stderr going to `log`.
-    pub fn start(config: &Path, log: &Path) -> Self {
+    /// Starts `unseen run` with a configuration file and what to override in it, such as
+    /// `topics[0].on_invalid=drop`, its stderr going to `log`.
+    pub fn start(config: &Path, overrides: &[&str], log: &Path) -> Self {
+        Self::spawn(Command::new(env!("CARGO_BIN_EXE_unseen")), config, overrides, log)
+    }
+
+    /// The same, but no file may grow beyond `bytes`: to whoever writes one, a full disk.
+    /// [`Worker::lift_file_limit`] makes room again.
+    pub fn start_on_full_disk(config: &Path, bytes: u64, log: &Path) -> Self {
+        let mut command = Command::new("sh");
+        // Ignored, the signal leaves the writer with an error, as a full disk would.
+        command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
+        Self::spawn(command, config, &[], log)
+    }
+
+    fn spawn(mut command: Command, config: &Path, overrides: &[&str], log: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
         let log_start = std::fs::read(log).expect("the log so far").len();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
         command.arg("run").arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("UNSEEN_")) {
-            command.env_remove(name);
+        for setting in overrides {
+            command.args(["--set", setting]);
         }
-        Self { child: command.spawn().expect("the binary starts"), log: log.to_owned(), log_start }
+        without_settings(&mut command);
+        let child = command.spawn().expect("the binary starts");
+        let mut guard = Command::new("sh");
+        guard.args(["-c", r#"read -r _; kill -KILL "$1""#, "guard"]).arg(child.id().to_string()).stdin(Stdio::piped());
+        Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), log_start }
+    }
+
+    /// Undoes the limit of [`Worker::start_on_full_disk`].
+    pub fn lift_file_limit(&self) {
+        let status = Command::new("prlimit").arg("--fsize=unlimited:").arg("--pid").arg(self.child.id().to_string()).status();
+        assert!(status.is_ok_and(|status| status.success()), "the limit could not be lifted; is prlimit of util-linux there?");
     }
 
     /// Whether it has not ended.
@@ -65,6 +94,21 @@ impl Worker {
         wait_until("the worker ends", timeout, || self.child.try_wait().expect("its state"))
     }
 
+    /// Asks it to end, waits until it has done so in good order, and returns its log.
+    pub fn drain(mut self) -> String {
+        self.sigterm();
+        let status = self.wait(END_PATIENCE);
+        assert!(status.success(), "the worker ended with {status}");
+        self.log()
+    }
+
+    /// Waits until it ends by itself with this exit code, and returns its log.
+    pub fn fails(mut self, code: i32) -> String {
+        let status = self.wait(END_PATIENCE);
+        assert!(status.code() == Some(code), "the worker ended with {status} instead of code {code}");
+        self.log()
+    }
+
     /// What it has logged so far.
     pub fn log(&self) -> String {
         // No panic here: it is read when a test fails, too.
@@ -92,11 +136,38 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Both fail only if it has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The guard first: it must not outlive the process that it knows by number alone.
+        for child in [&mut self.guard, &mut self.child] {
+            // Fails only if it has already ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         if std::thread::panicking() {
             eprintln!("{}", self.tail());
         }
+    }
+}
+
+/// The latest value of a number that a log tells, such as `aborts`.
+pub fn told(log: &str, name: &str) -> u64 {
+    let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
+    let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
+    after[..digits].parse().expect("a number")
+}
+
+/// Runs `unseen` to its end, and returns its exit code, stdout and stderr.
+pub fn unseen<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
+    command.args(args).stdin(Stdio::null());
+    without_settings(&mut command);
+    let output = command.output().expect("the binary starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// No setting may come from the environment of the tests.
+fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("UNSEEN_")) {
+        command.env_remove(name);
     }
 }

@@ -1,0 +1,131 @@
+//! Promise: a record that is too large for where it goes is set apart, and the abort that it causes
+//! costs no other record its place: what was decided before the abort comes out after it.
+
+use crate::harness::{
+    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed, told, topic, topic_with,
+};
+use crate::stream::{PARTITIONS, Stream};
+use std::time::Duration;
+
+/// It covers all records, so that a worker that starts without a checkpoint rebuilds its memory exactly.
+const WINDOW: Duration = Duration::from_secs(24 * 3600);
+/// What the output takes; a record of the feed is a hundredth of it.
+const LIMIT_BYTES: &str = "20000";
+
+/// A stream of which some records are larger than its output takes.
+struct Case {
+    stream: Stream,
+    /// What must be in the dead letters.
+    dead: Vec<Vec<TestRecord>>,
+}
+
+impl Case {
+    /// `large` says by its number whether a record is to be large.
+    fn new(hint: &str, mut records: Vec<TestRecord>, large: impl Fn(usize) -> bool) -> Self {
+        let mut random = SplitMix(7);
+        let places = (0..records.len()).filter(|&number| large(number));
+        for number in places.collect::<Vec<_>>() {
+            enlarge(&mut records[number], &mut random);
+        }
+        let output = small_topic(hint);
+        let mut stream = Stream::into(broker(), hint, output, records, WINDOW);
+        let dead = stream.expected.iter_mut().map(|expected| {
+            let apart = expected.extract_if(.., |record| record.text().len() > 20_000);
+            apart.map(|record| letter(&record, &stream.input, &stream.records)).collect()
+        });
+        let dead = dead.collect();
+        Self { stream, dead }
+    }
+
+    /// A few thousand records; of each of two partitions one is large, and they come in one transaction.
+    fn of_two(hint: &str) -> Self {
+        let records = News { count: 4_000, ..News::default() }.records();
+        let expected = Oracle::new(WINDOW, 4).expected(&records, PARTITIONS);
+        let chosen = [0, 1].map(|partition: usize| expected[partition][200].clone());
+        let numbers: Vec<_> = (0..records.len()).filter(|&number| chosen.contains(&records[number])).collect();
+        Self::new(hint, records, |number| numbers.contains(&number))
+    }
+
+    /// After a worker has stopped at one of the large records with this in its log: it named the place,
+    /// what came before it is there, and nothing else.
+    fn check_stop(&self, log: &str, what: &str) {
+        let named = self.dead.iter().flatten().find(|letter| {
+            let offset = offset_of(&original(letter), &self.stream.records);
+            log.contains(&format!("{}[{}] offset {offset}: {what}", self.stream.input, letter.partition))
+        });
+        let large = original(named.unwrap_or_else(|| panic!("no record is named that is {what}:\n{log}")));
+        let offset = offset_of(&large, &self.stream.records);
+        let committed = committed_offset(broker(), self.stream.setup.group(), &self.stream.input, large.partition);
+        assert_eq!(committed, Some(offset), "what came before the record is not committed");
+        let output = self.stream.output();
+        assert_prefix(&self.stream.expected, &output);
+        let at = usize::try_from(large.partition).expect("a partition");
+        let before = self.stream.expected[at].iter().filter(|record| offset_of(record, &self.stream.records) < offset);
+        assert_eq!(output[at].len(), before.count(), "not all that came before the record came out");
+    }
+
+    /// The end of every case: all came out, and each large record is in the dead letters.
+    fn check(&self, dead_letters: &str) -> String {
+        let worker = self.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
+        let log = self.stream.check(worker);
+        assert_same(&self.dead, &read_committed(broker(), dead_letters, PARTITIONS));
+        log
+    }
+}
+
+fn small_topic(hint: &str) -> String {
+    topic_with(broker(), &format!("{hint}-out"), 4, &[("max.message.bytes", LIMIT_BYTES)])
+}
+
+/// Makes a record of 30 kB of it, of letters that no compression makes small.
+fn enlarge(record: &mut TestRecord, random: &mut SplitMix) {
+    let padding: String = (0..30_000).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"[random.below(64)])).collect();
+    let fields = record.text().strip_suffix('}').expect("a JSON object");
+    record.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
+}
+
+fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecord {
+    let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
+    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
+}
+
+/// The record that a dead letter was made of.
+fn original(letter: &TestRecord) -> TestRecord {
+    let mut record = letter.clone();
+    record.headers.retain(|(name, _)| !name.starts_with("__connect.errors."));
+    record
+}
+
+#[test]
+fn large_records_go_to_the_dead_letters() {
+    let records = News { count: 30_000, ..News::default() }.records();
+    // Alone, in pairs, and several in a transaction.
+    let case = Case::new("oversize", records, |number| number % 3_000 == 1_500 || number % 6_000 == 1_501 || (20_000..20_010).contains(&number));
+    assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
+    case.stream.produce(..);
+    let log = case.check(&topic(broker(), "oversize-dead", 4));
+    assert!(told(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
+    assert!(log.contains("record is larger than its topic takes"), "the log does not say why");
+}
+
+#[test]
+fn a_large_record_stops_the_worker_by_default() {
+    let case = Case::of_two("oversize-fail");
+    case.stream.produce(..);
+    let log = case.stream.setup.start("a").fails(1);
+    case.check_stop(&log, "the record of 30");
+    assert!(log.contains("is larger than the output topic takes; raise max.message.bytes of that topic; to go on, "), "{log}");
+    case.check(&topic(broker(), "oversize-fail-dead", 4));
+}
+
+#[test]
+fn the_dead_letter_topic_refuses_it_too() {
+    let case = Case::of_two("oversize-both");
+    case.stream.produce(..);
+    let too_small = small_topic("oversize-both-dead");
+    let log = case.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={too_small}")]).fails(1);
+    assert!(log.contains("is larger than the dead-letter topic takes too; raise max.message.bytes of that topic"), "{log}");
+    assert_prefix(&case.stream.expected, &case.stream.output());
+    case.check(&topic(broker(), "oversize-both-dead", 4));
+}

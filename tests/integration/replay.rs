@@ -1,0 +1,61 @@
+//! Promise: a recorded stream, replayed, gets the verdicts that it got live, the wrong ones included.
+
+use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, produce};
+use crate::stream::{PARTITIONS, RECORDS, Stream};
+use serde_json::json;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// A filter that is far too small: it drops thousands of unseen records, and in a replay must drop the same.
+const SMALL: &str = "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"20m\"\n\
+    filter = { kind = \"aging\", capacity = \"20k\", false_positive_rate = 0.05, slices = 4 }";
+
+#[test]
+fn replay_gives_the_verdicts_of_the_live_run() {
+    let mut stream = Stream::new(broker(), "replay", RECORDS);
+    stream.setup = Setup::new(broker(), "replay").topic(&stream.input, &stream.output, SMALL);
+    produce(broker(), &stream.input, &stream.records);
+    let mut worker = stream.setup.start("a");
+    stream.wait_until_read(RECORDS, &mut worker);
+    worker.drain();
+    let live = stream.output();
+
+    let count = |records: &[Vec<TestRecord>]| records.iter().map(Vec::len).sum::<usize>();
+    assert!(count(&live) + 1000 < count(&stream.expected), "the filter is small enough to err");
+    assert_same(&live, &by_partition(replay(&stream), PARTITIONS));
+}
+
+/// Puts the stream's records through `unseen replay`, as `kcat -J` would have recorded them.
+fn replay(stream: &Stream) -> Vec<TestRecord> {
+    let mut recorded = String::new();
+    let mut by_line = HashMap::new();
+    for (offset, record) in stream.records.iter().enumerate() {
+        let text = |bytes: &Option<Vec<u8>>| bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let line = json!({
+            "topic": stream.input, "partition": record.partition, "offset": offset, "tstype": "create", "ts": record.timestamp,
+            "broker": 1, "key": text(&record.key), "payload": text(&record.value),
+        })
+        .to_string();
+        writeln!(recorded, "{line}").expect("text grows");
+        by_line.insert(line, record);
+    }
+    let mut process = Command::new(env!("CARGO_BIN_EXE_unseen"))
+        .args(["replay", "--format", "kcat", "--partitions", "4", "--truth", "-c"])
+        .arg(stream.setup.write_config("a"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = process.stdin.take().expect("a pipe");
+    let writer = std::thread::spawn(move || stdin.write_all(recorded.as_bytes()));
+    let ended = process.wait_with_output().expect("it ends");
+    writer.join().expect("no panic").expect("it reads all");
+    let summary = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "replay ended with {}: {summary}", ended.status);
+    assert!(summary.contains("false positives"), "the summary tells the truth: {summary}");
+    let lines = std::str::from_utf8(&ended.stdout).expect("what came in as UTF-8").lines();
+    lines.map(|line| (*by_line.get(line).expect("each line as it came")).clone()).collect()
+}

@@ -1,0 +1,155 @@
+//! Promise: every record goes where the topic's settings say, and the rules of the window hold live.
+
+use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, produce, read_committed, topic, wait_for_output};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+const RECORDS: usize = 40_000;
+
+/// The records of the stream that do not come out, by partition.
+fn duplicates(stream: &Stream) -> Vec<Vec<TestRecord>> {
+    let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
+    let others = |(all, unseen): (Vec<TestRecord>, &Vec<TestRecord>)| {
+        let mut unseen = unseen.iter().peekable();
+        all.into_iter().filter(|record| unseen.next_if(|next| *next == record).is_none()).collect()
+    };
+    by_partition.into_iter().zip(&stream.expected).map(others).collect()
+}
+
+#[test]
+fn duplicates_go_to_their_topic() {
+    let stream = Stream::remembered(broker(), "duplicates", RECORDS);
+    let aside = topic(broker(), "duplicates-aside", 4);
+    stream.produce(..);
+    stream.check(stream.setup.start_with("a", &[&format!("topics[0].on_duplicate.topic={aside}")]));
+    assert_same(&duplicates(&stream), &read_committed(broker(), &aside, PARTITIONS));
+}
+
+#[test]
+fn marked_records_all_come_out_and_say_their_verdict() {
+    let mut stream = Stream::remembered(broker(), "marked", RECORDS);
+    let mut unseen: Vec<_> = stream.expected.iter().map(|records| records.iter().peekable()).collect();
+    let marked = stream.records.iter().map(|record| {
+        let partition = usize::try_from(record.partition).expect("a partition");
+        let verdict: &[u8] = if unseen[partition].next_if(|next| *next == record).is_some() { b"unseen" } else { b"duplicate" };
+        let mut marked = record.clone();
+        marked.headers.push(("unseen-verdict".to_owned(), Some(verdict.to_vec())));
+        marked
+    });
+    let expected = by_partition(marked, PARTITIONS);
+    stream.expected = expected;
+    stream.produce(..);
+    stream.check(stream.setup.start_with("a", &["topics[0].on_duplicate=mark"]));
+}
+
+/// A record of partition 0 with this key and time.
+fn record(key: &str, timestamp: i64) -> TestRecord {
+    let value = format!(r#"{{"user_id":1,"news_id":"{key}"}}"#);
+    TestRecord { partition: 0, key: Some(key.into()), value: Some(value.into_bytes()), headers: Vec::new(), timestamp }
+}
+
+const HOUR: i64 = 3_600_000;
+/// 2025-01-01T00:00:00Z
+const START: i64 = 1_735_689_600_000;
+
+#[test]
+fn late_records_go_where_they_are_sent() {
+    let (early, on_time) = (record("early", START), [record("a", START + 3 * HOUR), record("b", START + 3 * HOUR)]);
+    let records = vec![on_time[0].clone(), early.clone(), on_time[1].clone()];
+    let mut stream = Stream::of(broker(), "late", records, Duration::from_secs(3600));
+    stream.expected = by_partition(on_time, PARTITIONS);
+    let dead = topic(broker(), "late-dead", 4);
+    stream.produce(..);
+    let to_dead = format!("topics[0].on_invalid.topic={dead}");
+    stream.check(stream.setup.start_with("a", &[&to_dead, "topics[0].late=dead_letter"]));
+    let letter = early.dead_letter(&stream.input, 1, "unseen.late", "the record is older than the window");
+    assert_same(&by_partition([letter], PARTITIONS), &read_committed(broker(), &dead, PARTITIONS));
+}
+
+#[test]
+fn a_record_from_the_future_expires_nothing() {
+    // Further ahead than is believed, but not so far that the broker refuses it.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock past 1970").as_millis();
+    let future = i64::try_from(now).expect("a clock before the end of time") + HOUR / 2;
+    let records = vec![record("a", START), record("b", future), record("a", START + 1), record("b", START + 2), record("c", START + 3)];
+    let mut stream = Stream::of(broker(), "future", records.clone(), Duration::from_secs(3600));
+    stream.expected = by_partition([&records[0], &records[1], &records[4]].map(Clone::clone), PARTITIONS);
+    stream.produce(..);
+    stream.check(stream.setup.start("a"));
+}
+
+#[test]
+fn a_window_by_count_remembers_that_many_keys() {
+    const KEYS: usize = 1000;
+    let mut stream = Stream::remembered(broker(), "count", RECORDS);
+    // Four slices of a quarter, and one that is being filled.
+    let mut memories = vec![(HashMap::new(), 0_usize); PARTITIONS];
+    let unseen = stream.records.iter().filter(|record| {
+        let (emitted, count) = &mut memories[usize::try_from(record.partition).expect("a partition")];
+        let slice = |number: usize| number / (KEYS / 4);
+        // The slice is turned by the key that finds it full, so a look-up just before still sees the old ones.
+        let open = slice(count.saturating_sub(1));
+        if emitted.get(&record.key).is_some_and(|&number| open - slice(number) <= 4) {
+            return false;
+        }
+        emitted.insert(record.key.clone(), *count);
+        *count += 1;
+        true
+    });
+    let expected = by_partition(unseen.cloned().collect::<Vec<_>>(), PARTITIONS);
+    stream.expected = expected;
+    let lines = format!(
+        "key = {{ record = \"key\" }}\nwindow = {{ keys = {KEYS} }}\nfilter = {{ kind = \"aging\", false_positive_rate = 1e-9, slices = 4 }}"
+    );
+    stream.setup = Setup::new(broker(), "count").topic(&stream.input, &stream.output, &lines);
+    stream.produce(..);
+    stream.check(stream.setup.start("a"));
+}
+
+#[test]
+fn topics_that_share_a_space_share_what_was_seen() {
+    let stream = Stream::remembered(broker(), "shared", RECORDS);
+    let (second, second_out) = (topic(broker(), "shared-in", 4), topic(broker(), "shared-out", 4));
+    let lines = "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"86400s\"\n\
+        filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
+    let stream = stream.with(|setup| setup.topic(&second, &second_out, lines));
+    // What the first topic has shown, the second repeats, and adds one new record.
+    let new = record("only here", stream.records[RECORDS - 1].timestamp);
+    stream.produce(..);
+    let mut worker = stream.setup.start("a");
+    stream.wait_until_read(RECORDS, &mut worker);
+    produce(broker(), &second, stream.records.iter().chain([&new]));
+    wait_for_output(broker(), &second_out, 1, PARTITIONS, LIMIT, &mut worker);
+    stream.check(worker);
+    let expected = by_partition([new], PARTITIONS);
+    let output = read_committed(broker(), &second_out, PARTITIONS);
+    assert_same(&expected, &output);
+}
+
+#[test]
+fn at_least_once_loses_nothing() {
+    let stream = Stream::remembered(broker(), "at-least", RECORDS).with(|setup| setup.worker("delivery = \"at_least_once\""));
+    let feed = stream.feed(8);
+    for _ in 0..3 {
+        let mut worker = stream.setup.start("a");
+        worker.wait_for_log("partition restored", LIMIT);
+        worker.kill9();
+    }
+    let mut worker = stream.setup.start("a");
+    feed.join();
+    stream.wait_until_read(RECORDS, &mut worker);
+    worker.drain();
+    // What was written since the last commit may come again; all of it must come.
+    for (expected, output) in stream.expected.iter().zip(stream.output()) {
+        let output: HashSet<_> = output.iter().map(|record| (&record.key, &record.headers)).collect();
+        assert!(expected.iter().all(|record| output.contains(&(&record.key, &record.headers))), "a record is lost");
+    }
+}
+
+#[test]
+fn at_least_once_undisturbed_is_exact() {
+    let stream = Stream::remembered(broker(), "plain", RECORDS).with(|setup| setup.worker("delivery = \"at_least_once\""));
+    stream.produce(..);
+    stream.check(stream.setup.start("a"));
+}
