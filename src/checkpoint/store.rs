@@ -226,9 +226,8 @@ impl Store {
         for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
             let (key, sealed) = entry.map_err(|error| self.error(&error))?;
             let page = page_id(id, &key).ok_or_else(|| self.corrupt(id, "a page has an impossible name"))?;
-            let bytes = unseal(&key, &sealed).ok_or_else(|| {
-                self.corrupt(id, &format!("the checksum of page {} of slice {} does not fit", page.page, page.slice))
-            })?;
+            let bytes = unseal(&key, &sealed)
+                .ok_or_else(|| self.corrupt(id, &format!("the checksum of page {} of slice {} does not fit", page.page, page.slice)))?;
             memory.read_page(page, bytes).map_err(corrupt)?;
             pages += 1;
         }

@@ -50,14 +50,7 @@ fn summary(config: &Config) -> String {
 
 fn row(topic: &Topic) -> [String; 6] {
     let memory = topic.rules(1).plan.bytes(topic.window);
-    [
-        topic.input.clone(),
-        topic.output.clone(),
-        topic.space.clone(),
-        window_text(topic.window),
-        "aging".to_owned(),
-        size(memory),
-    ]
+    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), "aging".to_owned(), size(memory)]
 }
 
 /// A number of bytes with one decimal.

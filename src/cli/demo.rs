@@ -85,7 +85,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let began = Instant::now();
     let writer = {
-        let (generator, stats, read, written) = (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
+        let (generator, stats, read, written) =
+            (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
         let feed = Feed { repeats: args.repeats, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
         std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
     };
@@ -132,7 +133,10 @@ impl Feed {
                 // Joining the group took its time; the feed's counts from here.
                 until.get_or_insert_with(|| Instant::now() + self.length);
             }
-            let ahead = written.load(Ordering::Relaxed).saturating_sub(get(&stats.records)).max(get(&stats.unseen).saturating_sub(read.load(Ordering::Relaxed)));
+            let ahead = written
+                .load(Ordering::Relaxed)
+                .saturating_sub(get(&stats.records))
+                .max(get(&stats.unseen).saturating_sub(read.load(Ordering::Relaxed)));
             if ahead > AHEAD_MAX {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
@@ -207,7 +211,11 @@ impl Line {
         let end = if terminal { '\r' } else { '\n' };
         eprint!(
             "{:>5.1} s  {rate:>7} records/s  {records:>9} records  {:>9} unseen  {:>9} duplicates  slice {:>3}.{} % full {end}",
-            self.began.elapsed().as_secs_f64(), get(&stats.unseen), get(&stats.duplicates), load / 10, load % 10
+            self.began.elapsed().as_secs_f64(),
+            get(&stats.unseen),
+            get(&stats.duplicates),
+            load / 10,
+            load % 10
         );
         let _ = std::io::stderr().flush();
         (self.shown, self.at) = (records, Instant::now());

@@ -89,10 +89,9 @@ fn topic<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic
     match (name, config.topics.as_slice()) {
         (None, [only]) => Ok(only),
         (None, _) => anyhow::bail!("there are several topics; choose one with --topic: {}", names()),
-        (Some(name), topics) => topics
-            .iter()
-            .find(|topic| topic.input == name)
-            .with_context(|| format!("--topic: expected one of {}, got `{name}`", names())),
+        (Some(name), topics) => {
+            topics.iter().find(|topic| topic.input == name).with_context(|| format!("--topic: expected one of {}, got `{name}`", names()))
+        }
     }
 }
 
@@ -167,7 +166,11 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
             LineFormat::Ndjson if args.time.is_none() => "; say where it is with --time",
             _ => "",
         };
-        let what = if summary.untimed == summary.records { "all records, so that none was forgotten" } else { "judged at the time of those before" };
+        let what = if summary.untimed == summary.records {
+            "all records, so that none was forgotten"
+        } else {
+            "judged at the time of those before"
+        };
         row("no time", format!("{}: {what}{hint}", HumanCount(summary.untimed)));
     }
     let partitions = if summary.partitions == 1 { "partition" } else { "partitions" };

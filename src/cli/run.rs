@@ -89,7 +89,12 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
 }
 
 /// Waits for the brokers, opens the state, and starts the worker threads.
-fn start(config: &Arc<Config>, stop: Arc<AtomicBool>, stats: Arc<Stats>, ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>) -> Result<(), worker::Error> {
+fn start(
+    config: &Arc<Config>,
+    stop: Arc<AtomicBool>,
+    stats: Arc<Stats>,
+    ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
+) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
     let topology = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
     for warning in &topology.warnings {
@@ -117,8 +122,16 @@ fn start(config: &Arc<Config>, stop: Arc<AtomicBool>, stats: Arc<Stats>, ended: 
 /// One line on how it goes.
 fn tell(stats: &Stats) {
     tracing::info!(
-        records = get(&stats.records), unseen = get(&stats.unseen), duplicates = get(&stats.duplicates), late = get(&stats.late), invalid = get(&stats.invalid), warmed_up = get(&stats.warmed_up),
-        commits = get(&stats.commits), aborts = get(&stats.aborts), checkpoints = get(&stats.checkpoints), checkpoint_failures = get(&stats.checkpoint_failures),
+        records = get(&stats.records),
+        unseen = get(&stats.unseen),
+        duplicates = get(&stats.duplicates),
+        late = get(&stats.late),
+        invalid = get(&stats.invalid),
+        warmed_up = get(&stats.warmed_up),
+        commits = get(&stats.commits),
+        aborts = get(&stats.aborts),
+        checkpoints = get(&stats.checkpoints),
+        checkpoint_failures = get(&stats.checkpoint_failures),
         "so far"
     );
 }

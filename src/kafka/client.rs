@@ -24,13 +24,16 @@ pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
 }
 
 pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -> ClientConfig {
-    let mut client = with_defaults(&config.kafka, &[
-        // A lost process is noticed after ten seconds; librdkafka's own default is 45.
-        ("session.timeout.ms", "10000"),
-        ("heartbeat.interval.ms", "2000"),
-        // At its default of a second, a fast consumer starves.
-        ("fetch.queue.backoff.ms", "5"),
-    ]);
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            // A lost process is noticed after ten seconds; librdkafka's own default is 45.
+            ("session.timeout.ms", "10000"),
+            ("heartbeat.interval.ms", "2000"),
+            // At its default of a second, a fast consumer starves.
+            ("fetch.queue.backoff.ms", "5"),
+        ],
+    );
     client
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("group.id", &config.kafka.group_id)
@@ -53,12 +56,15 @@ fn shares_spaces(config: &Config) -> bool {
 }
 
 pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
-    let mut client = with_defaults(&config.kafka, &[
-        ("linger.ms", "5"),
-        ("compression.type", "lz4"),
-        ("queue.buffering.max.messages", "1000000"),
-        ("queue.buffering.max.kbytes", "262144"),
-    ]);
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("linger.ms", "5"),
+            ("compression.type", "lz4"),
+            ("queue.buffering.max.messages", "1000000"),
+            ("queue.buffering.max.kbytes", "262144"),
+        ],
+    );
     client
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")

@@ -57,7 +57,8 @@ impl Embedded {
     /// # Errors
     /// When librdkafka refuses.
     pub fn generator(&self, topic: &str) -> Result<Generator, Error> {
-        let producer = ClientConfig::new().set("bootstrap.servers", self.address()).set("linger.ms", "5").create().map_err(|error| failed(&error))?;
+        let producer =
+            ClientConfig::new().set("bootstrap.servers", self.address()).set("linger.ms", "5").create().map_err(|error| failed(&error))?;
         Ok(Generator { producer, topic: topic.to_owned() })
     }
 

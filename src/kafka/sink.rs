@@ -115,9 +115,16 @@ impl Sink {
     ///
     /// # Errors
     /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
-    pub fn connect(config: &Config, transactional_id: &str, batch_bytes: usize, singly: bool, stop: &dyn Fn() -> bool) -> Result<Self, Error> {
+    pub fn connect(
+        config: &Config,
+        transactional_id: &str,
+        batch_bytes: usize,
+        singly: bool,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self, Error> {
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
-        let producer = BaseProducer::from_config_and_context(&client, Context::default()).map_err(|error| client::property_error(&error))?;
+        let producer =
+            BaseProducer::from_config_and_context(&client, Context::default()).map_err(|error| client::property_error(&error))?;
         let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly };
         while sink.transactional() {
             // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
@@ -127,7 +134,11 @@ impl Sink {
                 Err(KafkaError::Transaction(error)) if error.is_retriable() => {
                     tracing::warn!(error = %error, transactional_id, "waiting for the transaction coordinator");
                 }
-                Err(error) => return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}; this user needs Write on that transactional id"))),
+                Err(error) => {
+                    return Err(Error::Fatal(format!(
+                        "cannot begin transactions as {transactional_id:?}: {error}; this user needs Write on that transactional id"
+                    )));
+                }
             }
         }
         Ok(sink)
@@ -182,7 +193,7 @@ impl Sink {
                     self.producer.poll(Duration::from_millis(10));
                 }
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
-                    return Err(Failure::Oversize(vec![(origin, message.key().map_or(0, <[u8]>::len) + message.value().map_or(0, <[u8]>::len))]));
+                    return Err(Failure::Oversize(vec![(origin, message.bytes())]));
                 }
                 // In a transaction that has failed already.
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
@@ -209,7 +220,9 @@ impl Sink {
         let mut list = TopicPartitionList::new();
         for (partition, offset, note) in offsets {
             let mut element = list.add_partition(&partition.topic, partition.partition);
-            element.set_offset(Position::Offset(*offset)).map_err(|error| Failure::Exit(format!("{partition} has an impossible offset: {error}")))?;
+            element
+                .set_offset(Position::Offset(*offset))
+                .map_err(|error| Failure::Exit(format!("{partition} has an impossible offset: {error}")))?;
             element.set_metadata(note);
         }
         let committed = if self.transactional() { self.commit_transaction(&list, source) } else { self.commit_plain(&list, source) };
@@ -222,7 +235,11 @@ impl Sink {
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
         let _ = self.producer.flush(TURN);
         let failures = std::mem::take(&mut *self.failures());
-        let oversize: Vec<_> = failures.iter().filter(|failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge)).map(|failed| (failed.origin, failed.bytes)).collect();
+        let oversize: Vec<_> = failures
+            .iter()
+            .filter(|failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge))
+            .map(|failed| (failed.origin, failed.bytes))
+            .collect();
         if oversize.is_empty() {
             Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message))
         } else {

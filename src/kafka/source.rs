@@ -3,8 +3,8 @@
 //! Rebalances are not answered in librdkafka's callback but noted down, for the worker to commit
 //! and restore before it answers: librdkafka waits for the answer.
 
-use super::client::{self, CALL_TIMEOUT};
 use super::Error;
+use super::client::{self, CALL_TIMEOUT};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -82,6 +82,12 @@ impl<'a> Message<'a> {
         self.0.payload()
     }
 
+    /// Bytes of its key and value.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
+    }
+
     /// Its headers, in order.
     pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
         self.0.headers().into_iter().flat_map(|headers| headers.iter().map(|header| (header.key, header.value)))
@@ -129,12 +135,13 @@ impl ConsumerContext for Context {
             let _ = if cooperative(consumer) { consumer.incremental_unassign(partitions) } else { consumer.unassign() };
             return;
         }
-        let partitions = partitions.elements().iter().map(|element| TopicPartition { topic: element.topic().to_owned(), partition: element.partition() }).collect();
-        let rebalance = if assigned {
-            Rebalance::Assigned(partitions)
-        } else {
-            Rebalance::Revoked { partitions, lost: consumer.assignment_lost() }
-        };
+        let partitions = partitions
+            .elements()
+            .iter()
+            .map(|element| TopicPartition { topic: element.topic().to_owned(), partition: element.partition() })
+            .collect();
+        let rebalance =
+            if assigned { Rebalance::Assigned(partitions) } else { Rebalance::Revoked { partitions, lost: consumer.assignment_lost() } };
         self.rebalances.lock().unwrap_or_else(PoisonError::into_inner).push_back(rebalance);
     }
 }

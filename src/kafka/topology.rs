@@ -1,7 +1,7 @@
 //! What the cluster looks like, and whether that suits the configuration.
 
-use super::client::{self, BATCH_BYTES};
 use super::Error;
+use super::client::{self, BATCH_BYTES};
 use crate::config::{Config, OnDuplicate, OnInvalid};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::ClientContext;
@@ -53,8 +53,8 @@ impl ConsumerContext for Observer {}
 /// When no broker answers within `kafka.connect_timeout`, a topic is missing, or topics that share a
 /// space have different partition counts.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
-    let observer: BaseConsumer<Observer> =
-        BaseConsumer::from_config_and_context(&client::observer(&config.kafka), Observer::default()).map_err(|error| client::property_error(&error))?;
+    let observer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client::observer(&config.kafka), Observer::default())
+        .map_err(|error| client::property_error(&error))?;
     wait(&observer, config, stop)?;
     let (mut topology, mut problems) = (Topology { batch_bytes: BATCH_BYTES, ..Topology::default() }, Vec::new());
     for (setting, topic) in named(config) {
@@ -164,8 +164,9 @@ fn batch_bytes(config: &Config) -> usize {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else { return BATCH_BYTES };
     let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
     let answer = runtime.block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
-    let limits = answer.into_iter().flatten().filter_map(|resource| {
-        resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok())
-    });
+    let limits = answer
+        .into_iter()
+        .flatten()
+        .filter_map(|resource| resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok()));
     limits.map(|limit| limit.saturating_sub(BATCH_OVERHEAD).max(1)).fold(BATCH_BYTES, usize::min)
 }

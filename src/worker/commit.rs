@@ -19,10 +19,15 @@ impl Worker {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
-        let offsets: Vec<_> = self.inputs.values().filter(|input| input.position != input.committed).map(|input| {
-            let memory = self.memories.get(&input.memory);
-            (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
-        }).collect();
+        let offsets: Vec<_> = self
+            .inputs
+            .values()
+            .filter(|input| input.position != input.committed)
+            .map(|input| {
+                let memory = self.memories.get(&input.memory);
+                (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
+            })
+            .collect();
         if let Err(failure) = self.sink.commit(&offsets, source) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
@@ -105,7 +110,12 @@ impl Worker {
             return Ok(());
         }
         self.inputs.values_mut().for_each(Input::rewind);
-        let stuck: Vec<_> = self.inputs.values().filter(|input| source.seek(&input.partition, input.position).is_err()).map(|input| input.partition.clone()).collect();
+        let stuck: Vec<_> = self
+            .inputs
+            .values()
+            .filter(|input| source.seek(&input.partition, input.position).is_err())
+            .map(|input| input.partition.clone())
+            .collect();
         if !stuck.is_empty() {
             source.restart(&stuck, &self.positions())?;
         }

@@ -34,7 +34,7 @@ pub(super) enum Fate<'a> {
     /// It is dropped.
     Drop,
     /// The worker stops at it.
-    Fail,
+    Fail(Reason),
 }
 
 impl Routes {
@@ -65,9 +65,9 @@ impl Routes {
             Verdict::Unseen => &self.output,
             Verdict::Duplicate if self.mark => &self.output,
             // Written as it is, it would be refused again.
-            Verdict::Invalid(Reason::Oversize) if topic.on_invalid == OnInvalid::Emit => return Fate::Fail,
+            Verdict::Invalid(reason @ Reason::Oversize) if topic.on_invalid == OnInvalid::Emit => return Fate::Fail(reason),
             Verdict::Invalid(_) if topic.on_invalid == OnInvalid::Emit => &self.output,
-            Verdict::Invalid(_) if topic.on_invalid == OnInvalid::Fail => return Fate::Fail,
+            Verdict::Invalid(reason) if topic.on_invalid == OnInvalid::Fail => return Fate::Fail(reason),
             Verdict::Late if topic.late != Late::DeadLetter => return Fate::Drop,
             Verdict::Duplicate => match &self.duplicates {
                 Some(duplicates) => duplicates,

@@ -5,6 +5,7 @@
 //! while anything past the committed offset is decided.
 
 mod commit;
+mod decide;
 mod decisions;
 mod emit;
 mod partition;
@@ -15,9 +16,9 @@ use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
 use crate::key::Scratch;
-use crate::record::{Invalid, Offset, Reason, Record, Timestamp, TopicPartition, Verdict};
+use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
 use crate::stats::{Stats, Tally};
-use decisions::Recall;
+use decide::{Gap, decide};
 use emit::{Fate, Routes};
 use partition::{Input, Memory};
 use std::collections::BTreeMap;
@@ -141,8 +142,18 @@ impl Worker {
         let topics = topics.collect();
         let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
         Ok(Self {
-            transactional_id, topics, sink, next_checkpoint, shared,
-            inputs: BTreeMap::new(), memories: BTreeMap::new(), transaction: None, origins: Vec::new(), replacements: 0, scratch: Scratch::default(), tally: Tally::default(),
+            transactional_id,
+            topics,
+            sink,
+            next_checkpoint,
+            shared,
+            inputs: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            transaction: None,
+            origins: Vec::new(),
+            replacements: 0,
+            scratch: Scratch::default(),
+            tally: Tally::default(),
         })
     }
 
@@ -206,79 +217,67 @@ impl Worker {
     }
 
     fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, now: Timestamp) -> Result<Flow, Error> {
-        let Some(input) = self.inputs.get_mut(&(topic, message.partition())) else { return Ok(Flow::On) };
         let (offset, plan) = (message.offset(), &self.topics[topic]);
+        let Some(input) = self.inputs.get_mut(&(topic, message.partition())) else { return Ok(Flow::On) };
+        let Some(memory) = self.memories.get_mut(&input.memory) else { return Ok(Flow::On) };
         if offset < input.position {
             // librdkafka went back further than it was asked to.
             return Ok(Flow::On);
         }
-        let Some(memory) = self.memories.get_mut(&input.memory) else { return Ok(Flow::On) };
-        let warm_up = offset < input.warm_until;
         let believed = now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX));
-        let horizon = if warm_up { input.warm_horizon.unwrap_or(believed) } else { believed };
-        let judge = |scratch: &mut Scratch| {
-            let headers: Vec<_> = if plan.topic.key.reads_headers() { message.headers().collect() } else { Vec::new() };
-            let record = Record { key: message.key(), value: message.value(), headers: &headers };
-            plan.topic.key.fingerprint(&record, scratch)
-        };
-        let (verdict, invalid) = match input.decisions.recall(offset) {
-            Recall::New => match judge(&mut self.scratch) {
-                Ok(fingerprint) => {
-                    memory.changed = true;
-                    (memory.dedup.judge(fingerprint, message.timestamp(), horizon), None)
-                }
-                Err(invalid) => (Verdict::Invalid(invalid.reason), Some(invalid)),
-            },
-            Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => (verdict, Some(oversize(message))),
-            Recall::Decided(verdict @ Verdict::Invalid(_)) => (verdict, judge(&mut self.scratch).err()),
-            Recall::Decided(verdict) => (verdict, None),
-            Recall::Gap(decided) => {
-                tracing::error!(partition = %input.partition, expected = decided, got = offset, "records that were decided do not come again; restoring the partition");
+        let (verdict, invalid) = match decide(plan, input, memory, message, believed, &mut self.scratch) {
+            Ok(decided) => decided,
+            Err(Gap(expected)) => {
+                tracing::error!(partition = %input.partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
                 let partition = input.partition.clone();
                 self.restart(source, &[partition])?;
                 return Ok(Flow::Back);
             }
         };
-        if warm_up {
-            input.position = offset + 1;
-            input.committed = input.position;
+        if input.is_warm_up(offset) {
+            input.warmed_up(offset);
             self.tally.warmed_up += 1;
             return Ok(Flow::On);
         }
+        input.decisions.carry(offset, verdict);
         if std::mem::take(&mut input.warming_up) {
             tracing::info!(partition = %input.partition, offset, "warmed up");
         }
-        input.decisions.carry(offset, verdict);
-        if message.timestamp().is_some_and(|time| time > believed) {
-            self.tally.future += 1;
-        }
+        self.tally.future += u64::from(message.timestamp().is_some_and(|time| time > believed));
+        self.emit(source, topic, message, verdict, invalid)
+    }
+
+    /// Writes a decided record to where it goes, and counts it as read.
+    fn emit(&mut self, source: &Source, topic: usize, message: &Message<'_>, verdict: Verdict, invalid: Option<Invalid>) -> Result<Flow, Error> {
         if self.transaction.is_none() {
             if let Err(failure) = self.sink.begin() {
                 return self.fail(source, failure).map(|()| Flow::Back);
             }
             self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
         }
+        let (place, offset, plan) = ((topic, message.partition()), message.offset(), &self.topics[topic]);
         let mut headers = Vec::new();
         match plan.routes.fate(&plan.topic, verdict, invalid.as_ref(), message, self.origins.len(), &mut headers) {
             Fate::Drop => {}
             Fate::Write(outgoing) => {
-                self.origins.push((topic, message.partition(), offset));
+                self.origins.push((place.0, place.1, offset));
                 if let Err(failure) = self.sink.send(&outgoing) {
                     return self.fail(source, failure).map(|()| Flow::Back);
                 }
             }
-            Fate::Fail => {
-                let partition = input.partition.clone();
-                let reason = if let Verdict::Invalid(reason) = verdict { reason } else { Reason::MissingKey };
-                let invalid = invalid.unwrap_or_else(|| Invalid { reason, message: reason.label().to_owned() });
+            Fate::Fail(reason) => {
                 // What came before it is good, and stays; if that is to be written again, we come by here again.
                 if let Flow::Back = self.commit(source)? {
                     return Ok(Flow::Back);
                 }
+                let invalid = invalid.unwrap_or_else(|| Invalid { reason, message: reason.label().to_owned() });
+                let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
                 return Err(Error::Invalid { partition, offset, invalid });
             }
         }
-        input.position = offset + 1;
+        if let Some(input) = self.inputs.get_mut(&place) {
+            input.position = offset + 1;
+        }
         self.tally.count(verdict);
         let full = self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += 1;
@@ -339,7 +338,8 @@ impl Worker {
             let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == *id).collect();
             let Some(plan) = inputs.first().map(|input| &self.topics[input.topic]) else { continue };
             if memory.changed && inputs.iter().all(|input| input.decisions.is_empty()) {
-                bytes += memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings, &inputs);
+                bytes +=
+                    memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings, &inputs);
             }
         }
         // Large checkpoints are written less often, so that the average stays below the bound.
@@ -359,11 +359,6 @@ impl Worker {
             }
         }
     }
-}
-
-fn oversize(message: &Message<'_>) -> Invalid {
-    let bytes = message.key().map_or(0, <[u8]>::len) + message.value().map_or(0, <[u8]>::len);
-    Invalid { reason: Reason::Oversize, message: format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic") }
 }
 
 /// Milliseconds since the epoch by this machine's clock: only to tell which record times are not to be believed.

@@ -1,7 +1,7 @@
 //! What a worker knows of one of its partitions.
 
-use super::{MemoryId, Shared};
 use super::decisions::Decisions;
+use super::{MemoryId, Shared};
 use crate::checkpoint::{self, Head, PartitionId, Saved};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
@@ -33,6 +33,17 @@ pub(super) struct Input {
 }
 
 impl Input {
+    /// Whether the record there is decided for the memory's sake only.
+    pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
+        offset < self.warm_until
+    }
+
+    /// A record of the warm-up is decided. There is nothing to commit, and no way back.
+    pub(super) const fn warmed_up(&mut self, offset: Offset) {
+        self.position = offset + 1;
+        self.committed = self.position;
+    }
+
     /// The open transaction is committed.
     pub(super) fn committed(&mut self) {
         self.committed = self.position;

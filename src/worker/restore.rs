@@ -137,7 +137,9 @@ impl Worker {
         match stored {
             Some(stored) if stored >= low => Ok(Course { start: stored, warm_until: resume }),
             Some(stored) if stored == committed => at(resume),
-            Some(stored) => self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}")),
+            Some(stored) => {
+                self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
+            }
             None if resume == low => at(resume),
             None => self.cold_start(source, found, resume, "there is none"),
         }
@@ -172,8 +174,10 @@ impl Worker {
             self.fail(source, crate::kafka::Failure::Abort("its partitions must be restored".to_owned()))?;
         }
         // Topics of one space share their memory, and so their fate.
-        let memories: Vec<_> = self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.memory).collect();
-        let partitions: Vec<_> = self.inputs.values().filter(|input| memories.contains(&input.memory)).map(|input| input.partition.clone()).collect();
+        let memories: Vec<_> =
+            self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.memory).collect();
+        let partitions: Vec<_> =
+            self.inputs.values().filter(|input| memories.contains(&input.memory)).map(|input| input.partition.clone()).collect();
         self.forget(&partitions);
         self.restore(source, &partitions)?;
         let positions = self.positions();

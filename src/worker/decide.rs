@@ -1,0 +1,50 @@
+//! The verdict of a record: taken when it is first read, recalled when it is read again.
+
+use super::Plan;
+use super::decisions::Recall;
+use super::partition::{Input, Memory};
+use crate::kafka::Message;
+use crate::key::{Fingerprint, Scratch};
+use crate::record::{Invalid, Offset, Reason, Record, Timestamp, Verdict};
+
+/// Records that were decided do not come again: the offset of the first of them.
+pub(super) struct Gap(pub(super) Offset);
+
+/// A verdict, and what is wrong with the record if it is invalid.
+pub(super) type Decided = (Verdict, Option<Invalid>);
+
+/// Decides a record. `believed` is the latest record time that this machine's clock makes credible.
+pub(super) fn decide(
+    plan: &Plan,
+    input: &Input,
+    memory: &mut Memory,
+    message: &Message<'_>,
+    believed: Timestamp,
+    scratch: &mut Scratch,
+) -> Result<Decided, Gap> {
+    match input.decisions.recall(message.offset()) {
+        Recall::New => match fingerprint(plan, message, scratch) {
+            Ok(fingerprint) => {
+                let horizon = if input.is_warm_up(message.offset()) { input.warm_horizon.unwrap_or(believed) } else { believed };
+                memory.changed = true;
+                Ok((memory.dedup.judge(fingerprint, message.timestamp(), horizon), None))
+            }
+            Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
+        },
+        Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => Ok((verdict, Some(oversize(message)))),
+        Recall::Decided(verdict @ Verdict::Invalid(_)) => Ok((verdict, fingerprint(plan, message, scratch).err())),
+        Recall::Decided(verdict) => Ok((verdict, None)),
+        Recall::Gap(decided) => Err(Gap(decided)),
+    }
+}
+
+fn fingerprint(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
+    let headers: Vec<_> = if plan.topic.key.reads_headers() { message.headers().collect() } else { Vec::new() };
+    plan.topic.key.fingerprint(&Record { key: message.key(), value: message.value(), headers: &headers }, scratch)
+}
+
+fn oversize(message: &Message<'_>) -> Invalid {
+    let bytes = message.bytes();
+    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    Invalid { reason: Reason::Oversize, message }
+}
