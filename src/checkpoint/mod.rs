@@ -83,12 +83,12 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory cannot be made, read or written.
-    #[error("state directory {}: {source}; it must be a directory that this user can write to", .dir.display())]
+    #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]
     Io {
         /// The directory.
         dir: PathBuf,
         /// What the system says.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// Another process has it open.
     #[error("state directory {} is in use by another unseen process; give each process its own `state.dir`", .0.display())]

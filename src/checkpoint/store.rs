@@ -45,7 +45,7 @@ impl Store {
     /// # Errors
     /// When it cannot be read or written, is in use, or is of another format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(dir).map_err(|source| Error::Io { dir: dir.to_owned(), source })?;
+        fs::create_dir_all(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
         let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened { db: None, epoch: 0 }) };
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -64,7 +64,7 @@ impl Store {
     /// When it cannot be read or written.
     pub fn instance_id(&self) -> Result<String, Error> {
         let path = self.dir.join("instance");
-        let io = |source| Error::Io { dir: self.dir.clone(), source };
+        let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read_to_string(&path) {
             Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
@@ -112,7 +112,7 @@ impl Store {
     fn move_away(&self, what: &str) -> Result<PathBuf, Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
-        fs::rename(self.checkpoints(), &aside).map_err(|source| Error::Io { dir: self.dir.clone(), source })?;
+        fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
         tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
         Ok(aside)
     }

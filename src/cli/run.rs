@@ -80,11 +80,11 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
     }
     match starting.join() {
-        Ok(Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped))) => {}
+        Ok(Ok(())) => tell(&stats),
+        Ok(Err(worker::Error::Kafka(kafka::Error::Stopped))) => {}
         Ok(Err(error)) => failure = failure.or_else(|| Some(error.into())),
         Err(_) => failure = failure.or_else(|| Some(anyhow::anyhow!("the start panicked; please report this as a bug"))),
     }
-    tell(&stats);
     failure.map_or(Ok(()), Err)
 }
 

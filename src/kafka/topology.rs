@@ -93,7 +93,7 @@ fn wait(observer: &BaseConsumer<Observer>, config: &Config, stop: &dyn Fn() -> b
             return Err(Error::Stopped);
         }
         // Lets the client deliver its complaints.
-        let _ = observer.poll(Duration::ZERO);
+        let _ = observer.poll(Duration::from_millis(10));
         let complaint = observer.context().complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let reason = if complaint.is_empty() { error.to_string() } else { complaint };
         if started.elapsed() >= limit {
