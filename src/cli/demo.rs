@@ -47,7 +47,7 @@ output = "news.unseen"
 space  = "seen-news"
 key    = [{{ json = "/news_id" }}]
 window = "24h"
-filter = {{ kind = "aging", capacity = "2M", false_positive_rate = 1e-4 }}
+filter = {{ kind = "aging", capacity = "4M", false_positive_rate = 1e-4 }}
 "#,
         dir.join("state").display()
     )
@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut line = Line { began, shown: 0, at: began };
     while !writer.is_finished() && !worker.is_finished() {
         std::thread::sleep(Duration::from_millis(200));
-        line.show(&stats);
+        line.show(&stats, false);
     }
     if worker.is_finished() {
         worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
     let elapsed = began.elapsed();
-    line.show(&stats);
+    line.show(&stats, true);
     eprintln!();
     stop.store(true, Ordering::Relaxed);
     worker.join().map_err(|_| anyhow::anyhow!("the worker panicked"))??;
@@ -200,10 +200,10 @@ struct Line {
 }
 
 impl Line {
-    fn show(&mut self, stats: &Stats) {
+    fn show(&mut self, stats: &Stats, last: bool) {
         let records = get(&stats.records);
         let terminal = std::io::stderr().is_terminal();
-        if !terminal && self.at.elapsed() < Duration::from_secs(2) {
+        if !terminal && !last && self.at.elapsed() < Duration::from_secs(2) {
             return;
         }
         let rate = u128::from(records - self.shown) * 1000 / self.at.elapsed().as_millis().max(1);

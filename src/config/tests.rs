@@ -373,3 +373,18 @@ fn no_secret_is_shown() {
     let shown = format!("{config:?}");
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
 }
+
+#[test]
+fn the_configuration_in_the_readme_is_accepted() {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, after) = readme.split_once("```toml\n").unwrap();
+    let (block, _) = after.split_once("```").unwrap();
+    assert_eq!(load(block).unwrap().topics[0].output, "news.unseen");
+}
+
+#[test]
+fn a_syntax_error_says_what_and_where_but_does_not_show_the_line() {
+    let error = load("[kafka]\ngroup_id = \"a\"\ngroup_id = \"hidden\"\n").unwrap_err();
+    assert!(error.starts_with("x.toml: ") && error.contains("line 3") && error.contains("duplicate key"), "{error}");
+    assert!(!error.contains("hidden"), "{error}");
+}
