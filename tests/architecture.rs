@@ -61,7 +61,21 @@ fn clap_and_anyhow_are_named_only_in_the_command_line() {
 
 #[test]
 fn the_core_is_pure() {
-    let impure = ["std::fs", "std::io", "std::net", "std::thread", "std::sync", "std::time", "std::env", "SystemTime", "Instant", "tokio", "rand", "async ", "tracing"];
+    let impure = [
+        "std::fs",
+        "std::io",
+        "std::net",
+        "std::thread",
+        "std::sync",
+        "std::time",
+        "std::env",
+        "SystemTime",
+        "Instant",
+        "tokio",
+        "rand",
+        "async ",
+        "tracing",
+    ];
     for (file, code) in sources() {
         if PURE.contains(&part(&file)) && !is_test(&file) {
             for word in impure {

@@ -1,6 +1,6 @@
 //! `unseen check`: what is wrong with a configuration, or what it comes to.
 
-use unseen::config::{Config, Error, Errors, Topic, window_text};
+use unseen::config::{Config, Topic, window_text};
 use unseen::kafka;
 
 /// Options of `unseen check`.
@@ -16,17 +16,13 @@ pub struct Args {
 /// Says "ok" and what each topic comes to.
 ///
 /// # Errors
-/// [`Errors`] with everything that is wrong.
+/// [`unseen::config::Errors`] with everything that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let refuse = |messages: Vec<String>| {
-        let source = args.config.config.display().to_string();
-        Errors(messages.into_iter().map(|message| Error { source: source.clone(), path: String::new(), message }).collect())
-    };
-    kafka::check_properties(&config).map_err(|error| refuse(vec![error.to_string()]))?;
+    args.config.check_properties(&config)?;
     if args.connect {
         eprintln!("asking {}", config.kafka.bootstrap_servers);
-        for warning in kafka::check(&config).map_err(refuse)? {
+        for warning in kafka::check(&config).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
     }

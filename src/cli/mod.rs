@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unseen::config::{self, Config};
+use unseen::kafka;
 
 /// Exit code of a bad configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIG: u8 = 78;
@@ -47,6 +48,17 @@ struct ConfigArgs {
 impl ConfigArgs {
     fn load(&self) -> Result<Config, config::Errors> {
         Config::load(&self.config, &self.set)
+    }
+
+    /// Refuses librdkafka properties that librdkafka would refuse.
+    fn check_properties(&self, config: &Config) -> Result<(), config::Errors> {
+        kafka::check_properties(config).map_err(|error| self.refuse(vec![error.to_string()]))
+    }
+
+    /// Faults that only show outside of the configuration, as those of its file.
+    fn refuse(&self, messages: Vec<String>) -> config::Errors {
+        let source = self.config.display().to_string();
+        config::Errors(messages.into_iter().map(|message| config::Error { source: source.clone(), path: String::new(), message }).collect())
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    kafka::check_properties(&config)?;
+    args.config.check_properties(&config)?;
     log(&config.log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(Arc::new(config)))

@@ -19,12 +19,7 @@ const SEPARATOR: &str = "__";
 const FAULTS_MAX: usize = 100;
 
 /// Reads all layers. Faults go to the report; `None` when there is nothing left to look at.
-pub(super) fn load(
-    path: &Path,
-    environment: &Environment,
-    overrides: &[(String, String)],
-    report: &mut Report,
-) -> Option<Raw> {
+pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], report: &mut Report) -> Option<Raw> {
     let tree = layers(path, environment, overrides, report)?;
     let mut tree = to_json("", tree, environment, report);
     refuse_lists(&mut tree, report);
@@ -33,12 +28,7 @@ pub(super) fn load(
 
 type File = config::File<FileSourceString, FileFormat>;
 
-fn layers(
-    path: &Path,
-    environment: &Environment,
-    overrides: &[(String, String)],
-    report: &mut Report,
-) -> Option<Value> {
+fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], report: &mut Report) -> Option<Value> {
     let file = read(path).map_err(|message| report.add("", message)).ok()?;
     let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, report));
     for (path, text) in overrides {
@@ -126,11 +116,9 @@ fn to_json(path: &str, value: Value, environment: &Environment, report: &mut Rep
             }
         },
         ValueKind::String(text) => text.into(),
-        ValueKind::Array(items) => items
-            .into_iter()
-            .enumerate()
-            .map(|(index, item)| to_json(&format!("{path}[{index}]"), item, environment, report))
-            .collect(),
+        ValueKind::Array(items) => {
+            items.into_iter().enumerate().map(|(index, item)| to_json(&format!("{path}[{index}]"), item, environment, report)).collect()
+        }
         ValueKind::Table(table) => {
             let entries = if path == properties::PATH { flatten(table) } else { table.into_iter().collect() };
             entries

@@ -214,10 +214,7 @@ pub(super) fn part(value: &Value) -> Result<Part, String> {
         Some(("record", "value")) => Ok(Part::RecordValue),
         Some(("header", name)) => Ok(Part::Header(name.to_owned())),
         Some(("json", pointer)) => Ok(Part::Json(pointer.to_owned())),
-        _ => Err(expected(
-            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" } or { json = \"/pointer\" }",
-            value,
-        )),
+        _ => Err(expected("{ record = \"key\" }, { record = \"value\" }, { header = \"name\" } or { json = \"/pointer\" }", value)),
     }
 }
 

@@ -55,15 +55,7 @@ fn names<T: DeserializeOwned>() -> Vec<String> {
 
 #[test]
 fn examples_mention_every_option() {
-    let all = [
-        names::<Raw>(),
-        names::<Kafka>(),
-        names::<Worker>(),
-        names::<State>(),
-        names::<Log>(),
-        names::<Topic>(),
-        names::<Filter>(),
-    ];
+    let all = [names::<Raw>(), names::<Kafka>(), names::<Worker>(), names::<State>(), names::<Log>(), names::<Topic>(), names::<Filter>()];
     assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6, 7, 3, 2, 11, 4]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
@@ -293,7 +285,8 @@ fn variables_are_put_into_values_only() {
 
 #[test]
 fn quantities_are_read() {
-    for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)] {
+    for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)]
+    {
         assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].capacity, Some(keys), "{written}");
     }
     for written in ["-1", "1.5", "\"\"", "\"k\"", "\"10m\"", "\"1e3\"", "\"99999999999G\"", "true", "[]"] {
@@ -358,8 +351,16 @@ fn what_does_not_fit_together() {
             "worker.commit_interval = \"6s\"\n[kafka]",
             "worker.commit_interval: expected at most half of worker.transaction_timeout, 5s, got 6s; a slow commit would be aborted",
         ),
-        ("[kafka]", "worker.transaction_timeout = \"1h\"\n[kafka]", "worker.transaction_timeout: expected a duration from 1s to 15m, got 1h"),
-        ("[kafka]", "worker.checkpoint_interval = \"9ms\"\n[kafka]", "worker.checkpoint_interval: expected a duration of at least 100ms, got 9ms"),
+        (
+            "[kafka]",
+            "worker.transaction_timeout = \"1h\"\n[kafka]",
+            "worker.transaction_timeout: expected a duration from 1s to 15m, got 1h",
+        ),
+        (
+            "[kafka]",
+            "worker.checkpoint_interval = \"9ms\"\n[kafka]",
+            "worker.checkpoint_interval: expected a duration of at least 100ms, got 9ms",
+        ),
         ("\"localhost:9092\"", "\" \"", "kafka.bootstrap_servers: must not be empty"),
     ] {
         assert_eq!(refused(piece, by), format!("x.toml: {error}"));

@@ -12,16 +12,8 @@ const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 const COUNT_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
 
-const BYTE_UNITS: [(&str, u64); 8] = [
-    ("", 1),
-    ("B", 1),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-];
+const BYTE_UNITS: [(&str, u64); 8] =
+    [("", 1), ("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// The message for a value of the wrong form.
 pub(super) fn expected(what: &str, got: &Value) -> String {

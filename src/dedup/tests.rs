@@ -132,8 +132,11 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     let late = prop_oneof![Just(Late::Emit), Just(Late::Drop), Just(Late::DeadLetter)];
     // Far too small, about right, and ample.
     let capacity = prop_oneof![Just(1_u64), Just(40), Just(400)];
-    (window(), capacity, any::<bool>(), late)
-        .prop_map(|(window, capacity, refresh, late)| Rules { refresh, late, ..rules(window, capacity) })
+    (window(), capacity, any::<bool>(), late).prop_map(|(window, capacity, refresh, late)| Rules {
+        refresh,
+        late,
+        ..rules(window, capacity)
+    })
 }
 
 /// What comes of a stream, told by a dedup whose state may go out and in on the way.

@@ -292,13 +292,17 @@ impl Aging {
     pub fn manifest(&self) -> Manifest {
         let generations = self.generations.iter().map(|generation| GenerationManifest {
             slice: generation.slice,
-            layers: generation.layers.iter().map(|layer| LayerManifest {
-                blocks: layer.bloom.shape().blocks,
-                probes: layer.bloom.shape().probes,
-                capacity: layer.capacity,
-                keys: layer.keys,
-                pages: layer.bloom.used_pages(),
-            }).collect(),
+            layers: generation
+                .layers
+                .iter()
+                .map(|layer| LayerManifest {
+                    blocks: layer.bloom.shape().blocks,
+                    probes: layer.bloom.shape().probes,
+                    capacity: layer.capacity,
+                    keys: layer.keys,
+                    pages: layer.bloom.used_pages(),
+                })
+                .collect(),
         });
         Manifest { slice: self.slice, generations: generations.collect() }
     }

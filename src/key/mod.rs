@@ -169,7 +169,11 @@ impl KeySpec {
         if all_null {
             return Err(Invalid {
                 reason: Reason::NullKey,
-                message: format!("{} {} null, so the record has no identity", list(&self.parts), if self.parts.len() == 1 { "is" } else { "are" }),
+                message: format!(
+                    "{} {} null, so the record has no identity",
+                    list(&self.parts),
+                    if self.parts.len() == 1 { "is" } else { "are" }
+                ),
             });
         }
         Ok(Fingerprint(xxh3_128(&scratch.encoded)))

@@ -62,7 +62,10 @@ fn a_recorded_topic() {
     assert_eq!(output, include_str!("../../tests/data/news.unseen.kcat"));
     assert_eq!((summary.records, summary.unseen, summary.duplicates, summary.partitions), (8, 5, 3, 2));
     let error = replay(&topic, &options(Format::Kcat), input).unwrap_err();
-    assert!(error.to_string().starts_with("line 2, at byte 145: the record is of partition 1, but the topic is taken to have 1;"), "{error}");
+    assert!(
+        error.to_string().starts_with("line 2, at byte 145: the record is of partition 1, but the topic is taken to have 1;"),
+        "{error}"
+    );
 }
 
 #[test]

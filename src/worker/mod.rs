@@ -248,7 +248,14 @@ impl Worker {
     }
 
     /// Writes a decided record to where it goes, and counts it as read.
-    fn emit(&mut self, source: &Source, topic: usize, message: &Message<'_>, verdict: Verdict, invalid: Option<Invalid>) -> Result<Flow, Error> {
+    fn emit(
+        &mut self,
+        source: &Source,
+        topic: usize,
+        message: &Message<'_>,
+        verdict: Verdict,
+        invalid: Option<Invalid>,
+    ) -> Result<Flow, Error> {
         if self.transaction.is_none() {
             if let Err(failure) = self.sink.begin() {
                 return self.fail(source, failure).map(|()| Flow::Back);

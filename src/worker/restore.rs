@@ -42,7 +42,7 @@ impl Worker {
         }
         // Topics of one space share their memory: if it reaches past one's committed offset, it is of no use to any.
         for found in &found {
-            self.drop_if_beyond(found);
+            self.drop_if_beyond(source, found)?;
         }
         let mut starts = Vec::new();
         for found in found {
@@ -53,9 +53,16 @@ impl Worker {
                 elapsed_ms = began.elapsed().as_millis(), "partition restored"
             );
             starts.push((found.partition.clone(), course.start));
+            let id = self.memory_of(&found);
+            if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
+                // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
+                // this process exact: its heir reads the log from here.
+                memory.changed = true;
+                self.next_checkpoint = Instant::now();
+            }
             let input = Input {
                 topic: found.topic,
-                memory: self.memory_of(&found),
+                memory: id,
                 position: course.start,
                 committed: course.start,
                 group: found.committed.offset,
@@ -99,15 +106,26 @@ impl Worker {
         Ok(())
     }
 
-    fn drop_if_beyond(&mut self, found: &Found) {
+    fn drop_if_beyond(&mut self, source: &Source, found: &Found) -> Result<(), Error> {
         let id = self.memory_of(found);
-        let Some(stored) = self.memories.get(&id).and_then(|memory| memory.offset(&found.partition.topic)) else { return };
+        let Some(stored) = self.memories.get(&id).and_then(|memory| memory.offset(&found.partition.topic)) else { return Ok(()) };
         let committed = found.committed.offset.unwrap_or(found.high);
-        if stored > committed || committed > found.high {
+        if stored > committed || committed > found.high || self.is_of_another_log(source, found, stored)? {
             tracing::warn!(partition = %found.partition, checkpoint = stored, committed = ?found.committed.offset, end = found.high,
                 "checkpoint is past what the group has committed (were its offsets reset, or was the topic made anew?); not using it");
             self.memories.insert(id, Memory::new(self.topics[found.topic].rules));
         }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is of a former topic of that name. With a topic, the broker forgets what groups
+    /// have committed of it; if the new one is the longer, only its records tell: below the checkpoint's
+    /// offset, there can be none that is later than the checkpoint's stream time.
+    fn is_of_another_log(&self, source: &Source, found: &Found, stored: Offset) -> Result<bool, Error> {
+        let stream_time = self.memories.get(&self.memory_of(found)).and_then(|memory| memory.dedup.stream_time());
+        let (None, Some(stream_time)) = (found.committed.offset, stream_time) else { return Ok(false) };
+        let later = self.patiently(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
+        Ok(later.is_some_and(|later| later < stored))
     }
 
     fn course(&self, source: &Source, found: &Found) -> Result<Course, Error> {

@@ -11,7 +11,9 @@ fn sigterm_in_mid_load() {
     for _ in 0..3 {
         let before = committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0);
         let mut worker = stream.setup.start("a");
-        wait_until("the worker commits", LIMIT, || (committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0) > before).then_some(()));
+        wait_until("the worker commits", LIMIT, || {
+            (committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0) > before).then_some(())
+        });
         worker.sigterm();
         let asked = Instant::now();
         let status = worker.wait(Duration::from_secs(25));

@@ -26,3 +26,19 @@ fn twenty_kills() {
     feed.join();
     stream.check(worker);
 }
+
+/// With nothing but the checkpoint that is taken before the first record, everything is read again without emitting.
+#[test]
+fn killed_before_its_second_checkpoint() {
+    let stream = Stream::new(broker(), "early", RECORDS / 4).with(|setup| setup.kafka("instance_id = \"early\""));
+    let start = || stream.setup.start_with("a", &["worker.checkpoint_interval=1h"]);
+    stream.produce(..RECORDS / 8);
+    for _ in 0..2 {
+        let mut worker = start();
+        stream.wait_until_read(RECORDS / 8, &mut worker);
+        worker.kill9();
+    }
+    stream.produce(RECORDS / 8..);
+    let log = stream.check(start());
+    assert!(log.contains("warmed up"), "{log}");
+}

@@ -6,7 +6,14 @@ mod stream;
 
 mod broker_restart;
 mod drain;
+mod invalid;
 mod kills;
 mod members;
+mod offsets;
+mod oversize;
+mod replay;
+mod routes;
+mod state;
+mod topology;
 mod undisturbed;
 mod zombie;

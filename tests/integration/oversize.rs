@@ -2,9 +2,10 @@
 //! costs no other record its place: what was decided before the abort comes out after it.
 
 use crate::harness::{
-    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed, told, topic, topic_with,
+    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed,
+    set_max_message_bytes, told, topic, topic_with,
 };
-use crate::stream::{PARTITIONS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
 /// It covers all records, so that a worker that starts without a checkpoint rebuilds its memory exactly.
@@ -79,7 +80,8 @@ fn small_topic(hint: &str) -> String {
 
 /// Makes a record of 30 kB of it, of letters that no compression makes small.
 fn enlarge(record: &mut TestRecord, random: &mut SplitMix) {
-    let padding: String = (0..30_000).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"[random.below(64)])).collect();
+    let padding: String =
+        (0..30_000).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"[random.below(64)])).collect();
     let fields = record.text().strip_suffix('}').expect("a JSON object");
     record.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
 }
@@ -101,7 +103,8 @@ fn original(letter: &TestRecord) -> TestRecord {
 fn large_records_go_to_the_dead_letters() {
     let records = News { count: 30_000, ..News::default() }.records();
     // Alone, in pairs, and several in a transaction.
-    let case = Case::new("oversize", records, |number| number % 3_000 == 1_500 || number % 6_000 == 1_501 || (20_000..20_010).contains(&number));
+    let case =
+        Case::new("oversize", records, |number| number % 3_000 == 1_500 || number % 6_000 == 1_501 || (20_000..20_010).contains(&number));
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
@@ -128,4 +131,17 @@ fn the_dead_letter_topic_refuses_it_too() {
     assert!(log.contains("is larger than the dead-letter topic takes too; raise max.message.bytes of that topic"), "{log}");
     assert_prefix(&case.stream.expected, &case.stream.output());
     case.check(&topic(broker(), "oversize-both-dead", 4));
+}
+
+/// A worker asks once, at start, how much its outputs take in a batch.
+#[test]
+fn an_output_that_takes_less_from_now_on_loses_nothing() {
+    let stream = Stream::remembered(broker(), "oversize-later", 10_000);
+    let mut worker = stream.setup.start("a");
+    worker.wait_for_log("started", LIMIT);
+    set_max_message_bytes(broker(), &stream.output, "2000");
+    stream.produce(..);
+    let log = stream.check(worker);
+    assert!(log.contains("a batch is larger than its topic takes; writing its records one by one"), "{log}");
+    assert_eq!(told(&log, "invalid"), 0, "a record was blamed for its batch");
 }

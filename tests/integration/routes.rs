@@ -1,8 +1,10 @@
 //! Promise: every record goes where the topic's settings say, and the rules of the window hold live.
 
-use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, produce, read_committed, topic, wait_for_output};
+use crate::harness::{
+    Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_for_output, wait_until,
+};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 const RECORDS: usize = 40_000;
@@ -53,18 +55,30 @@ const HOUR: i64 = 3_600_000;
 /// 2025-01-01T00:00:00Z
 const START: i64 = 1_735_689_600_000;
 
+/// A stream with one record, the second of partition 0, that is older than the window. It does not come out.
+fn with_a_late_record(hint: &str) -> (Stream, TestRecord) {
+    let (late, on_time) = (record("late", START), [record("a", START + 3 * HOUR), record("b", START + 3 * HOUR)]);
+    let records = vec![on_time[0].clone(), late.clone(), on_time[1].clone()];
+    let mut stream = Stream::of(broker(), hint, records, Duration::from_secs(3600));
+    stream.expected = by_partition(on_time, PARTITIONS);
+    stream.produce(..);
+    (stream, late)
+}
+
 #[test]
 fn late_records_go_where_they_are_sent() {
-    let (early, on_time) = (record("early", START), [record("a", START + 3 * HOUR), record("b", START + 3 * HOUR)]);
-    let records = vec![on_time[0].clone(), early.clone(), on_time[1].clone()];
-    let mut stream = Stream::of(broker(), "late", records, Duration::from_secs(3600));
-    stream.expected = by_partition(on_time, PARTITIONS);
+    let (stream, late) = with_a_late_record("late");
     let dead = topic(broker(), "late-dead", 4);
-    stream.produce(..);
     let to_dead = format!("topics[0].on_invalid.topic={dead}");
     stream.check(stream.setup.start_with("a", &[&to_dead, "topics[0].late=dead_letter"]));
-    let letter = early.dead_letter(&stream.input, 1, "unseen.late", "the record is older than the window");
+    let letter = late.dead_letter(&stream.input, 1, "unseen.late", "the record is older than the window");
     assert_same(&by_partition([letter], PARTITIONS), &read_committed(broker(), &dead, PARTITIONS));
+}
+
+#[test]
+fn late_records_may_be_dropped() {
+    let (stream, _) = with_a_late_record("late-drop");
+    stream.check(stream.setup.start_with("a", &["topics[0].late=drop"]));
 }
 
 #[test]
@@ -107,13 +121,18 @@ fn a_window_by_count_remembers_that_many_keys() {
     stream.check(stream.setup.start("a"));
 }
 
-#[test]
-fn topics_that_share_a_space_share_what_was_seen() {
-    let stream = Stream::remembered(broker(), "shared", RECORDS);
-    let (second, second_out) = (topic(broker(), "shared-in", 4), topic(broker(), "shared-out", 4));
+/// A stream with a second topic of its space, and that topic's input and output.
+fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
+    let (second, second_out) = (topic(broker(), &format!("{hint}-in"), 4), topic(broker(), &format!("{hint}-out"), 4));
     let lines = "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"86400s\"\n\
         filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
-    let stream = stream.with(|setup| setup.topic(&second, &second_out, lines));
+    let stream = Stream::remembered(broker(), hint, RECORDS).with(|setup| setup.topic(&second, &second_out, lines));
+    (stream, second, second_out)
+}
+
+#[test]
+fn topics_that_share_a_space_share_what_was_seen() {
+    let (stream, second, second_out) = with_a_second_topic("shared");
     // What the first topic has shown, the second repeats, and adds one new record.
     let new = record("only here", stream.records[RECORDS - 1].timestamp);
     stream.produce(..);
@@ -125,6 +144,38 @@ fn topics_that_share_a_space_share_what_was_seen() {
     let expected = by_partition([new], PARTITIONS);
     let output = read_committed(broker(), &second_out, PARTITIONS);
     assert_same(&expected, &output);
+}
+
+/// What was assigned to it last: partition numbers of a topic.
+fn assigned(worker: &Worker, topic: &str) -> BTreeSet<String> {
+    let log = worker.log();
+    let last = log.lines().rfind(|line| line.contains("partitions assigned")).unwrap_or_default();
+    let of_topic = last.split([' ', '=']).filter_map(|name| name.strip_prefix(topic)?.strip_prefix('['));
+    of_topic.map(str::to_owned).collect()
+}
+
+/// Equal partition numbers of a space go to one worker: or neither would know what the other has seen.
+#[test]
+fn topics_that_share_a_space_stay_together_in_a_group() {
+    let (stream, second, second_out) = with_a_second_topic("together");
+    let [mut first_worker, second_worker] = ["a", "b"].map(|name| stream.setup.start(name));
+    wait_until("each worker has two partitions of each topic", LIMIT, || {
+        let shares = [&first_worker, &second_worker].map(|worker| (assigned(worker, &stream.input), assigned(worker, &second)));
+        shares.iter().all(|(one, two)| one.len() == 2 && one == two).then_some(())
+    });
+    stream.produce(..);
+    produce(broker(), &second, &stream.records);
+    stream.wait_until_read(RECORDS, &mut first_worker);
+    let keys: HashSet<_> = stream.records.iter().map(|record| &record.key).collect();
+    let count = |topic| read_committed(broker(), topic, PARTITIONS).into_iter().flatten();
+    wait_until("every key came out of one topic or the other", LIMIT, || {
+        (count(&stream.output).chain(count(&second_out)).count() >= keys.len()).then_some(())
+    });
+    first_worker.drain();
+    second_worker.drain();
+    let emitted: Vec<_> = count(&stream.output).chain(count(&second_out)).map(|record| record.key).collect();
+    assert_eq!(emitted.len(), keys.len(), "a key came out twice, or not at all");
+    assert_eq!(emitted.iter().collect::<HashSet<_>>(), keys);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! exactly-once starts from.
 
 use crate::harness::{
-    Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output, wait_until,
+    Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
+    wait_until,
 };
 use std::slice::SliceIndex;
 use std::time::Duration;
@@ -46,17 +47,15 @@ impl Stream {
         let oracle = Oracle::new(window, 4);
         let expected = oracle.expected(&records, PARTITIONS);
         let input = topic(broker, &format!("{hint}-in"), 4);
-        let setup = Setup::new(broker, hint)
-            .worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"")
-            .topic(
-                &input,
-                &output,
-                &format!(
-                    "space = \"news\"\nkey = [{{ json = \"/user_id\" }}, {{ json = \"/news_id\" }}]\nwindow = \"{}s\"\n\
+        let setup = Setup::new(broker, hint).worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"").topic(
+            &input,
+            &output,
+            &format!(
+                "space = \"news\"\nkey = [{{ json = \"/user_id\" }}, {{ json = \"/news_id\" }}]\nwindow = \"{}s\"\n\
                      filter = {{ kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }}",
-                    window.as_secs()
-                ),
-            );
+                window.as_secs()
+            ),
+        );
         Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
     }
 

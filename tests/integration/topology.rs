@@ -44,12 +44,14 @@ fn topics_of_one_space_need_as_many_partitions() {
 fn fewer_output_partitions_are_told_and_worked_with() {
     let mut stream = Stream::remembered(broker(), "fewer", 20_000);
     stream.output = topic(broker(), "fewer-out", 2);
-    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9 }";
+    let lines =
+        "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     stream.setup = Setup::new(broker(), "fewer").topic(&stream.input, &stream.output, lines);
     let file = stream.setup.write_config("a");
     let (code, stdout, stderr) = unseen(["check".as_ref(), "--connect".as_ref(), "-c".as_ref(), file.as_os_str()]);
     assert_eq!(code, Some(0), "{stderr}");
-    let sentence = format!("topic {:?} has fewer partitions (2) than {:?} (4); records go by their keys there", stream.output, stream.input);
+    let sentence =
+        format!("topic {:?} has fewer partitions (2) than {:?} (4); records go by their keys there", stream.output, stream.input);
     assert!(stdout.contains(&sentence) || stderr.contains(&sentence), "{stdout}{stderr}");
 
     stream.begin(20_000);
@@ -67,7 +69,10 @@ fn no_broker_is_waited_for_and_then_told() {
     let setup = Setup::new("127.0.0.1:1", "nobody").kafka("connect_timeout = \"3s\"").topic("in", "out", LINES);
     let log = setup.start("a").fails(1);
     assert!(log.contains("no broker answers yet; waiting"), "{log}");
-    assert!(log.contains("no broker answered at 127.0.0.1:1 within 3s; is Kafka running there, and is kafka.bootstrap_servers right?"), "{log}");
+    assert!(
+        log.contains("no broker answered at 127.0.0.1:1 within 3s; is Kafka running there, and is kafka.bootstrap_servers right?"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -81,7 +86,9 @@ fn sigterm_ends_the_wait_for_a_broker() {
 #[test]
 fn all_errors_of_a_configuration_are_told_at_once() {
     let lines = "space = \"one\"\nkey = [{ json = \"id\" }]\nwindow = \"1 fortnight\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
-    let agree = |window: &str| format!("space = \"two\"\nkey = {{ record = \"key\" }}\nwindow = \"{window}\"\nfilter = {{ kind = \"aging\", capacity = \"10k\" }}");
+    let agree = |window: &str| {
+        format!("space = \"two\"\nkey = {{ record = \"key\" }}\nwindow = \"{window}\"\nfilter = {{ kind = \"aging\", capacity = \"10k\" }}")
+    };
     let setup = Setup::new("127.0.0.1:1", "errors")
         .worker("wokers = 2\ncommit_interval = \"soon\"")
         .topic("a", "a-out", lines)
@@ -92,7 +99,10 @@ fn all_errors_of_a_configuration_are_told_at_once() {
         let (code, _, stderr) = unseen([command.as_ref(), "-c".as_ref(), file.as_os_str()]);
         assert_eq!(code, Some(78), "{stderr}");
         for path in ["worker.wokers", "worker.commit_interval", "topics[0].key", "topics[0].window", "topics[2]"] {
-            assert!(stderr.lines().any(|line| line.contains("unseen.toml: ") && line.contains(path)), "`{command}` does not name {path}:\n{stderr}");
+            assert!(
+                stderr.lines().any(|line| line.contains("unseen.toml: ") && line.contains(path)),
+                "`{command}` does not name {path}:\n{stderr}"
+            );
         }
     }
 }
@@ -102,9 +112,13 @@ fn librdkafka_properties_are_checked() {
     let with = |property: &str| {
         let setup = Setup::new("127.0.0.1:1", "properties").properties(property).topic("in", "out", LINES);
         let file = setup.write_config("a");
-        let (code, _, stderr) = unseen(["check".as_ref(), "-c".as_ref(), file.as_os_str()]);
-        assert_eq!(code, Some(78), "{stderr}");
-        stderr
+        let [checked, run] = ["check", "run"].map(|command| {
+            let (code, _, stderr) = unseen([command.as_ref(), "-c".as_ref(), file.as_os_str()]);
+            assert_eq!(code, Some(78), "`{command}`: {stderr}");
+            stderr
+        });
+        assert_eq!(checked, run, "`check` and `run` differ");
+        checked
     };
     assert!(with("\"no.such.property\" = \"secret\"").contains("no.such.property"));
     assert!(!with("\"no.such.property\" = \"secret\"").contains("secret"), "a value may be a secret");

@@ -28,8 +28,9 @@ fn stopped_past_the_transaction_timeout() {
 /// Stopped for longer than its session: another process has its partitions when it goes on.
 #[test]
 fn stopped_past_the_session_timeout() {
-    let stream = Stream::new(broker(), "zombie", RECORDS)
-        .with(|setup| setup.worker("transaction_timeout = \"2s\"").properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\""));
+    let stream = Stream::new(broker(), "zombie", RECORDS).with(|setup| {
+        setup.worker("transaction_timeout = \"2s\"").properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
+    });
     let feed = stream.feed(25);
     let mut zombie = stream.setup.start("zombie");
     zombie.wait_for_log("partition restored", LIMIT);

@@ -43,9 +43,14 @@ fn assert_rate(what: &str, found: u64, asked: u64, target: f64) {
 
 #[test]
 fn measured_rates_at_capacity_are_at_or_under_the_target() {
-    for (slices, rate, asked) in
-        [(1, 1e-2, 1_000_000), (4, 1e-2, 1_000_000), (1, 1e-3, 4_000_000), (4, 1e-3, 8_000_000), (8, 1e-3, 4_000_000), (4, 1e-4, 16_000_000)]
-    {
+    for (slices, rate, asked) in [
+        (1, 1e-2, 1_000_000),
+        (4, 1e-2, 1_000_000),
+        (1, 1e-3, 4_000_000),
+        (4, 1e-3, 8_000_000),
+        (8, 1e-3, 4_000_000),
+        (4, 1e-4, 16_000_000),
+    ] {
         let found = strangers(slices, 80_000, rate, 1, asked);
         assert_rate(&format!("{slices} slices"), found, asked, rate);
         // Nor is memory wasted: sizing promises a few per cent, not a factor.

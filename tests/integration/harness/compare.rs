@@ -11,7 +11,8 @@ pub fn assert_same(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
 
 /// Panics unless what came out is the beginning, in each partition, of what is to come out.
 pub fn assert_prefix(expected: &[Vec<TestRecord>], actual: &[Vec<TestRecord>]) {
-    let begun: Vec<_> = expected.iter().zip(actual).map(|(expected, actual)| expected[..actual.len().min(expected.len())].to_vec()).collect();
+    let begun: Vec<_> =
+        expected.iter().zip(actual).map(|(expected, actual)| expected[..actual.len().min(expected.len())].to_vec()).collect();
     assert_same(&begun, actual);
 }
 

@@ -113,9 +113,9 @@ impl Setup {
         Worker::start(&self.write_config(name), overrides, &self.log(name))
     }
 
-    /// [`Setup::start`] where no file may grow beyond `bytes`.
-    pub fn start_on_full_disk(&self, name: &str, bytes: u64) -> Worker {
-        Worker::start_on_full_disk(&self.write_config(name), bytes, &self.log(name))
+    /// [`Setup::start_with`] where no file may grow beyond `bytes`.
+    pub fn start_on_full_disk(&self, name: &str, overrides: &[&str], bytes: u64) -> Worker {
+        Worker::start_on_full_disk(&self.write_config(name), overrides, bytes, &self.log(name))
     }
 
     fn log(&self, name: &str) -> PathBuf {

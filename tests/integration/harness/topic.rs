@@ -1,7 +1,7 @@
 //! Topics: made, trimmed, asked for what a group has committed.
 
 use super::{PATIENCE, unique, wait_until};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -52,6 +52,14 @@ pub fn delete_topic(broker: &str, name: &str) {
     for result in block_on(admin(broker).delete_topics(&[name], &options())).expect("the broker answers") {
         result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be deleted: {code}"));
     }
+}
+
+/// Changes what a topic takes while it is in use.
+pub fn set_max_message_bytes(broker: &str, topic: &str, bytes: &str) {
+    // What is not named goes back to the broker's default.
+    let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("max.message.bytes", bytes).set("retention.ms", "-1");
+    let results = block_on(admin(broker).alter_configs([&change], &options())).expect("the broker answers");
+    assert!(results.iter().all(Result::is_ok), "topic {topic} could not be changed: {results:?}");
 }
 
 /// Deletes the records below `offset`, as retention would.

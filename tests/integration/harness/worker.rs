@@ -29,11 +29,11 @@ impl Worker {
 
     /// The same, but no file may grow beyond `bytes`: to whoever writes one, a full disk.
     /// [`Worker::lift_file_limit`] makes room again.
-    pub fn start_on_full_disk(config: &Path, bytes: u64, log: &Path) -> Self {
+    pub fn start_on_full_disk(config: &Path, overrides: &[&str], bytes: u64, log: &Path) -> Self {
         let mut command = Command::new("sh");
         // Ignored, the signal leaves the writer with an error, as a full disk would.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
-        Self::spawn(command, config, &[], log)
+        Self::spawn(command, config, overrides, log)
     }
 
     fn spawn(mut command: Command, config: &Path, overrides: &[&str], log: &Path) -> Self {

@@ -1,0 +1,218 @@
+//! Promise: whatever becomes of the state directory, it is said in a sentence, nothing is lost, and
+//! nothing that the input still shows comes out twice. What is corrupt is kept for a person to look at.
+
+use crate::harness::broker;
+use crate::stream::{LIMIT, Stream};
+use rocksdb::{DB, IteratorMode};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+const RECORDS: usize = 50_000;
+/// How many of them are read before the state is tampered with.
+const BEFORE: usize = RECORDS / 2;
+
+/// A stream of which a worker named `a` has read the first half and then ended, its state written. The
+/// second half is there to be read; most of its repeats are of the first.
+fn half_read(hint: &str) -> Stream {
+    let stream = Stream::remembered(broker(), hint, RECORDS);
+    stream.begin(BEFORE);
+    stream.produce(BEFORE..);
+    stream
+}
+
+/// Does something to the state between two lives of a worker. All is to come out as if nothing had
+/// happened, and the log of the second life is to say this.
+fn survives(hint: &str, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
+    let stream = half_read(hint);
+    fault(&stream.setup.state_dir("a"));
+    let log = stream.check(stream.setup.start("a"));
+    assert!(log.contains(sentence), "the log does not say `{sentence}`:\n{log}");
+    stream
+}
+
+/// [`survives`], and what was corrupt is set aside.
+fn is_set_aside(hint: &str, fault: impl FnOnce(&Path), sentence: &str) {
+    let stream = survives(hint, fault, sentence);
+    let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
+    let aside: Vec<_> = aside.collect();
+    assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "set aside: {aside:?}");
+    // What was rebuilt was written, too, and is of use.
+    let mut worker = stream.setup.start_with("a", &["state.cold_start=fail"]);
+    worker.wait_for_log("partitions assigned", LIMIT);
+    let log = worker.drain();
+    assert!(!log.contains("corrupt"), "{log}");
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
+}
+
+fn open(state: &Path) -> DB {
+    DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
+}
+
+/// The files of that ending; at least one, the largest first.
+fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files = entries(&state.join("checkpoints"));
+    files.retain(|path| path.extension().is_some_and(|found| found == ending));
+    files.sort_by_key(|path| std::cmp::Reverse(size(path)));
+    assert!(!files.is_empty(), "there is no file *.{ending} in the state");
+    files
+}
+
+/// The tables that RocksDB would write sooner or later.
+fn tables(state: &Path) -> Vec<PathBuf> {
+    open(state).flush().expect("the state can be written");
+    files(state, "sst")
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).expect("a file").len()
+}
+
+fn truncate(path: &Path) {
+    OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size(path) / 2)).expect("the file can be cut off");
+}
+
+/// Turns some bits over in the middle of a file.
+fn flip(path: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
+    let (at, mut bytes) = (size(path) / 2, [0; 8]);
+    file.read_exact_at(&mut bytes, at).expect("its middle");
+    file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
+}
+
+/// Everything in it, key by key.
+fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
+    db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
+}
+
+#[test]
+fn state_that_was_deleted_is_rebuilt() {
+    survives("state-deleted", |state| fs::remove_dir_all(state).expect("it can be deleted"), "no usable checkpoint; reading ");
+}
+
+#[test]
+fn a_cold_start_may_be_forbidden() {
+    let stream = half_read("state-cold");
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    let log = stream.setup.start_with("a", &["state.cold_start=fail"]).fails(1);
+    assert!(log.contains(&format!("error: no usable checkpoint of {}[", stream.input)), "{log}");
+    assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+    stream.check(stream.setup.start("a"));
+}
+
+#[test]
+fn a_truncated_table_is_set_aside() {
+    is_set_aside("state-cut-table", |state| truncate(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
+}
+
+/// RocksDB cuts what is torn off its log: what is left is an older checkpoint, as after a power cut.
+#[test]
+fn a_truncated_log_is_an_older_checkpoint() {
+    survives("state-cut-log", |state| truncate(&files(state, "log")[0]), "partition restored");
+}
+
+#[test]
+fn flipped_bits_are_set_aside() {
+    is_set_aside(
+        "state-flipped",
+        |state| tables(state).iter().for_each(|path| flip(path)),
+        "state is corrupt; set aside, and starting without it",
+    );
+}
+
+/// Damage that RocksDB does not know of: in memory, say, before it was written.
+#[test]
+fn a_damaged_page_is_set_aside() {
+    let damage = |state: &Path| {
+        let db = open(state);
+        let (key, mut page) = contents(&db).into_iter().find(|(key, _)| key.starts_with(b"p")).expect("a page");
+        let middle = page.len() / 2;
+        page[middle] ^= 1;
+        db.put(key, page).expect("it can be written");
+    };
+    is_set_aside("state-page", damage, "the checksum of page ");
+}
+
+#[test]
+fn a_changed_window_is_not_misread() {
+    let stream = half_read("state-window");
+    // Half as long, it still covers all records: the same must come out.
+    let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
+    let sentence =
+        "checkpoint is of another configuration and cannot be used: its window was 4 slices of 21600000 ms and is 4 slices of 10800000 ms";
+    assert!(log.contains(sentence), "{log}");
+    assert!(log.contains("no usable checkpoint; reading "), "{log}");
+}
+
+#[test]
+fn state_of_another_version_is_left_alone() {
+    let stream = half_read("state-version");
+    let state = stream.setup.state_dir("a");
+    let before = {
+        let db = open(&state);
+        db.put("format", "99").expect("it can be written");
+        contents(&db)
+    };
+    let log = stream.setup.start("a").fails(1);
+    let sentence =
+        format!("error: state directory {}: expected format 1, got 99; run the version of unseen that wrote it", state.display());
+    assert!(log.contains(&sentence), "{log}");
+    {
+        let db = open(&state);
+        assert!(contents(&db) == before, "what the other version wrote was changed");
+        db.put("format", "1").expect("it can be written");
+    }
+    assert!(entries(&state).iter().all(|path| !path.to_string_lossy().contains("corrupt")), "it was set aside");
+    stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let stream = Stream::remembered(broker(), "state-file", 1_000);
+    let file = stream.setup.dir().join("file");
+    fs::write(&file, "not a directory").expect("a file");
+    // Root may write anywhere, but not below a file.
+    let state = file.join("state");
+    let log = stream.setup.start_with("a", &[&format!("state.dir={}", state.display())]).fails(1);
+    let sentence = format!(
+        "error: state directory {}: Not a directory (os error 20); it must be a directory that this user can write to",
+        state.display()
+    );
+    assert!(log.contains(&sentence), "{log}");
+}
+
+#[test]
+fn a_directory_in_use_is_not_shared() {
+    let stream = half_read("state-shared");
+    let state = stream.setup.state_dir("a");
+    let mut first = stream.setup.start("a");
+    first.wait_for_log("started", LIMIT);
+    let log = stream.setup.start_with("b", &[&format!("state.dir={}", state.display())]).fails(1);
+    let sentence =
+        format!("error: state directory {} is in use by another unseen process; give each process its own `state.dir`", state.display());
+    assert!(log.contains(&sentence), "{log}");
+    stream.check(first);
+}
+
+#[test]
+fn a_full_disk_costs_checkpoints_and_nothing_else() {
+    let stream = Stream::remembered(broker(), "state-full", RECORDS);
+    stream.produce(..BEFORE);
+    // Less than any checkpoint of this stream needs.
+    let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
+    worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+    stream.wait_until_read(BEFORE, &mut worker);
+    assert!(!worker.log().contains("checkpoint written"), "a checkpoint was written where there is no room for one");
+
+    worker.lift_file_limit();
+    stream.produce(BEFORE..);
+    for partition in 0..4 {
+        worker.wait_for_log(&format!("checkpoint written partition=news[{partition}]"), LIMIT);
+    }
+    worker.kill9();
+    stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
+}
