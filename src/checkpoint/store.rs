@@ -130,6 +130,12 @@ impl Store {
         Ok(())
     }
 
+    /// Whether what was saved is still there: it is not if the store was set aside since.
+    #[must_use]
+    pub fn holds(&self, saved: Saved) -> bool {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch == saved.epoch
+    }
+
     /// Stores a partition's state as of `offsets`: what changed since `saved`, or all of it.
     ///
     /// Returns the proof for the next time, and the bytes written.

@@ -344,7 +344,7 @@ impl Worker {
         for (id, memory) in &mut self.memories {
             let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == *id).collect();
             let Some(plan) = inputs.first().map(|input| &self.topics[input.topic]) else { continue };
-            if memory.changed && inputs.iter().all(|input| input.decisions.is_empty()) {
+            if memory.is_due(&self.shared.store) && inputs.iter().all(|input| input.decisions.is_empty()) {
                 bytes +=
                     memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings, &inputs);
             }

@@ -2,7 +2,7 @@
 
 use super::decisions::Decisions;
 use super::{MemoryId, Shared};
-use crate::checkpoint::{self, Head, PartitionId, Saved};
+use crate::checkpoint::{self, Head, PartitionId, Saved, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Window;
@@ -81,6 +81,11 @@ impl Memory {
     /// The offset of a topic that a loaded memory had come to.
     pub(super) fn offset(&self, topic: &str) -> Option<Offset> {
         self.offsets.get(topic).copied()
+    }
+
+    /// Whether a checkpoint would differ from what is stored.
+    pub(super) fn is_due(&self, store: &Store) -> bool {
+        self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
     }
 
     /// Writes a checkpoint as of the positions of `inputs`, all that use this memory. Returns the bytes

@@ -5,7 +5,7 @@ use crate::harness::{
     News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed,
     set_max_message_bytes, told, topic, topic_with,
 };
-use crate::stream::{LIMIT, PARTITIONS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 use std::time::Duration;
 
 /// It covers all records, so that a worker that starts without a checkpoint rebuilds its memory exactly.
@@ -101,10 +101,10 @@ fn original(letter: &TestRecord) -> TestRecord {
 
 #[test]
 fn large_records_go_to_the_dead_letters() {
-    let records = News { count: 30_000, ..News::default() }.records();
+    let records = News { count: RECORDS, ..News::default() }.records();
     // Alone, in pairs, and several in a transaction.
-    let case =
-        Case::new("oversize", records, |number| number % 3_000 == 1_500 || number % 6_000 == 1_501 || (20_000..20_010).contains(&number));
+    let large = |number| number % 100_000 == 50_000 || number % 200_000 == 50_001 || (600_000..600_010).contains(&number);
+    let case = Case::new("oversize", records, large);
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
