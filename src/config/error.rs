@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// Where a value came from that is not in the file.
 pub(super) const ENVIRONMENT: &str = "environment";
@@ -98,4 +99,19 @@ impl Report {
 /// Whether `inner` is `outer` or lies below it.
 fn within(inner: &str, outer: &str) -> bool {
     inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// A required value. That it is missing is said only if it was not taken out for another fault.
+pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, report: &mut Report) -> Option<T> {
+    if value.is_none() && !report.knows(path) {
+        report.add(path, format!("required: {what}"));
+    }
+    value
+}
+
+/// Reports a number that is out of range.
+pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, report: &mut Report) {
+    if !range.contains(&value) {
+        report.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));
+    }
 }

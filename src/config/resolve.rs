@@ -2,10 +2,9 @@
 //!
 //! Looks at everything before it gives up, and keeps silent on what follows from a known fault.
 
-use super::error::Report;
+use super::error::{Report, integer, required};
 use super::raw::{self, Raw};
 use super::{Config, Kafka, Log, State, Worker, properties, topics};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,20 +16,6 @@ pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
     let log = log(raw.log, report);
     let topics = topics::resolve(raw.topics, report);
     Some(Config { kafka: kafka?, worker: worker?, state, log, topics })
-}
-
-/// A required value. That it is missing is said only if it was not taken out for another fault.
-pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, report: &mut Report) -> Option<T> {
-    if value.is_none() && !report.knows(path) {
-        report.add(path, format!("required: {what}"));
-    }
-    value
-}
-
-pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, report: &mut Report) {
-    if !range.contains(&value) {
-        report.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));
-    }
 }
 
 fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {

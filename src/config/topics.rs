@@ -1,7 +1,6 @@
 //! The topics to deduplicate, each by itself and all together.
 
-use super::error::Report;
-use super::resolve::{integer, required};
+use super::error::{Report, integer, required};
 use super::units::{Length, window_text};
 use super::{OnDuplicate, OnInvalid, Topic, raw};
 use crate::dedup::Late;
