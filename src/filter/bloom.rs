@@ -146,14 +146,6 @@ impl Bloom {
         ((u128::from(fingerprint.low()) * u128::from(self.shape.blocks)) >> 64) as usize
     }
 
-    /// Share of the bits that are set, 0 to 1.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub fn fill(&self) -> f64 {
-        let set: u64 = self.bits().iter().map(|word| u64::from(word.count_ones())).sum();
-        set as f64 / (self.shape.blocks * u64::from(BLOCK_BITS)) as f64
-    }
-
     fn bits(&self) -> &[u64] {
         &self.words[self.start..][..self.used_words()]
     }

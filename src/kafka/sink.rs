@@ -23,11 +23,6 @@ const FAILURES_MAX: usize = 10_000;
 /// How long librdkafka may wait before we look at the delivery reports again.
 const TURN: Duration = Duration::from_millis(50);
 
-/// How long one attempt to abort may wait.
-const ABORT_STEP: Duration = Duration::from_millis(100);
-/// Most bundles of delivery reports taken between two attempts.
-const REPORTS_MAX: usize = 1000;
-
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
 pub enum Failure {
@@ -233,7 +228,7 @@ impl Sink {
     fn explain(&self, failure: Failure) -> Failure {
         let Failure::Abort(reason) = failure else { return failure };
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
-        let _ = self.producer.flush(TURN);
+        self.take_reports();
         let failures = std::mem::take(&mut *self.failures());
         let oversize: Vec<_> = failures
             .iter()
@@ -300,7 +295,7 @@ impl Sink {
         let aborted = if self.transactional() {
             // librdkafka waits until the purged records are reported, and reports only to who asks: so
             // it is given little time, again and again, and asked in between.
-            self.repeat(|| self.producer.abort_transaction(ABORT_STEP).inspect_err(|_| self.take_reports()))
+            self.repeat(|| self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
         } else {
             self.producer.purge(PurgeConfig::default().queue().inflight());
             self.repeat(|| self.producer.flush(CALL_TIMEOUT))
@@ -313,10 +308,10 @@ impl Sink {
         }
     }
 
+    /// Takes the delivery reports that are there, and those that come in a moment.
     fn take_reports(&self) {
-        for _ in 0..REPORTS_MAX {
-            self.producer.poll(Duration::ZERO);
-        }
+        // Whether any are still out is for the next call to find.
+        let _ = self.producer.flush(TURN);
     }
 
     fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {

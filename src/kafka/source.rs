@@ -264,6 +264,10 @@ impl Source {
     /// # Errors
     /// When no answer came; worth another try.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
+        if partitions.is_empty() {
+            // Rebalances often assign nothing; there is nothing to ask then.
+            return Ok(Vec::new());
+        }
         let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
         let failed = |error: KafkaError| Error::Fatal(format!("cannot read the group's committed offsets: {error}"));
         let answer = self.consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;

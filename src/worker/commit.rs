@@ -22,7 +22,7 @@ impl Worker {
         let offsets: Vec<_> = self
             .inputs
             .values()
-            .filter(|input| input.position != input.committed)
+            .filter(|input| input.is_ahead())
             .map(|input| {
                 let memory = self.memories.get(&input.memory);
                 (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
@@ -32,7 +32,7 @@ impl Worker {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
         }
-        self.inputs.values_mut().filter(|input| input.position != input.committed).for_each(Input::committed);
+        self.inputs.values_mut().filter(|input| input.is_ahead()).for_each(Input::committed);
         self.end_transaction();
         self.replacements = 0;
         add(&self.shared.stats.commits, 1);
@@ -145,7 +145,7 @@ impl Worker {
         let committed = self.patiently(|| source.committed(&partitions))?;
         let mut foreign = Vec::new();
         for (input, committed) in self.inputs.values_mut().zip(&committed) {
-            if input.position != input.committed && committed.offset == Some(input.position) {
+            if input.is_ahead() && committed.offset == Some(input.position) {
                 input.committed();
             } else if committed.offset != input.group {
                 foreign.push(input.partition.clone());

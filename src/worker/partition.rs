@@ -44,6 +44,11 @@ impl Input {
         self.committed = self.position;
     }
 
+    /// Whether records were read that are not committed.
+    pub(super) const fn is_ahead(&self) -> bool {
+        self.position != self.committed
+    }
+
     /// The open transaction is committed.
     pub(super) fn committed(&mut self) {
         self.committed = self.position;

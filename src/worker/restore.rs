@@ -136,7 +136,7 @@ impl Worker {
         let Some(committed) = found.committed.offset else {
             return match (stored, self.shared.config.kafka.start) {
                 (Some(stored), _) if stored >= low => {
-                    // A checkpoint is only written after a commit, so the group had come at least that far.
+                    // A checkpoint is written where the partition began, and after commits: the group had come at least that far.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
                     at(stored)
                 }
