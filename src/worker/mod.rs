@@ -358,10 +358,16 @@ impl Worker {
 
     /// Asks the brokers until they answer, or until told to stop.
     fn patiently<T>(&self, ask: impl Fn() -> Result<T, kafka::Error>) -> Result<T, Error> {
+        let asked = Instant::now();
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
+                // Offsets in an open transaction are not told. One that the coordinator has lost stays open for ever.
+                Err(error) if asked.elapsed() > self.shared.config.worker.transaction_timeout * 2 => tracing::warn!(
+                    error = %error,
+                    "no answer from the brokers for longer than a transaction can live; asking again. If the brokers are well, look for a transaction that hangs, with kafka-transactions.sh find-hanging --topic __consumer_offsets"
+                ),
                 Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
             }
         }

@@ -13,7 +13,7 @@ fn the_broker_is_killed_and_restarted() {
     for share in [4, 2] {
         wait_until("a part of the records is sent", LIMIT, || (feed.sent() >= RECORDS / share).then_some(()));
         broker.kill();
-        broker.restart();
+        broker.wait_until_back();
     }
     feed.join();
     stream.check(worker);

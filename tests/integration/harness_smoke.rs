@@ -96,7 +96,7 @@ fn a_broker_that_was_killed_comes_back_with_its_data() {
     broker.kill();
     // What is produced while the broker is away reaches it later.
     let feed = Feed::start(broker.address(), &topic, records[10_000..].to_vec(), 1_000_000);
-    broker.restart();
+    broker.wait_until_back();
     feed.join();
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker.address(), &topic, PARTITIONS));
 }

@@ -5,7 +5,6 @@
 
 use super::{PATIENCE, turn};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
@@ -45,7 +44,7 @@ impl Shared {
             );
             return Self::Elsewhere("127.0.0.1:9092".to_owned());
         }
-        Self::Script(Script::start(&[]))
+        Self::Script(Script::start(&[]).0)
     }
 }
 
@@ -60,11 +59,12 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// A broker that one test has for itself, to kill and restart.
+/// A broker that one test has for itself, to kill. It comes back by itself, on the same port with the
+/// data that it had.
 pub struct OwnBroker {
     dir: TempDir,
-    address: String,
-    script: Option<Script>,
+    script: Script,
+    lines: Lines,
 }
 
 impl OwnBroker {
@@ -72,35 +72,29 @@ impl OwnBroker {
     pub fn start() -> Self {
         turn::take();
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the broker");
-        let script = Script::start(&["--dir", path(dir.path())]);
-        Self { address: script.address.clone(), dir, script: Some(script) }
+        let (script, lines) = Script::start(&["--respawn", "--dir", dir.path().to_str().expect("a path in UTF-8")]);
+        Self { dir, script, lines }
     }
 
     /// Its address, the same after a restart.
     pub fn address(&self) -> &str {
-        &self.address
+        &self.script.address
     }
 
-    /// Kills it with SIGKILL. Returns when it is gone.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
-        let mut script = self.script.take().expect("the broker runs");
         let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("the broker's process id");
         assert!(succeeds(Command::new("kill").args(["-KILL", pid.trim()])), "the broker cannot be killed");
-        script.child.wait().expect("the broker ends");
     }
 
-    /// Starts it again, on the same port with the data that it had.
-    pub fn restart(&mut self) {
-        assert!(self.script.is_none(), "the broker still runs");
-        let script = Script::start(&["--dir", path(self.dir.path())]);
-        assert_eq!(script.address, self.address, "the broker came back elsewhere");
-        self.script = Some(script);
+    /// Waits until it serves again.
+    pub fn wait_until_back(&mut self) {
+        assert_eq!(ready(&self.lines), self.script.address, "the broker came back elsewhere");
     }
 }
 
-fn path(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
+/// What scripts/kafka prints.
+type Lines = mpsc::Receiver<String>;
 
 /// A running scripts/kafka. It stops when its stdin ends: when this is dropped, or when this process
 /// dies, in whatever way.
@@ -110,7 +104,7 @@ struct Script {
 }
 
 impl Script {
-    fn start(args: &[&str]) -> Self {
+    fn start(args: &[&str]) -> (Self, Lines) {
         let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kafka"))
             .arg("--until-eof")
             .args(args)
@@ -122,12 +116,17 @@ impl Script {
         let stdout = child.stdout.take().expect("its stdout is a pipe");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
-            panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
-        };
-        let address = line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`"));
-        Self { address: address.to_owned(), child }
+        let address = ready(&lines);
+        (Self { child, address }, lines)
     }
+}
+
+/// Waits until scripts/kafka says that its broker serves, and where.
+fn ready(lines: &Lines) -> String {
+    let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
+        panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
+    };
+    line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`")).to_owned()
 }
 
 impl Drop for Script {
