@@ -3,7 +3,7 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of what it was
 //! shown, in order: it must never look at a clock, and time comes in with each record.
 
-use crate::filter::{Aging, Manifest, Mismatch, PageId, Plan, Window};
+use crate::filter::{Filter, Full, Manifest, Mismatch, PageId, Spec, Window};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,8 @@ pub enum Late {
 pub struct Rules {
     /// How long a key stays seen.
     pub window: Window,
-    /// How large a partition's filter is.
-    pub plan: Plan,
+    /// Kind and size of a partition's filter.
+    pub filter: Spec,
     /// Whether a duplicate renews the window of its key. If so, a key that repeats for ever is never emitted again.
     pub refresh: bool,
     /// What becomes of late records.
@@ -38,15 +38,15 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Dedup {
     rules: Rules,
-    filter: Aging,
+    filter: Box<dyn Filter>,
     stream_time: Option<Timestamp>,
 }
 
 impl Dedup {
     /// A partition that has seen nothing.
     #[must_use]
-    pub const fn new(rules: Rules) -> Self {
-        Self { rules, filter: Aging::new(rules.window, rules.plan), stream_time: None }
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, filter: rules.filter.build(), stream_time: None }
     }
 
     /// Decides one record, and remembers its key if it is to be emitted.
@@ -54,7 +54,10 @@ impl Dedup {
     /// `time` is the record's own time in milliseconds, if it has one. A time beyond `horizon`, the
     /// latest that is believed, is judged but does not advance stream time: a broken producer clock
     /// must not make the filter forget everything.
-    pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Verdict {
+    ///
+    /// # Errors
+    /// [`Full`] when the key cannot be remembered; it is then not decided.
+    pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Full> {
         if let Some(time) = time.filter(|&time| time <= horizon)
             && self.stream_time.is_none_or(|stream_time| time > stream_time)
         {
@@ -63,15 +66,15 @@ impl Dedup {
         }
         if self.filter.contains(fingerprint) {
             if self.rules.refresh {
-                self.filter.refresh(fingerprint);
+                self.filter.refresh(fingerprint)?;
             }
-            return Verdict::Duplicate;
+            return Ok(Verdict::Duplicate);
         }
         if self.rules.late != Late::Emit && self.is_late(time) {
-            return Verdict::Late;
+            return Ok(Verdict::Late);
         }
-        self.filter.insert(fingerprint);
-        Verdict::Unseen
+        self.filter.insert(fingerprint)?;
+        Ok(Verdict::Unseen)
     }
 
     /// Whether a record of that time is older than the window.
@@ -91,8 +94,8 @@ impl Dedup {
 
     /// The filter, for what is to be shown of it.
     #[must_use]
-    pub const fn filter(&self) -> &Aging {
-        &self.filter
+    pub fn filter(&self) -> &dyn Filter {
+        &*self.filter
     }
 
     /// Everything but the filter's bits.
@@ -116,7 +119,7 @@ impl Dedup {
     /// # Errors
     /// [`Mismatch`] when the snapshot is not one of these rules.
     pub fn from_snapshot(rules: Rules, snapshot: &Snapshot) -> Result<Self, Mismatch> {
-        let filter = Aging::from_manifest(rules.window, rules.plan, &snapshot.filter)?;
+        let filter = rules.filter.restore(&snapshot.filter)?;
         if rules.window.length_ms().is_some() && snapshot.stream_time.and_then(|time| rules.window.slice_at(time)) != filter.slice() {
             return Err(Mismatch::StreamTime);
         }

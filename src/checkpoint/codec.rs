@@ -1,7 +1,7 @@
 //! Names and seals of what is stored: keys that sort as they are read, values that carry a checksum.
 
 use super::PartitionId;
-use crate::filter::PageId;
+use crate::filter::{PageId, Part};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a value's checksum.
@@ -29,12 +29,12 @@ pub(super) fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// The keys of all pages of one generation: from, and to but not with.
-pub(super) fn generation(id: &PartitionId, slice: i64) -> (Vec<u8>, Vec<u8>) {
-    let from = page_key(id, PageId { slice, layer: 0, page: 0 });
+/// The keys of all pages of one part: from, and to but not with.
+pub(super) fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
+    let from = page_key(id, PageId { slice: part.slice, layer: part.layer, page: 0 });
     let mut to = from.clone();
-    to.truncate(to.len() - 16);
-    to.extend_from_slice(&[0xff; 17]);
+    to.truncate(to.len() - 8);
+    to.extend_from_slice(&[0xff; 9]);
     (from, to)
 }
 
@@ -93,8 +93,8 @@ mod tests {
             let [a, b] = [a, b].map(|(slice, layer, page)| PageId { slice, layer, page });
             proptest::prop_assert_eq!(page_id(&space, &page_key(&space, a)), Some(a));
             proptest::prop_assert_eq!(page_key(&space, a).cmp(&page_key(&space, b)), a.cmp(&b));
-            let (from, to) = generation(&space, a.slice);
-            proptest::prop_assert_eq!((from..to).contains(&page_key(&space, b)), a.slice == b.slice);
+            let (from, to) = pages_of(&space, Part { slice: a.slice, layer: a.layer, pages: 0 });
+            proptest::prop_assert_eq!((from..to).contains(&page_key(&space, b)), (a.slice, a.layer) == (b.slice, b.layer));
             let (from, to) = all_pages(&space);
             proptest::prop_assert!((from..to).contains(&page_key(&space, a)));
         }

@@ -1,8 +1,9 @@
 //! The RocksDB of a state directory.
 
-use super::codec::{all_pages, generation, head_key, page_id, page_key, seal, unseal};
+use super::codec::{all_pages, head_key, page_id, page_key, pages_of, seal, unseal};
 use super::{Error, Head, PartitionId, Settings};
 use crate::dedup::{Dedup, Rules};
+use crate::filter::Part;
 use crate::record::Offset;
 use rocksdb::{DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions, WriteBatch};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
 /// Version of all that is stored.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 const FORMAT_KEY: &[u8] = b"format";
 /// Memory for writes that are not yet in files; twice this at most.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
@@ -148,9 +149,10 @@ impl Store {
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         let mut batch = WriteBatch::default();
         if saved == Some(Saved { epoch: open.epoch }) {
-            for slice in self.stored_slices(db, id)? {
-                if !head.memory.filter.generations.iter().any(|generation| generation.slice == slice) {
-                    let (from, to) = generation(id, slice);
+            let parts = head.memory.filter.parts();
+            for stored in self.stored_parts(db, id)? {
+                if !parts.iter().any(|part| (part.slice, part.layer) == (stored.slice, stored.layer)) {
+                    let (from, to) = pages_of(id, stored);
                     batch.delete_range(from, to);
                 }
             }
@@ -195,9 +197,8 @@ impl Store {
         Ok(())
     }
 
-    fn stored_slices(&self, db: &DB, id: &PartitionId) -> Result<Vec<i64>, Error> {
-        let head = self.head(db, id)?;
-        Ok(head.map_or_else(Vec::new, |head| head.memory.filter.generations.iter().map(|generation| generation.slice).collect()))
+    fn stored_parts(&self, db: &DB, id: &PartitionId) -> Result<Vec<Part>, Error> {
+        Ok(self.head(db, id)?.map_or_else(Vec::new, |head| head.memory.filter.parts()))
     }
 
     fn head(&self, db: &DB, id: &PartitionId) -> Result<Option<Head>, Error> {
@@ -237,7 +238,7 @@ impl Store {
             memory.read_page(page, bytes).map_err(corrupt)?;
             pages += 1;
         }
-        let expected = head.memory.filter.pages();
+        let expected: u64 = head.memory.filter.parts().iter().map(|part| part.pages).sum();
         if pages != expected {
             return Err(self.corrupt(id, &format!("expected {expected} pages, got {pages}")));
         }

@@ -45,7 +45,7 @@ fn summary(config: &Config) -> String {
 }
 
 fn row(topic: &Topic) -> [String; 6] {
-    let memory = topic.rules(1).plan.bytes(topic.window);
+    let memory = topic.rules(1).filter.bytes();
     [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), "aging".to_owned(), size(memory)]
 }
 

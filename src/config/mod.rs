@@ -19,7 +19,7 @@ pub use error::{Error, Errors};
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
-use crate::filter::{Plan, Window};
+use crate::filter::{Plan, Spec, Window};
 use crate::key::KeySpec;
 use error::Report;
 use std::collections::BTreeMap;
@@ -248,7 +248,7 @@ impl Topic {
             (None, Window::Time { .. }) => 1,
         };
         let plan = Plan::new(self.window, keys, self.false_positive_rate);
-        Rules { window: self.window, plan, refresh: self.refresh, late: self.late }
+        Rules { window: self.window, filter: Spec::Aging { window: self.window, plan }, refresh: self.refresh, late: self.late }
     }
 }
 

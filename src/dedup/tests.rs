@@ -1,6 +1,7 @@
 //! The promise of the window, held against an exact model that knows nothing of filters.
 
 use super::*;
+use crate::filter::Plan;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_128;
@@ -13,7 +14,7 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn rules(window: Window, capacity: u64) -> Rules {
-    Rules { window, plan: Plan::new(window, capacity, RATE), refresh: false, late: Late::Emit }
+    Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, capacity, RATE) }, refresh: false, late: Late::Emit }
 }
 
 fn hours(slices: u32) -> Dedup {
@@ -148,7 +149,7 @@ fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (
             dedup = restored(&dedup);
         }
         clock += step.clock;
-        verdicts.push(dedup.judge(key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE));
+        verdicts.push(dedup.judge(key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE).unwrap());
     }
     (verdicts, dedup)
 }
@@ -160,7 +161,7 @@ fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
         dedup.filter().write_page(id, &mut bytes);
         (id, bytes)
     };
-    dedup.filter().dirty_pages().map(page).collect()
+    dedup.filter().dirty_pages().into_iter().map(page).collect()
 }
 
 /// Through JSON, as a checkpoint goes.
@@ -211,9 +212,9 @@ proptest! {
 #[test]
 fn a_key_is_emitted_once_a_window() {
     let mut dedup = hours(4);
-    assert_eq!(dedup.judge(key(1), Some(0), i64::MAX), Verdict::Unseen);
-    assert_eq!(dedup.judge(key(1), Some(1_000), i64::MAX), Verdict::Duplicate);
-    assert_eq!(dedup.judge(key(1), Some(1_250), i64::MAX), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(1_000), i64::MAX).unwrap(), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(1), Some(1_250), i64::MAX).unwrap(), Verdict::Unseen);
 }
 
 #[test]
@@ -222,7 +223,7 @@ fn a_sighting_does_not_renew_unless_asked_to() {
         let mut dedup = Dedup::new(Rules { refresh, ..rules(Window::time(1_000, 4), 100) });
         for time in [0, 700, 1_400] {
             let expected = if time == 0 || (time == 1_400 && !refresh) { Verdict::Unseen } else { Verdict::Duplicate };
-            assert_eq!(dedup.judge(key(1), Some(time), i64::MAX), expected, "refresh {refresh}, at {time}");
+            assert_eq!(dedup.judge(key(1), Some(time), i64::MAX).unwrap(), expected, "refresh {refresh}, at {time}");
         }
     }
 }
@@ -231,53 +232,57 @@ fn a_sighting_does_not_renew_unless_asked_to() {
 fn late_records_go_where_the_policy_says() {
     for (late, expected) in [(Late::Emit, Verdict::Unseen), (Late::Drop, Verdict::Late), (Late::DeadLetter, Verdict::Late)] {
         let mut dedup = Dedup::new(Rules { late, ..rules(Window::time(1_000, 4), 100) });
-        dedup.judge(key(1), Some(10_000), i64::MAX);
-        assert_eq!(dedup.judge(key(2), Some(9_000), i64::MAX), Verdict::Unseen, "at the window's edge is not late");
-        assert_eq!(dedup.judge(key(1), Some(8_999), i64::MAX), Verdict::Duplicate, "late, but seen");
-        assert_eq!(dedup.judge(key(3), Some(8_999), i64::MAX), expected);
-        assert_eq!(dedup.judge(key(3), Some(10_000), i64::MAX) == Verdict::Unseen, late != Late::Emit, "remembered only if emitted");
+        dedup.judge(key(1), Some(10_000), i64::MAX).unwrap();
+        assert_eq!(dedup.judge(key(2), Some(9_000), i64::MAX).unwrap(), Verdict::Unseen, "at the window's edge is not late");
+        assert_eq!(dedup.judge(key(1), Some(8_999), i64::MAX).unwrap(), Verdict::Duplicate, "late, but seen");
+        assert_eq!(dedup.judge(key(3), Some(8_999), i64::MAX).unwrap(), expected);
+        assert_eq!(
+            dedup.judge(key(3), Some(10_000), i64::MAX).unwrap() == Verdict::Unseen,
+            late != Late::Emit,
+            "remembered only if emitted"
+        );
     }
 }
 
 #[test]
 fn a_broken_clock_does_not_expire_anything() {
     let mut dedup = hours(4);
-    dedup.judge(key(1), Some(100), 200);
-    assert_eq!(dedup.judge(key(2), Some(i64::MAX), 200), Verdict::Unseen);
+    dedup.judge(key(1), Some(100), 200).unwrap();
+    assert_eq!(dedup.judge(key(2), Some(i64::MAX), 200).unwrap(), Verdict::Unseen);
     assert_eq!(dedup.stream_time(), Some(100));
-    assert_eq!(dedup.judge(key(1), Some(110), 200), Verdict::Duplicate);
-    assert_eq!(dedup.judge(key(2), Some(120), 200), Verdict::Duplicate, "it was judged all the same");
-    dedup.judge(key(3), Some(200), 200);
+    assert_eq!(dedup.judge(key(1), Some(110), 200).unwrap(), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "it was judged all the same");
+    dedup.judge(key(3), Some(200), 200).unwrap();
     assert_eq!(dedup.stream_time(), Some(200), "the horizon itself is believed");
 }
 
 #[test]
 fn records_without_time_are_judged_by_the_stream_s() {
     let mut dedup = hours(1);
-    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Unseen);
-    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Duplicate);
-    dedup.judge(key(2), Some(50_000), i64::MAX);
-    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Duplicate, "it belongs to the first time that is known");
-    dedup.judge(key(2), Some(52_000), i64::MAX);
-    assert_eq!(dedup.judge(key(1), None, 0), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Duplicate);
+    dedup.judge(key(2), Some(50_000), i64::MAX).unwrap();
+    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Duplicate, "it belongs to the first time that is known");
+    dedup.judge(key(2), Some(52_000), i64::MAX).unwrap();
+    assert_eq!(dedup.judge(key(1), None, 0).unwrap(), Verdict::Unseen);
 }
 
 #[test]
 fn times_before_the_epoch_are_times() {
     let mut dedup = hours(4);
-    assert_eq!(dedup.judge(key(1), Some(-10_000), 0), Verdict::Unseen);
-    assert_eq!(dedup.judge(key(1), Some(-9_000), 0), Verdict::Duplicate);
-    assert_eq!(dedup.judge(key(1), Some(-8_750), 0), Verdict::Unseen);
-    assert_eq!(dedup.judge(key(1), Some(0), 0), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(-10_000), 0).unwrap(), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(-9_000), 0).unwrap(), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(1), Some(-8_750), 0).unwrap(), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(1), Some(0), 0).unwrap(), Verdict::Unseen);
     for time in [i64::MIN, i64::MAX] {
-        dedup.judge(key(1), Some(time), i64::MAX);
+        dedup.judge(key(1), Some(time), i64::MAX).unwrap();
     }
 }
 
 #[test]
 fn a_snapshot_of_other_rules_is_refused() {
     let mut dedup = hours(4);
-    dedup.judge(key(1), Some(123_456), i64::MAX);
+    dedup.judge(key(1), Some(123_456), i64::MAX).unwrap();
     let refused = |slice_ms| Dedup::from_snapshot(rules(Window::Time { slice_ms, slices: 4 }, 100), &dedup.snapshot()).err();
     assert_eq!(refused(250), None);
     assert_eq!(refused(251), Some(Mismatch::StreamTime));

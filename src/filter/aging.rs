@@ -7,6 +7,7 @@
 
 use super::bloom::{BLOCK_BITS, Bloom, Mask, Shape};
 use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for};
+use super::{Filter, Full, Mismatch, PageId, Part, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -14,67 +15,6 @@ use std::collections::VecDeque;
 
 /// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
 const BLOCKS_MAX: u64 = 1 << 32;
-
-/// How long a key stays seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// By record time. Slices start at multiples of their length since the epoch.
-    Time {
-        /// Length of a slice in milliseconds, at least 1.
-        slice_ms: i64,
-        /// Slices in a window, at least 1.
-        slices: u32,
-    },
-    /// By the number of keys put in.
-    Keys {
-        /// Keys in a slice, at least 1.
-        slice_keys: u64,
-        /// Slices in a window, at least 1.
-        slices: u32,
-    },
-}
-
-impl Window {
-    /// A window of `length_ms` of record time; rounded up to whole slices.
-    #[must_use]
-    pub fn time(length_ms: i64, slices: u32) -> Self {
-        let slices = slices.max(1);
-        Self::Time { slice_ms: (length_ms.max(1) - 1) / i64::from(slices) + 1, slices }
-    }
-
-    /// A window of the last `keys` keys; rounded up to whole slices.
-    #[must_use]
-    pub fn keys(keys: u64, slices: u32) -> Self {
-        let slices = slices.max(1);
-        Self::Keys { slice_keys: keys.max(1).div_ceil(u64::from(slices)), slices }
-    }
-
-    /// Slices in a window.
-    #[must_use]
-    pub const fn slices(self) -> u32 {
-        match self {
-            Self::Time { slices, .. } | Self::Keys { slices, .. } => slices,
-        }
-    }
-
-    /// Number of the slice that a time lies in; `None` for windows by count.
-    #[must_use]
-    pub const fn slice_at(self, time: Timestamp) -> Option<i64> {
-        match self {
-            Self::Time { slice_ms, .. } => Some(time.div_euclid(slice_ms)),
-            Self::Keys { .. } => None,
-        }
-    }
-
-    /// How far behind stream time a record may be and still lie within the window; `None` for windows by count.
-    #[must_use]
-    pub const fn length_ms(self) -> Option<i64> {
-        match self {
-            Self::Time { slice_ms, slices } => Some(slice_ms.saturating_mul(slices as i64)),
-            Self::Keys { .. } => None,
-        }
-    }
-}
 
 /// Sizes worked out once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,7 +46,7 @@ impl Plan {
     /// chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that their
     /// sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
     /// al.: "Scalable Bloom Filters", 2007).
-    fn layer(&self, index: usize) -> Layer {
+    fn layer(&self, index: usize) -> Result<Layer, Full> {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
         let (capacity, shape) = if depth == 0 {
             (self.capacity, self.shape)
@@ -114,7 +54,7 @@ impl Plan {
             let capacity = self.capacity.div_ceil(2).saturating_mul(1 << (depth - 1));
             (capacity, shape_for(capacity, self.rate * CHAIN_SHARE * 0.5_f64.powi(depth.cast_signed())))
         };
-        Layer { bloom: Bloom::new(shape), capacity, keys: 0 }
+        Ok(Layer { bloom: Bloom::new(shape).ok_or(Full::Memory)?, capacity, keys: 0 })
     }
 }
 
@@ -138,14 +78,15 @@ impl Generation {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, mask))
     }
 
-    fn insert(&mut self, fingerprint: Fingerprint, plan: &Plan) {
+    fn insert(&mut self, fingerprint: Fingerprint, plan: &Plan) -> Result<(), Full> {
         if self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity) {
-            self.layers.push(plan.layer(self.layers.len()));
+            self.layers.push(plan.layer(self.layers.len())?);
         }
         if let Some(layer) = self.layers.last_mut() {
             layer.bloom.insert(fingerprint);
             layer.keys += 1;
         }
+        Ok(())
     }
 
     /// Keys put in, each as often as it was.
@@ -176,39 +117,8 @@ impl Aging {
         Self { window, plan, slice, generations: VecDeque::new() }
     }
 
-    /// Whether the key is remembered. Never false for one put in within the window.
-    #[must_use]
-    pub fn contains(&self, fingerprint: Fingerprint) -> bool {
-        let mask = self.mask(fingerprint);
-        self.generations.iter().rev().any(|generation| generation.contains(fingerprint, &mask))
-    }
-
     fn mask(&self, fingerprint: Fingerprint) -> Mask {
         Mask::new(fingerprint, self.plan.shape.probes)
-    }
-
-    /// Puts a key into the open generation.
-    pub fn insert(&mut self, fingerprint: Fingerprint) {
-        if let Window::Keys { slice_keys, .. } = self.window
-            && self.open_keys() >= slice_keys
-        {
-            self.rotate(self.current().saturating_add(1));
-        }
-        if self.open().is_none() {
-            self.generations.push_back(Generation { slice: self.current(), layers: Vec::new() });
-        }
-        if let Some(open) = self.generations.back_mut() {
-            open.insert(fingerprint, &self.plan);
-        }
-    }
-
-    /// Renews a key: puts it into the open generation unless it is there.
-    pub fn refresh(&mut self, fingerprint: Fingerprint) {
-        // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
-        let mask = self.mask(fingerprint);
-        if !self.open().is_some_and(|open| open.contains(fingerprint, &mask)) {
-            self.insert(fingerprint);
-        }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -221,13 +131,9 @@ impl Aging {
         self.generations.back().filter(|newest| newest.slice == self.current())
     }
 
-    /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
-    pub fn advance(&mut self, time: Timestamp) {
-        if let Some(slice) = self.window.slice_at(time)
-            && self.slice.is_none_or(|current| slice > current)
-        {
-            self.rotate(slice);
-        }
+    /// Keys put into the open generation.
+    fn open_keys(&self) -> u64 {
+        self.open().map_or(0, Generation::keys)
     }
 
     /// Opens the generation of `slice` and drops those that no window reaches any more.
@@ -245,38 +151,6 @@ impl Aging {
         }
     }
 
-    /// Number of the current slice: a key put in now is remembered until `window.slices()` further ones
-    /// went by. `None` before any time is known.
-    #[must_use]
-    pub const fn slice(&self) -> Option<i64> {
-        self.slice
-    }
-
-    /// Keys put into the open generation.
-    #[must_use]
-    pub fn open_keys(&self) -> u64 {
-        self.open().map_or(0, Generation::keys)
-    }
-
-    /// Keys remembered, each as often as it was put in.
-    #[must_use]
-    pub fn keys(&self) -> u64 {
-        self.generations.iter().map(Generation::keys).sum()
-    }
-
-    /// Keys in the open generation over the capacity of a slice; above 1 it has chained.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    pub fn load(&self) -> f64 {
-        self.open_keys() as f64 / self.plan.capacity as f64
-    }
-
-    /// Memory of the bits, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.layers().map(|layer| layer.bloom.shape().bytes()).sum()
-    }
-
     fn layers(&self) -> impl Iterator<Item = &Layer> {
         self.generations.iter().flat_map(|generation| &generation.layers)
     }
@@ -285,56 +159,7 @@ impl Aging {
         self.generations.iter_mut().flat_map(|generation| &mut generation.layers)
     }
 
-    // ---- State out and in: a manifest and pages, in the order of the pages' ids. ----
-
-    /// Everything but the bits.
-    #[must_use]
-    pub fn manifest(&self) -> Manifest {
-        let generations = self.generations.iter().map(|generation| GenerationManifest {
-            slice: generation.slice,
-            layers: generation
-                .layers
-                .iter()
-                .map(|layer| LayerManifest {
-                    blocks: layer.bloom.shape().blocks,
-                    probes: layer.bloom.shape().probes,
-                    capacity: layer.capacity,
-                    keys: layer.keys,
-                    pages: layer.bloom.used_pages(),
-                })
-                .collect(),
-        });
-        Manifest { slice: self.slice, generations: generations.collect() }
-    }
-
-    /// The pages that changed since [`Aging::mark_clean`].
-    pub fn dirty_pages(&self) -> impl Iterator<Item = PageId> {
-        self.generations.iter().flat_map(|generation| {
-            generation.layers.iter().enumerate().flat_map(move |(layer, filter)| {
-                filter.bloom.dirty_pages().map(move |page| PageId { slice: generation.slice, layer, page })
-            })
-        })
-    }
-
-    /// Appends the bits of a page; nothing if there is no such page.
-    pub fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
-        let generation = self.generations.iter().find(|generation| generation.slice == id.slice);
-        if let Some(layer) = generation.and_then(|generation| generation.layers.get(id.layer)) {
-            layer.bloom.write_page(id.page, out);
-        }
-    }
-
-    /// All pages are stored.
-    pub fn mark_clean(&mut self) {
-        self.layers_mut().for_each(|layer| layer.bloom.mark_clean());
-    }
-
-    /// Nothing is stored any more: all pages that hold anything are dirty.
-    pub fn mark_stale(&mut self) {
-        self.layers_mut().for_each(|layer| layer.bloom.mark_stale());
-    }
-
-    /// The filter that a manifest describes, its bits still clear: [`Aging::read_page`] puts them in.
+    /// The filter that a manifest describes, its bits still clear: [`Filter::read_page`] puts them in.
     /// Sizes may differ from the plan's, which holds for layers to come, but not be absurd.
     ///
     /// # Errors
@@ -356,15 +181,101 @@ impl Aging {
         }
         Ok(filter)
     }
+}
 
-    /// Takes the bits of a page in.
-    ///
-    /// # Errors
-    /// [`Mismatch::Page`] when the filter has no such page, or it has another length.
-    pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
+impl Filter for Aging {
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        let mask = self.mask(fingerprint);
+        self.generations.iter().rev().any(|generation| generation.contains(fingerprint, &mask))
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+        if let Window::Keys { slice_keys, .. } = self.window
+            && self.open_keys() >= slice_keys
+        {
+            self.rotate(self.current().saturating_add(1));
+        }
+        if self.open().is_none() {
+            self.generations.push_back(Generation { slice: self.current(), layers: Vec::new() });
+        }
+        self.generations.back_mut().map_or(Ok(()), |open| open.insert(fingerprint, &self.plan))
+    }
+
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+        // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
+        let mask = self.mask(fingerprint);
+        if self.open().is_some_and(|open| open.contains(fingerprint, &mask)) { Ok(()) } else { self.insert(fingerprint) }
+    }
+
+    fn advance(&mut self, time: Timestamp) {
+        if let Some(slice) = self.window.slice_at(time)
+            && self.slice.is_none_or(|current| slice > current)
+        {
+            self.rotate(slice);
+        }
+    }
+
+    fn slice(&self) -> Option<i64> {
+        self.slice
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    fn usage(&self) -> Usage {
+        Usage {
+            keys: self.generations.iter().map(Generation::keys).sum(),
+            open_keys: self.open_keys(),
+            bytes: self.layers().map(|layer| layer.bloom.shape().bytes()).sum(),
+            load: self.open_keys() as f64 / self.plan.capacity as f64,
+        }
+    }
+
+    fn manifest(&self) -> super::Manifest {
+        let generations = self.generations.iter().map(|generation| GenerationManifest {
+            slice: generation.slice,
+            layers: generation
+                .layers
+                .iter()
+                .map(|layer| LayerManifest {
+                    blocks: layer.bloom.shape().blocks,
+                    probes: layer.bloom.shape().probes,
+                    capacity: layer.capacity,
+                    keys: layer.keys,
+                    pages: layer.bloom.memory.used_pages(),
+                })
+                .collect(),
+        });
+        super::Manifest::Aging(Manifest { slice: self.slice, generations: generations.collect() })
+    }
+
+    fn dirty_pages(&self) -> Vec<PageId> {
+        let mut dirty = Vec::new();
+        for generation in &self.generations {
+            for (layer, filter) in generation.layers.iter().enumerate() {
+                dirty.extend(filter.bloom.memory.dirty_pages().map(|page| PageId { slice: generation.slice, layer, page }));
+            }
+        }
+        dirty
+    }
+
+    fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
+        let generation = self.generations.iter().find(|generation| generation.slice == id.slice);
+        if let Some(layer) = generation.and_then(|generation| generation.layers.get(id.layer)) {
+            layer.bloom.memory.write_page(id.page, out);
+        }
+    }
+
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
         let generation = self.generations.iter_mut().find(|generation| generation.slice == id.slice);
         let layer = generation.and_then(|generation| generation.layers.get_mut(id.layer));
-        if layer.is_some_and(|layer| layer.bloom.read_page(id.page, bytes)) { Ok(()) } else { Err(Mismatch::Page(id)) }
+        if layer.is_some_and(|layer| layer.bloom.memory.read_page(id.page, bytes)) { Ok(()) } else { Err(Mismatch::Page(id)) }
+    }
+
+    fn mark_clean(&mut self) {
+        self.layers_mut().for_each(|layer| layer.bloom.memory.mark_clean());
+    }
+
+    fn mark_stale(&mut self) {
+        self.layers_mut().for_each(|layer| layer.bloom.memory.mark_stale());
     }
 }
 
@@ -379,10 +290,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Pages that hold anything, and so are stored.
-    #[must_use]
-    pub fn pages(&self) -> u64 {
-        self.generations.iter().flat_map(|generation| &generation.layers).map(|layer| layer.pages).sum()
+    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
+        self.generations.iter().flat_map(|generation| {
+            let layers = generation.layers.iter().enumerate();
+            layers.map(|(layer, stored)| Part { slice: generation.slice, layer, pages: stored.pages })
+        })
     }
 }
 
@@ -422,37 +334,9 @@ impl LayerManifest {
             && self.capacity <= self.blocks * u64::from(BLOCK_BITS)
             && self.keys <= self.capacity;
         let shape = Shape { blocks: self.blocks, probes: self.probes };
-        let bloom = sane.then(|| Bloom::try_new(shape)).flatten()?;
+        let bloom = sane.then(|| Bloom::new(shape)).flatten()?;
         Some(Layer { bloom, capacity: self.capacity, keys: self.keys })
     }
-}
-
-/// Name of a page within a filter, in the order in which pages are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PageId {
-    /// The generation's slice.
-    pub slice: i64,
-    /// The layer within it.
-    pub layer: usize,
-    /// The page within that.
-    pub page: usize,
-}
-
-/// Stored state that does not belong to this filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
-    /// More generations than the window has, out of order, or out of its reach.
-    #[error("its generations are not those of this window")]
-    Generations,
-    /// A filter of a size that none has, or that this machine has no memory for.
-    #[error("it names a filter of impossible size")]
-    Shape,
-    /// The filter stands at another slice than the partition.
-    #[error("its filter does not stand at its stream time")]
-    StreamTime,
-    /// A page that the manifest leaves no room for.
-    #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
-    Page(PageId),
 }
 
 #[cfg(test)]

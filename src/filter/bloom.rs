@@ -4,17 +4,13 @@
 //! (Putze, Sanders, Singler, 2007). Error direction: may say "seen" of a key that is not there,
 //! never "not seen" of one that is.
 
+use super::memory::Memory;
 use crate::key::Fingerprint;
 
 /// Bits in a block.
 pub(super) const BLOCK_BITS: u32 = 512;
 const BLOCK_WORDS: usize = 8;
 const BLOCK_BYTES: usize = 64;
-
-/// Bytes in a page, the unit in which changes are tracked and stored.
-pub const PAGE_BYTES: usize = 64 * 1024;
-const PAGE_WORDS: usize = PAGE_BYTES / 8;
-const PAGE_BLOCKS: usize = PAGE_BYTES / BLOCK_BYTES;
 
 /// Size of a filter: it, and the fingerprints put in, determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,53 +56,18 @@ impl Mask {
     }
 }
 
-/// The bits of one filter, and which pages of them changed since they were last stored.
+/// The bits of one filter.
 #[derive(Debug)]
 pub struct Bloom {
     shape: Shape,
-    /// The blocks, from `start` on; the allocator aligns to 16 bytes, and a block must not straddle lines.
-    words: Vec<u64>,
-    start: usize,
-    pages: Vec<Page>,
-}
-
-/// What is known of a page's stored copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Page {
-    /// There is none and need be none: no bit was ever set.
-    Clear,
-    /// It is missing or out of date.
-    Dirty,
-    /// It is as the page is.
-    Stored,
+    pub(super) memory: Memory,
 }
 
 impl Bloom {
-    /// An empty filter. Its memory is taken from the system as it is touched.
-    ///
-    /// # Panics
-    /// If the address space cannot hold the blocks.
+    /// An empty filter; `None` when this machine cannot give so much memory.
     #[must_use]
-    pub fn new(shape: Shape) -> Self {
-        let blocks = usize::try_from(shape.blocks).expect("a filter fits in the address space");
-        let words = vec![0; blocks * BLOCK_WORDS + BLOCK_WORDS - 1];
-        let start = match words.as_ptr().align_offset(BLOCK_BYTES) {
-            offset if offset < BLOCK_WORDS => offset,
-            _ => 0, // Alignment is for speed only.
-        };
-        Self { shape, words, start, pages: vec![Page::Clear; blocks.div_ceil(PAGE_BLOCKS)] }
-    }
-
-    /// Like [`Bloom::new`], but `None` when this machine cannot give so much memory.
-    #[must_use]
-    pub fn try_new(shape: Shape) -> Option<Self> {
-        // Only `vec!` gets zeroed memory that is not touched, and it aborts when there is none: so ask
-        // first, in a way that the optimizer must not take for idle.
-        let bytes = usize::try_from(shape.bytes()).ok()?;
-        let mut probe = Vec::<u8>::new();
-        probe.try_reserve_exact(bytes.checked_add(BLOCK_BYTES)?).ok()?;
-        drop(std::hint::black_box(probe));
-        Some(Self::new(shape))
+    pub fn new(shape: Shape) -> Option<Self> {
+        Some(Self { shape, memory: Memory::new(shape.bytes())? })
     }
 
     /// The size it was made with.
@@ -124,80 +85,25 @@ impl Bloom {
         if mask.probes != self.shape.probes {
             return self.contains(fingerprint, &Mask::new(fingerprint, self.shape.probes));
         }
-        let first = self.start + self.block(fingerprint) * BLOCK_WORDS;
-        let block = &self.words[first..first + BLOCK_WORDS];
-        block.iter().zip(mask.bits).fold(0, |missing, (word, bits)| missing | (bits & !word)) == 0
+        let block = &self.memory.bytes().as_chunks::<BLOCK_BYTES>().0[self.block(fingerprint)];
+        let words = block.as_chunks::<8>().0;
+        words.iter().zip(mask.bits).fold(0, |missing, (word, bits)| missing | (bits & !u64::from_le_bytes(*word))) == 0
     }
 
     /// Puts a fingerprint in.
     pub fn insert(&mut self, fingerprint: Fingerprint) {
-        let block = self.block(fingerprint);
         let mask = Mask::new(fingerprint, self.shape.probes);
-        let first = self.start + block * BLOCK_WORDS;
-        for (word, bits) in self.words[first..first + BLOCK_WORDS].iter_mut().zip(mask.bits) {
-            *word |= bits;
+        let number = self.block(fingerprint);
+        let block = &mut self.memory.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
+        for (word, bits) in block.as_chunks_mut::<8>().0.iter_mut().zip(mask.bits) {
+            *word = (u64::from_le_bytes(*word) | bits).to_le_bytes();
         }
-        self.pages[block / PAGE_BLOCKS] = Page::Dirty;
+        self.memory.touch(number * BLOCK_BYTES);
     }
 
     /// The low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of blocks, which is a usize")]
     fn block(&self, fingerprint: Fingerprint) -> usize {
         ((u128::from(fingerprint.low()) * u128::from(self.shape.blocks)) >> 64) as usize
-    }
-
-    fn bits(&self) -> &[u64] {
-        &self.words[self.start..][..self.used_words()]
-    }
-
-    const fn used_words(&self) -> usize {
-        self.words.len() - (BLOCK_WORDS - 1)
-    }
-
-    /// Numbers of the pages whose stored copy is missing or out of date.
-    pub fn dirty_pages(&self) -> impl Iterator<Item = usize> {
-        self.pages.iter().enumerate().filter_map(|(number, &page)| (page == Page::Dirty).then_some(number))
-    }
-
-    /// How many pages hold anything.
-    #[must_use]
-    pub fn used_pages(&self) -> u64 {
-        self.pages.iter().filter(|&&page| page != Page::Clear).count() as u64
-    }
-
-    /// All pages are stored.
-    pub fn mark_clean(&mut self) {
-        self.pages.iter_mut().filter(|page| **page == Page::Dirty).for_each(|page| *page = Page::Stored);
-    }
-
-    /// Nothing is stored any more: pages that hold anything must be stored again.
-    pub fn mark_stale(&mut self) {
-        self.pages.iter_mut().filter(|page| **page == Page::Stored).for_each(|page| *page = Page::Dirty);
-    }
-
-    fn page(&self, page: usize) -> &[u64] {
-        let bits = self.bits();
-        let first = page * PAGE_WORDS;
-        &bits[first..bits.len().min(first + PAGE_WORDS)]
-    }
-
-    /// Appends a page's bits, little-endian, 64 KiB or what the last one has.
-    pub fn write_page(&self, page: usize, out: &mut Vec<u8>) {
-        for word in self.page(page) {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-    }
-
-    /// Takes a page's stored bits in; false if their length is not that page's, or there is no such page.
-    pub fn read_page(&mut self, page: usize, bytes: &[u8]) -> bool {
-        if page >= self.pages.len() || bytes.len() != self.page(page).len() * 8 {
-            return false;
-        }
-        let first = self.start + page * PAGE_WORDS;
-        for (word, bytes) in self.words[first..].iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        self.pages[page] = Page::Stored;
-        true
     }
 }

@@ -1,12 +1,206 @@
 //! What remembers fingerprints: from a fingerprint to "seen" or "not seen".
 //!
-//! Owns the bits and how they age. Pure: no I/O, no clock, no randomness; time comes in with the
-//! records. Must never forget a key within its window: every error here is on the side of "seen".
+//! Owns the bits and how they age: one small trait, [`Filter`], and the kinds of it. Pure: no I/O, no
+//! clock, no randomness of its own; time comes in with the records. Must never forget a key within
+//! its window: every error here is on the side of "seen".
 
 mod aging;
 mod bloom;
+mod memory;
 mod sizing;
+mod window;
 
-pub use aging::{Aging, GenerationManifest, LayerManifest, Manifest, Mismatch, PageId, Plan, Window};
-pub use bloom::{Bloom, Mask, PAGE_BYTES, Shape};
+pub use aging::{Aging, Plan};
+pub use bloom::{Bloom, Mask, Shape};
+pub use memory::PAGE_BYTES;
 pub use sizing::{blocked_rate, rate_per_generation};
+pub use window::Window;
+
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What remembers keys and forgets them with time: one kind of filter, for one partition.
+///
+/// Its state is a pure function of the calls made, in order. State goes out as a manifest and
+/// pages; put back, it is the same bit for bit.
+pub trait Filter: fmt::Debug + Send {
+    /// Has the cache load what look-ups of these keys will read. A hint: give it for a batch of 16 to 64
+    /// keys before asking for the first of them, so that their cache misses overlap.
+    fn prefetch(&self, _fingerprints: &[Fingerprint]) {}
+
+    /// Whether the key is remembered; wrong at the planned rate for one that is not. Never false for one
+    /// put in within the window, if the kind promises that.
+    #[must_use]
+    fn contains(&self, fingerprint: Fingerprint) -> bool;
+
+    /// Puts a key in.
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room. The key is then not remembered, and nothing is forgotten.
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
+
+    /// Renews a key that is remembered, as if it were put in now.
+    ///
+    /// # Errors
+    /// [`Full`] when there is no room. It is then as it was.
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
+
+    /// Takes a key back: it is not remembered any more, if the kind can do that. Returns whether it did.
+    fn unsee(&mut self, _fingerprint: Fingerprint) -> bool {
+        false
+    }
+
+    /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
+    fn advance(&mut self, time: Timestamp);
+
+    /// Number of the current slice; `None` before any time is known, and for kinds without slices.
+    #[must_use]
+    fn slice(&self) -> Option<i64>;
+
+    /// How full it is.
+    #[must_use]
+    fn usage(&self) -> Usage;
+
+    /// Everything but the bytes.
+    #[must_use]
+    fn manifest(&self) -> Manifest;
+
+    /// The pages that changed since [`Filter::mark_clean`], in the order of their ids.
+    #[must_use]
+    fn dirty_pages(&self) -> Vec<PageId>;
+
+    /// Appends the bytes of a page; nothing if there is no such page.
+    fn write_page(&self, id: PageId, out: &mut Vec<u8>);
+
+    /// Takes the bytes of a page in.
+    ///
+    /// # Errors
+    /// [`Mismatch::Page`] when the filter has no such page, or it has another length.
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch>;
+
+    /// All pages are stored.
+    fn mark_clean(&mut self);
+
+    /// Nothing is stored any more: all pages that hold anything are dirty.
+    fn mark_stale(&mut self);
+}
+
+/// A kind and its size: what a filter is made from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spec {
+    /// A queue of generations.
+    Aging {
+        /// How long a key stays seen.
+        window: Window,
+        /// How large a generation is.
+        plan: Plan,
+    },
+}
+
+impl Spec {
+    /// An empty filter.
+    #[must_use]
+    pub fn build(self) -> Box<dyn Filter> {
+        match self {
+            Self::Aging { window, plan } => Box::new(Aging::new(window, plan)),
+        }
+    }
+
+    /// Memory that it takes at capacity, in bytes.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Aging { window, plan } => plan.bytes(window),
+        }
+    }
+
+    /// The filter that a manifest describes, its bytes still zero: [`Filter::read_page`] puts them in.
+    ///
+    /// # Errors
+    /// [`Mismatch`] when the manifest is not one of such a filter.
+    pub fn restore(self, manifest: &Manifest) -> Result<Box<dyn Filter>, Mismatch> {
+        match (self, manifest) {
+            (Self::Aging { window, plan }, Manifest::Aging(manifest)) => Ok(Box::new(Aging::from_manifest(window, plan, manifest)?)),
+        }
+    }
+}
+
+/// A filter without its bytes. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Manifest {
+    /// Of an [`Aging`] filter.
+    Aging(aging::Manifest),
+}
+
+impl Manifest {
+    /// What it is stored in.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        match self {
+            Self::Aging(manifest) => manifest.parts().collect(),
+        }
+    }
+}
+
+/// A part of a filter that is stored, and dropped, as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// As in [`PageId`].
+    pub slice: i64,
+    /// As in [`PageId`].
+    pub layer: usize,
+    /// How many of its pages hold anything, and so are stored.
+    pub pages: u64,
+}
+
+/// How full a filter is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Keys remembered, each as often as it was put in.
+    pub keys: u64,
+    /// Keys put in since the current slice began; all of them, for kinds without slices.
+    pub open_keys: u64,
+    /// Memory of the bits, in bytes.
+    pub bytes: u64,
+    /// What is filled now over what it is meant for; above 1, the kind's answer to that is at work.
+    pub load: f64,
+}
+
+/// Why a key cannot be put in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// This machine has no memory left for another part.
+    #[error("this machine has not enough memory for another part of the filter")]
+    Memory,
+}
+
+/// Name of a page within a filter, in the order in which pages are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageId {
+    /// The generation's slice.
+    pub slice: i64,
+    /// The layer within it.
+    pub layer: usize,
+    /// The page within that.
+    pub page: usize,
+}
+
+/// Stored state that does not belong to this filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// More generations than the window has, out of order, or out of its reach.
+    #[error("its generations are not those of this window")]
+    Generations,
+    /// A filter of a size that none has, or that this machine has no memory for.
+    #[error("it names a filter of impossible size")]
+    Shape,
+    /// The filter stands at another slice than the partition.
+    #[error("its filter does not stand at its stream time")]
+    StreamTime,
+    /// A page that the manifest leaves no room for.
+    #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
+    Page(PageId),
+}

@@ -12,6 +12,7 @@ pub use truth::Counts;
 
 use crate::config::{OnInvalid, Topic};
 use crate::dedup::{Dedup, Late, Rules};
+use crate::filter::Full;
 use crate::key::{Field, Part, Scratch, SpecError};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use input::{Lines, Recorded};
@@ -128,6 +129,9 @@ pub enum Fault {
     /// The record has no key, and the topic says to stop then.
     #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
     Invalid(Invalid),
+    /// The filter has no room for its key.
+    #[error("{0}")]
+    Full(Full),
 }
 
 impl<'t> Replay<'t> {
@@ -190,7 +194,7 @@ impl<'t> Replay<'t> {
             Ok(fingerprint) => fingerprint,
             Err(invalid) => return self.invalid(invalid),
         };
-        let verdict = dedup.judge(fingerprint, recorded.time, horizon());
+        let verdict = dedup.judge(fingerprint, recorded.time, horizon()).map_err(Fault::Full)?;
         if let Some(truth) = truth {
             truth.check(fingerprint, verdict, dedup);
         }
@@ -226,8 +230,9 @@ impl<'t> Replay<'t> {
         summary.truth = self.truth.then(Counts::default);
         for Partition { dedup, truth } in self.partitions.iter().flatten() {
             summary.partitions += 1;
-            summary.load = summary.load.max(dedup.filter().load());
-            summary.memory += dedup.filter().bytes();
+            let usage = dedup.filter().usage();
+            summary.load = summary.load.max(usage.load);
+            summary.memory += usage.bytes;
             if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {
                 sum.add(truth.counts());
             }

@@ -91,7 +91,7 @@ impl Truth {
         }
         // Every slice but the open one is full.
         let filter = dedup.filter();
-        let open = i64::try_from(filter.open_keys()).unwrap_or(i64::MAX);
+        let open = i64::try_from(filter.usage().open_keys).unwrap_or(i64::MAX);
         Some(filter.slice()?.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
@@ -128,15 +128,15 @@ impl Truth {
 mod tests {
     use super::*;
     use crate::dedup::Late;
-    use crate::filter::Plan;
+    use crate::filter::{Plan, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
     /// Judges a key for the dedup's sake, and then tells the truth another verdict.
     fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
-        let rules = Rules { window, plan: Plan::new(window, 100, 1e-9), refresh: false, late: Late::Emit };
+        let rules = Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }, refresh: false, late: Late::Emit };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for &(key, time, verdict) in stream {
-            dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX);
+            dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX).unwrap();
             truth.check(Fingerprint(key), verdict, &dedup);
         }
         truth.counts()
@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn what_is_forgotten_takes_no_memory() {
         let window = Window::time(100, 1);
-        let rules = Rules { window, plan: Plan::new(window, 100, 1e-9), refresh: false, late: Late::Emit };
+        let rules = Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }, refresh: false, late: Late::Emit };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for key in 0..10_000_u128 {
             let time = i64::try_from(key).unwrap();
-            let verdict = dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX);
+            let verdict = dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX).unwrap();
             truth.check(Fingerprint(key), verdict, &dedup);
         }
         assert!(truth.emitted.len() <= 200);

@@ -3,12 +3,18 @@
 use super::Plan;
 use super::decisions::Recall;
 use super::partition::{Input, Memory};
+use crate::filter::Full;
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Reason, Record, Timestamp, Verdict};
 
-/// Records that were decided do not come again: the offset of the first of them.
-pub(super) struct Gap(pub(super) Offset);
+/// Why a record cannot be decided.
+pub(super) enum Undecided {
+    /// Records that were decided do not come again: the offset of the first of them.
+    Gap(Offset),
+    /// The filter has no room for its key.
+    Full(Full),
+}
 
 /// A verdict, and what is wrong with the record if it is invalid.
 pub(super) type Decided = (Verdict, Option<Invalid>);
@@ -21,20 +27,21 @@ pub(super) fn decide(
     message: &Message<'_>,
     believed: Timestamp,
     scratch: &mut Scratch,
-) -> Result<Decided, Gap> {
+) -> Result<Decided, Undecided> {
     match input.decisions.recall(message.offset()) {
         Recall::New => match fingerprint(plan, message, scratch) {
             Ok(fingerprint) => {
                 let horizon = if input.is_warm_up(message.offset()) { input.warm_horizon.unwrap_or(believed) } else { believed };
                 memory.changed = true;
-                Ok((memory.dedup.judge(fingerprint, message.timestamp(), horizon), None))
+                let verdict = memory.dedup.judge(fingerprint, message.timestamp(), horizon).map_err(Undecided::Full)?;
+                Ok((verdict, None))
             }
             Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
         },
         Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => Ok((verdict, Some(oversize(message)))),
         Recall::Decided(verdict @ Verdict::Invalid(_)) => Ok((verdict, fingerprint(plan, message, scratch).err())),
         Recall::Decided(verdict) => Ok((verdict, None)),
-        Recall::Gap(decided) => Err(Gap(decided)),
+        Recall::Gap(decided) => Err(Undecided::Gap(decided)),
     }
 }
 

@@ -14,11 +14,12 @@ mod restore;
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
+use crate::filter::Full;
 use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
 use crate::key::Scratch;
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
 use crate::stats::{Stats, Tally};
-use decide::{Gap, decide};
+use decide::{Undecided, decide};
 use emit::{Fate, Routes};
 use partition::{Input, Memory};
 use std::collections::BTreeMap;
@@ -74,6 +75,16 @@ pub enum Error {
         partition: TopicPartition,
         /// Why not.
         why: String,
+    },
+    /// A filter has no room for another key.
+    #[error("{partition} offset {offset}: {full}")]
+    Full {
+        /// Whose filter.
+        partition: TopicPartition,
+        /// The record whose key finds no room; nothing is lost, it will be read again.
+        offset: Offset,
+        /// What is full.
+        full: Full,
     },
     /// Anything else that another try would not mend.
     #[error("{0}")]
@@ -227,11 +238,15 @@ impl Worker {
         let believed = now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX));
         let (verdict, invalid) = match decide(plan, input, memory, message, believed, &mut self.scratch) {
             Ok(decided) => decided,
-            Err(Gap(expected)) => {
+            Err(Undecided::Gap(expected)) => {
                 tracing::error!(partition = %input.partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
                 let partition = input.partition.clone();
                 self.restart(source, &[partition])?;
                 return Ok(Flow::Back);
+            }
+            Err(Undecided::Full(full)) => {
+                let partition = input.partition.clone();
+                return Err(Error::Full { partition, offset, full });
             }
         };
         if input.is_warm_up(offset) {

@@ -1,0 +1,64 @@
+//! How long a key stays seen, and how that time is cut into slices.
+
+use crate::record::Timestamp;
+
+/// How long a key stays seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// By record time. Slices start at multiples of their length since the epoch.
+    Time {
+        /// Length of a slice in milliseconds, at least 1.
+        slice_ms: i64,
+        /// Slices in a window, at least 1.
+        slices: u32,
+    },
+    /// By the number of keys put in.
+    Keys {
+        /// Keys in a slice, at least 1.
+        slice_keys: u64,
+        /// Slices in a window, at least 1.
+        slices: u32,
+    },
+}
+
+impl Window {
+    /// A window of `length_ms` of record time; rounded up to whole slices.
+    #[must_use]
+    pub fn time(length_ms: i64, slices: u32) -> Self {
+        let slices = slices.max(1);
+        Self::Time { slice_ms: (length_ms.max(1) - 1) / i64::from(slices) + 1, slices }
+    }
+
+    /// A window of the last `keys` keys; rounded up to whole slices.
+    #[must_use]
+    pub fn keys(keys: u64, slices: u32) -> Self {
+        let slices = slices.max(1);
+        Self::Keys { slice_keys: keys.max(1).div_ceil(u64::from(slices)), slices }
+    }
+
+    /// Slices in a window.
+    #[must_use]
+    pub const fn slices(self) -> u32 {
+        match self {
+            Self::Time { slices, .. } | Self::Keys { slices, .. } => slices,
+        }
+    }
+
+    /// Number of the slice that a time lies in; `None` for windows by count.
+    #[must_use]
+    pub const fn slice_at(self, time: Timestamp) -> Option<i64> {
+        match self {
+            Self::Time { slice_ms, .. } => Some(time.div_euclid(slice_ms)),
+            Self::Keys { .. } => None,
+        }
+    }
+
+    /// How far behind stream time a record may be and still lie within the window; `None` for windows by count.
+    #[must_use]
+    pub const fn length_ms(self) -> Option<i64> {
+        match self {
+            Self::Time { slice_ms, slices } => Some(slice_ms.saturating_mul(slices as i64)),
+            Self::Keys { .. } => None,
+        }
+    }
+}
