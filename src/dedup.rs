@@ -3,7 +3,7 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of what it was
 //! shown, in order: it must never look at a clock, and time comes in with each record.
 
-use crate::filter::{Filter, Full, Manifest, Mismatch, PageId, Spec, Window};
+use crate::filter::{Archive, Exact, Fault, Filter, GenerationId, Manifest, Mismatch, Outline, PageId, Part, Spec, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,10 @@ pub enum Late {
 pub struct Rules {
     /// How long a key stays seen.
     pub window: Window,
-    /// Kind and size of a partition's filter.
-    pub filter: Spec,
+    /// Kind and size of a partition's filter; `None` where the exact memory stands alone.
+    pub filter: Option<Spec>,
+    /// Whether there is an exact memory: it decides alone, or confirms what the filter calls seen.
+    pub exact: bool,
     /// Whether a duplicate renews the window of its key. If so, a key that repeats for ever is never emitted again.
     pub refresh: bool,
     /// What becomes of late records.
@@ -38,15 +40,30 @@ pub struct Rules {
 #[derive(Debug)]
 pub struct Dedup {
     rules: Rules,
-    filter: Box<dyn Filter>,
+    filter: Option<Box<dyn Filter>>,
+    exact: Option<Exact>,
     stream_time: Option<Timestamp>,
+    corrected: u64,
 }
 
 impl Dedup {
     /// A partition that has seen nothing.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, filter: rules.filter.build(), stream_time: None }
+        Self {
+            rules,
+            filter: rules.filter.map(Spec::build),
+            exact: rules.exact.then(|| Exact::new(rules.window)),
+            stream_time: None,
+            corrected: 0,
+        }
+    }
+
+    /// Has the cache load what judging these keys will read; see [`Filter::prefetch`].
+    pub fn prefetch(&self, fingerprints: &[Fingerprint]) {
+        if let Some(filter) = &self.filter {
+            filter.prefetch(fingerprints);
+        }
     }
 
     /// Decides one record, and remembers its key if it is to be emitted.
@@ -56,25 +73,75 @@ impl Dedup {
     /// must not make the filter forget everything.
     ///
     /// # Errors
-    /// [`Full`] when the key cannot be remembered; it is then not decided.
-    pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Full> {
-        if let Some(time) = time.filter(|&time| time <= horizon)
-            && self.stream_time.is_none_or(|stream_time| time > stream_time)
-        {
-            self.stream_time = Some(time);
-            self.filter.advance(time);
-        }
-        if self.filter.contains(fingerprint) {
+    /// [`Fault`] when it cannot be decided.
+    pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
+        self.advance(time, horizon);
+        if self.is_seen(fingerprint)? {
             if self.rules.refresh {
-                self.filter.refresh(fingerprint)?;
+                self.refresh(fingerprint)?;
             }
             return Ok(Verdict::Duplicate);
         }
         if self.rules.late != Late::Emit && self.is_late(time) {
             return Ok(Verdict::Late);
         }
-        self.filter.insert(fingerprint)?;
+        if let Some(filter) = &mut self.filter {
+            filter.insert(fingerprint)?;
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.insert(fingerprint)?;
+        }
         Ok(Verdict::Unseen)
+    }
+
+    /// Takes a key back, as a record that says so asks for: the next record with it is unseen. Of a key
+    /// that is not remembered nothing is taken, where an exact memory knows; a filter alone may take a
+    /// stranger's, with the probability of a false positive.
+    ///
+    /// # Errors
+    /// [`Fault`] when nobody knows whether it is remembered.
+    pub fn unsee(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
+        self.advance(time, horizon);
+        let there = match &mut self.exact {
+            Some(exact) => exact.remove(fingerprint)?,
+            None => true,
+        };
+        if let Some(filter) = self.filter.as_mut().filter(|_| there) {
+            // A filter that cannot do it says "seen" on; the exact memory then corrects it.
+            filter.unsee(fingerprint);
+        }
+        Ok(Verdict::Unsee)
+    }
+
+    fn advance(&mut self, time: Option<Timestamp>, horizon: Timestamp) {
+        let Some(time) = time.filter(|&time| time <= horizon) else { return };
+        if self.stream_time.is_none_or(|stream_time| time > stream_time) {
+            self.stream_time = Some(time);
+            if let Some(filter) = &mut self.filter {
+                filter.advance(time);
+            }
+            if let Some(exact) = &mut self.exact {
+                exact.advance(time);
+            }
+        }
+    }
+
+    fn is_seen(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
+        let maybe = self.filter.as_ref().is_none_or(|filter| filter.contains(fingerprint));
+        let Some(exact) = self.exact.as_ref().filter(|_| maybe) else { return Ok(maybe) };
+        let seen = exact.contains(fingerprint)?;
+        self.corrected += u64::from(!seen && self.filter.is_some());
+        Ok(seen)
+    }
+
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
+        if let Some(filter) = &mut self.filter {
+            filter.refresh(fingerprint)?;
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.refresh(fingerprint)?;
+        }
+        Ok(())
     }
 
     /// Whether a record of that time is older than the window.
@@ -92,46 +159,111 @@ impl Dedup {
         self.stream_time
     }
 
-    /// The filter, for what is to be shown of it.
+    /// Number of the current slice; `None` before any time is known.
     #[must_use]
-    pub fn filter(&self) -> &dyn Filter {
-        &*self.filter
+    pub fn slice(&self) -> Option<i64> {
+        match (&self.exact, &self.filter) {
+            (Some(exact), _) => exact.slice(),
+            (None, Some(filter)) => filter.slice(),
+            (None, None) => None,
+        }
     }
 
-    /// Everything but the filter's bits.
+    /// How full it is. An exact memory that stands alone takes the disk for its measure, and has no load.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        match (&self.filter, &self.exact) {
+            (Some(filter), _) => filter.usage(),
+            (None, Some(exact)) => Usage { keys: exact.keys(), open_keys: exact.open_keys(), ..Usage::default() },
+            (None, None) => Usage::default(),
+        }
+    }
+
+    /// How often the exact memory found that the filter was wrong: its false positives, each put right.
+    /// Counted since the start, not stored.
+    #[must_use]
+    pub const fn corrected(&self) -> u64 {
+        self.corrected
+    }
+
+    // ---- State out and in: a snapshot, the filter's pages, and what changed of the exact memory. ----
+
+    /// Everything but the filter's bytes and the stored fingerprints.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { stream_time: self.stream_time, filter: self.filter.manifest() }
+        Snapshot {
+            stream_time: self.stream_time,
+            filter: self.filter.as_ref().map(|filter| filter.manifest()),
+            exact: self.exact.as_ref().map(Exact::outline),
+        }
     }
 
-    /// All pages are stored.
+    /// The filter, if there is one: its pages are to be stored.
+    #[must_use]
+    pub fn filter(&self) -> Option<&dyn Filter> {
+        self.filter.as_deref()
+    }
+
+    /// The exact memory, if there is one: its changes are to be stored.
+    #[must_use]
+    pub const fn exact(&self) -> Option<&Exact> {
+        self.exact.as_ref()
+    }
+
+    /// Gives the exact memory, if there is one, the place where its fingerprints are stored.
+    pub fn attach(&mut self, archive: Box<dyn Archive>) {
+        if let Some(exact) = &mut self.exact {
+            exact.attach(archive);
+        }
+    }
+
+    /// Everything is stored.
     pub fn mark_clean(&mut self) {
-        self.filter.mark_clean();
+        if let Some(filter) = &mut self.filter {
+            filter.mark_clean();
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.mark_clean();
+        }
     }
 
-    /// Nothing is stored any more.
+    /// None of the filter's pages is stored any more.
     pub fn mark_stale(&mut self) {
-        self.filter.mark_stale();
+        if let Some(filter) = &mut self.filter {
+            filter.mark_stale();
+        }
     }
 
-    /// The partition that a snapshot describes; its pages are still to be read in.
+    /// The partition that a snapshot describes; its pages are still to be read in, and its archive to be attached.
     ///
     /// # Errors
     /// [`Mismatch`] when the snapshot is not one of these rules.
     pub fn from_snapshot(rules: Rules, snapshot: &Snapshot) -> Result<Self, Mismatch> {
-        let filter = rules.filter.restore(&snapshot.filter)?;
-        if rules.window.length_ms().is_some() && snapshot.stream_time.and_then(|time| rules.window.slice_at(time)) != filter.slice() {
+        let filter = match (rules.filter, &snapshot.filter) {
+            (Some(spec), Some(manifest)) => Some(spec.restore(manifest)?),
+            (None, None) => None,
+            _ => return Err(Mismatch::Kind),
+        };
+        let exact = match (rules.exact, &snapshot.exact) {
+            (true, Some(outline)) => Some(Exact::from_outline(rules.window, outline)?),
+            (false, None) => None,
+            _ => return Err(Mismatch::Kind),
+        };
+        let expected = snapshot.stream_time.and_then(|time| rules.window.slice_at(time));
+        let sliced = filter.as_ref().filter(|_| rules.filter.is_some_and(Spec::has_slices));
+        let slices = [sliced.map(|filter| filter.slice()), exact.as_ref().map(Exact::slice)];
+        if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(Mismatch::StreamTime);
         }
-        Ok(Self { rules, filter, stream_time: snapshot.stream_time })
+        Ok(Self { rules, filter, exact, stream_time: snapshot.stream_time, corrected: 0 })
     }
 
-    /// Takes the bits of a page in.
+    /// Takes the bytes of a page in.
     ///
     /// # Errors
     /// [`Mismatch`] when there is no such page.
     pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
-        self.filter.read_page(id, bytes)
+        self.filter.as_mut().map_or(Err(Mismatch::Page(id)), |filter| filter.read_page(id, bytes))
     }
 }
 
@@ -141,8 +273,23 @@ impl Dedup {
 pub struct Snapshot {
     /// The largest believed record time that was shown, in milliseconds.
     pub stream_time: Option<Timestamp>,
-    /// The filter's outline.
-    pub filter: Manifest,
+    /// The filter's outline, if there is one.
+    pub filter: Option<Manifest>,
+    /// The exact memory's outline, if there is one.
+    pub exact: Option<Outline>,
+}
+
+impl Snapshot {
+    /// What the filter is stored in.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        self.filter.as_ref().map_or_else(Vec::new, Manifest::parts)
+    }
+
+    /// The generations of the exact memory that are stored.
+    pub fn generations(&self) -> impl Iterator<Item = GenerationId> {
+        self.exact.iter().flat_map(|outline| outline.generations.iter().map(|generation| generation.id))
+    }
 }
 
 #[cfg(test)]

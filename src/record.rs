@@ -45,6 +45,8 @@ pub enum Verdict {
     Duplicate,
     /// Unseen, but older than the window, and the topic's `late` policy wants such records apart.
     Late,
+    /// It takes its key back: the next record with that key is unseen. It is not written itself.
+    Unsee,
     /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.
     Invalid(Reason),
 }

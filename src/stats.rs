@@ -18,6 +18,10 @@ pub struct Stats {
     pub late: AtomicU64,
     /// Of these, invalid.
     pub invalid: AtomicU64,
+    /// Of these, such as took their key back.
+    pub unsee: AtomicU64,
+    /// Unseen records that the filter alone would have dropped; the exact memory put it right.
+    pub corrected: AtomicU64,
     /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
     /// Records whose time was too far ahead to be believed.
@@ -52,6 +56,9 @@ pub struct Tally {
     duplicates: u64,
     late: u64,
     invalid: u64,
+    unsee: u64,
+    /// See [`Stats::corrected`].
+    pub corrected: u64,
     /// See [`Stats::warmed_up`].
     pub warmed_up: u64,
     /// See [`Stats::future`].
@@ -66,16 +73,19 @@ impl Tally {
             Verdict::Duplicate => self.duplicates += 1,
             Verdict::Late => self.late += 1,
             Verdict::Invalid(_) => self.invalid += 1,
+            Verdict::Unsee => self.unsee += 1,
         }
     }
 
     /// Adds it to what all workers have counted.
     pub fn report(self, stats: &Stats) {
-        add(&stats.records, self.unseen + self.duplicates + self.late + self.invalid);
+        add(&stats.records, self.unseen + self.duplicates + self.late + self.invalid + self.unsee);
         add(&stats.unseen, self.unseen);
         add(&stats.duplicates, self.duplicates);
         add(&stats.late, self.late);
         add(&stats.invalid, self.invalid);
+        add(&stats.unsee, self.unsee);
+        add(&stats.corrected, self.corrected);
         add(&stats.warmed_up, self.warmed_up);
         add(&stats.future, self.future);
     }

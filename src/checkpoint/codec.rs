@@ -1,7 +1,8 @@
 //! Names and seals of what is stored: keys that sort as they are read, values that carry a checksum.
 
 use super::PartitionId;
-use crate::filter::{PageId, Part};
+use crate::filter::{GenerationId, PageId, Part};
+use crate::key::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a value's checksum.
@@ -35,6 +36,31 @@ pub(super) fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     let mut to = from.clone();
     to.truncate(to.len() - 8);
     to.extend_from_slice(&[0xff; 9]);
+    (from, to)
+}
+
+/// Key of a stored fingerprint.
+pub(super) fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: Fingerprint) -> Vec<u8> {
+    let mut key = key(b'x', id);
+    key.extend_from_slice(&generation.to_be_bytes());
+    key.extend_from_slice(&fingerprint.0.to_be_bytes());
+    key
+}
+
+/// The keys of all fingerprints of one generation: from, and to but not with.
+pub(super) fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, Vec<u8>) {
+    let mut from = key(b'x', id);
+    from.extend_from_slice(&generation.to_be_bytes());
+    let mut to = from.clone();
+    to.extend_from_slice(&[0xff; 17]);
+    (from, to)
+}
+
+/// The keys of all fingerprints of a partition: from, and to but not with.
+pub(super) fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
+    let from = key(b'x', id);
+    let mut to = from.clone();
+    to.extend_from_slice(&[0xff; 25]);
     (from, to)
 }
 

@@ -14,12 +14,15 @@
 //!   format                         version of all that follows
 //!   h <space> <partition>          head: settings, offsets, outline of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
+//!   x <space> <partition> <generation> <fingerprint>   nothing: that it is there says all
 //! DIR/checkpoints.corrupt-<time>/  set aside
 //! ```
 
+mod archive;
 mod codec;
 mod store;
 
+pub use archive::StoredFingerprints;
 pub use store::{Loaded, Saved, Store};
 
 use crate::dedup::Snapshot;
@@ -63,6 +66,8 @@ pub struct Head {
 pub struct Settings {
     /// Kind and slices of the window.
     pub window: String,
+    /// What remembers, such as `aging` or `aging, exact`.
+    pub filter: String,
     /// For each input topic, what its key is made of.
     pub keys: BTreeMap<String, String>,
 }
@@ -71,10 +76,12 @@ impl Settings {
     /// What differs, as a sentence's middle: `window was X and is Y`.
     #[must_use]
     pub fn difference(&self, now: &Self) -> String {
-        if self.window == now.window {
-            format!("its keys were taken from {:?} and are taken from {:?}", self.keys, now.keys)
-        } else {
+        if self.window != now.window {
             format!("its window was {} and is {}", self.window, now.window)
+        } else if self.filter != now.filter {
+            format!("its filter was {} and is {}", self.filter, now.filter)
+        } else {
+            format!("its keys were taken from {:?} and are taken from {:?}", self.keys, now.keys)
         }
     }
 }
@@ -110,6 +117,14 @@ pub enum Error {
         dir: PathBuf,
         /// What was expected where, and what was found.
         what: String,
+    },
+    /// What a partition had stored is not there any more.
+    #[error("state directory {}: the store was set aside, and with it what {id} remembers; the partition must be restored", .dir.display())]
+    Lost {
+        /// The directory.
+        dir: PathBuf,
+        /// Whose memory it was.
+        id: PartitionId,
     },
     /// RocksDB refuses: a full disk, say.
     #[error("state directory {}: {message}", .dir.display())]

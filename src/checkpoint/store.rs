@@ -1,11 +1,12 @@
 //! The RocksDB of a state directory.
 
-use super::codec::{all_pages, head_key, page_id, page_key, pages_of, seal, unseal};
+use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_id, page_key, pages_of, seal, unseal};
 use super::{Error, Head, PartitionId, Settings};
-use crate::dedup::{Dedup, Rules};
-use crate::filter::Part;
+use crate::dedup::{Dedup, Rules, Snapshot};
+use crate::filter::{Change, Exact, Filter, GenerationId};
+use crate::key::Fingerprint;
 use crate::record::Offset;
-use rocksdb::{DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions, WriteBatch};
+use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions, WriteBatch};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
@@ -17,6 +18,9 @@ const FORMAT: &str = "2";
 const FORMAT_KEY: &[u8] = b"format";
 /// Memory for writes that are not yet in files; twice this at most.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
+
+/// Memory for what is read again and again: stored fingerprints.
+const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 /// The checkpoints of all partitions that this process works on. Shared by its workers.
 #[derive(Debug)]
@@ -148,26 +152,33 @@ impl Store {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         let mut batch = WriteBatch::default();
+        let mut gone = Vec::new();
         if saved == Some(Saved { epoch: open.epoch }) {
-            let parts = head.memory.filter.parts();
-            for stored in self.stored_parts(db, id)? {
-                if !parts.iter().any(|part| (part.slice, part.layer) == (stored.slice, stored.layer)) {
-                    let (from, to) = pages_of(id, stored);
-                    batch.delete_range(from, to);
+            let stored = self.head(db, id)?.map(|stored| stored.memory);
+            let (parts, generations) = (head.memory.parts(), head.memory.generations().collect::<Vec<_>>());
+            for part in stored.iter().flat_map(Snapshot::parts) {
+                if !parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer)) {
+                    gone.push(pages_of(id, part));
                 }
             }
+            let expired = stored.iter().flat_map(Snapshot::generations).filter(|generation| !generations.contains(generation));
+            gone.extend(expired.map(|generation| fingerprints_of(id, generation)));
+        } else if memory.exact().is_some_and(Exact::is_stored) {
+            return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         } else {
-            let (from, to) = all_pages(id);
-            batch.delete_range(from, to);
+            gone = vec![all_pages(id), all_fingerprints(id)];
             memory.mark_stale();
         }
-        let mut value = Vec::new();
-        for page in memory.filter().dirty_pages() {
-            let key = page_key(id, page);
-            value.clear();
-            memory.filter().write_page(page, &mut value);
-            seal(&key, &mut value);
-            batch.put(&key, &value);
+        for (from, to) in &gone {
+            batch.delete_range(from, to);
+        }
+        put_pages(&mut batch, id, memory.filter());
+        for (generation, fingerprint, change) in memory.exact().into_iter().flat_map(Exact::changes) {
+            let key = fingerprint_key(id, generation, fingerprint);
+            match change {
+                Change::Put => batch.put(key, []),
+                Change::Delete => batch.delete(key),
+            }
         }
         let key = head_key(id);
         let mut value = serde_json::to_vec(head).map_err(|error| Error::Store { dir: self.dir.clone(), message: error.to_string() })?;
@@ -182,7 +193,33 @@ impl Store {
             return Err(self.error(&error));
         }
         memory.mark_clean();
+        for (from, to) in &gone {
+            // Gives the room back at once; what this leaves is hidden, and goes when RocksDB compacts.
+            if let Err(error) = db.delete_file_in_range(from, to) {
+                tracing::debug!(error = %error, "expired state takes room for a while longer");
+            }
+        }
         Ok((Saved { epoch: open.epoch }, bytes))
+    }
+
+    /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is of a life of the store that is over.
+    pub(super) fn holds_fingerprint(
+        &self,
+        id: &PartitionId,
+        saved: Saved,
+        generation: GenerationId,
+        fingerprint: Fingerprint,
+    ) -> Result<bool, Error> {
+        self.reopen()?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
+            return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
+        };
+        let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map_err(|error| self.error(&error))?;
+        Ok(found.is_some())
     }
 
     /// Opens the store again after a failed write.
@@ -195,10 +232,6 @@ impl Store {
             open.db = Some(self.open_db()?);
         }
         Ok(())
-    }
-
-    fn stored_parts(&self, db: &DB, id: &PartitionId) -> Result<Vec<Part>, Error> {
-        Ok(self.head(db, id)?.map_or_else(Vec::new, |head| head.memory.filter.parts()))
     }
 
     fn head(&self, db: &DB, id: &PartitionId) -> Result<Option<Head>, Error> {
@@ -238,7 +271,7 @@ impl Store {
             memory.read_page(page, bytes).map_err(corrupt)?;
             pages += 1;
         }
-        let expected: u64 = head.memory.filter.parts().iter().map(|part| part.pages).sum();
+        let expected: u64 = head.memory.parts().iter().map(|part| part.pages).sum();
         if pages != expected {
             return Err(self.corrupt(id, &format!("expected {expected} pages, got {pages}")));
         }
@@ -267,8 +300,26 @@ pub enum Loaded {
     },
 }
 
+/// Puts the filter's changed pages, each sealed.
+fn put_pages(batch: &mut WriteBatch, id: &PartitionId, filter: Option<&dyn Filter>) {
+    let Some(filter) = filter else { return };
+    let mut value = Vec::new();
+    for page in filter.dirty_pages() {
+        let key = page_key(id, page);
+        value.clear();
+        filter.write_page(page, &mut value);
+        seal(&key, &mut value);
+        batch.put(&key, &value);
+    }
+}
+
 fn options() -> Options {
     let mut options = Options::default();
+    // Most fingerprints that are looked up are in one generation at most: the others are not to be read for it.
+    let mut tables = BlockBasedOptions::default();
+    tables.set_bloom_filter(10.0, false);
+    tables.set_block_cache(&Cache::new_lru_cache(BLOCK_CACHE_BYTES));
+    options.set_block_based_table_factory(&tables);
     options.create_if_missing(true);
     options.set_paranoid_checks(true);
     options.set_compression_type(DBCompressionType::Lz4);

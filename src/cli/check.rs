@@ -45,8 +45,9 @@ fn summary(config: &Config) -> String {
 }
 
 fn row(topic: &Topic) -> [String; 6] {
-    let memory = topic.rules(1).filter.bytes();
-    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), "aging".to_owned(), size(memory)]
+    let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes()));
+    let filter = format!("{}{}", topic.filter.kind.name(), if topic.filter.confirm { ", confirmed" } else { "" });
+    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), filter, memory]
 }
 
 /// A number of bytes with one decimal.

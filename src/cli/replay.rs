@@ -186,7 +186,7 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
                 HumanCount(truth.false_positives),
                 HumanCount(truth.unseen),
                 truth.rate(),
-                topic.false_positive_rate,
+                topic.filter.false_positive_rate,
                 HumanCount(truth.false_negatives)
             ),
         );

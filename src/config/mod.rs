@@ -7,6 +7,7 @@
 //! Must never talk to a broker or touch the state directory.
 
 mod error;
+mod filter;
 mod load;
 mod properties;
 mod raw;
@@ -16,10 +17,11 @@ mod units;
 mod vars;
 
 pub use error::{Error, Errors};
+pub use filter::{Filter, Kind};
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
-use crate::filter::{Plan, Spec, Window};
+use crate::filter::Window;
 use crate::key::KeySpec;
 use error::Report;
 use std::collections::BTreeMap;
@@ -193,10 +195,10 @@ pub struct Topic {
     pub key: KeySpec,
     /// How long a key stays seen.
     pub window: Window,
-    /// Distinct keys that the whole topic shows in a window; `None` for windows by count, where it is the count.
-    pub capacity: Option<u64>,
-    /// Share of unseen records that may be dropped wrongly, at capacity.
-    pub false_positive_rate: f64,
+    /// What remembers keys.
+    pub filter: Filter,
+    /// The header by which a record takes its key back, if there is one.
+    pub unsee: Option<String>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
@@ -238,17 +240,28 @@ pub enum OnInvalid {
 }
 
 impl Topic {
-    /// The rules of one of `partitions` partitions: the topic's capacity is shared out over them. A
-    /// window by count is kept in full by each, or its promise would not hold.
+    /// Whether a record with these headers takes its key back.
+    #[must_use]
+    pub fn takes_back(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
+        self.unsee.as_ref().is_some_and(|mark| headers.iter().any(|(name, _)| name == mark))
+    }
+
+    /// Whether the headers of its records are to be read.
+    #[must_use]
+    pub fn reads_headers(&self) -> bool {
+        self.unsee.is_some() || self.key.reads_headers()
+    }
+
+    /// The rules of one of `partitions` partitions.
     #[must_use]
     pub fn rules(&self, partitions: u32) -> Rules {
-        let keys = match (self.capacity, self.window) {
-            (Some(capacity), Window::Time { .. }) => capacity.div_ceil(u64::from(partitions.max(1))),
-            (_, Window::Keys { slice_keys, slices }) => slice_keys * u64::from(slices),
-            (None, Window::Time { .. }) => 1,
-        };
-        let plan = Plan::new(self.window, keys, self.false_positive_rate);
-        Rules { window: self.window, filter: Spec::Aging { window: self.window, plan }, refresh: self.refresh, late: self.late }
+        Rules {
+            window: self.window,
+            filter: self.filter.spec(self.window, partitions),
+            exact: self.filter.is_exact(),
+            refresh: self.refresh,
+            late: self.late,
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! Nothing here is checked beyond its own form; `resolve` looks at the whole.
 
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, LogFormat, OnDuplicate, OnInvalid, Start};
+use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, Start};
 use crate::dedup::Late;
+use crate::filter::AtMaxMemory;
 use crate::key::Part;
 use serde::Deserialize;
 use serde_json::Value;
@@ -107,6 +108,10 @@ pub(super) struct Topic {
     pub(super) space: Option<String>,
     /// One part or a list of them; read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
+    /// `"xxh3"` or `{ siphash = "32 hex digits" }`.
+    pub(super) hash: Option<Value>,
+    /// `{ header = "name" }`.
+    pub(super) unsee: Option<Value>,
     pub(super) window: Option<Length>,
     pub(super) filter: Filter,
     pub(super) refresh: Switch,
@@ -123,6 +128,8 @@ impl Default for Topic {
             output: None,
             space: None,
             key: None,
+            hash: None,
+            unsee: None,
             window: None,
             filter: Filter::default(),
             refresh: Switch(false),
@@ -141,19 +148,25 @@ pub(super) struct Filter {
     pub(super) capacity: Option<Count>,
     pub(super) false_positive_rate: Rate,
     pub(super) slices: Count,
+    pub(super) confirm: Switch,
+    pub(super) adapt: Switch,
+    pub(super) max_memory: Option<Bytes>,
+    pub(super) at_max_memory: AtMaxMemory,
 }
 
 impl Default for Filter {
     fn default() -> Self {
-        Self { kind: Kind::Aging, capacity: None, false_positive_rate: Rate(1e-4), slices: Count(4) }
+        Self {
+            kind: Kind::Aging,
+            capacity: None,
+            false_positive_rate: Rate(1e-4),
+            slices: Count(4),
+            confirm: Switch(false),
+            adapt: Switch(true),
+            max_memory: None,
+            at_max_memory: AtMaxMemory::default(),
+        }
     }
-}
-
-/// Kinds of filters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Kind {
-    Aging,
 }
 
 /// librdkafka's properties as they are written. Its faults never show a value.
@@ -204,6 +217,14 @@ fn topic(value: &Value) -> Option<String> {
     match entry(value)? {
         ("topic", name) => Some(name.to_owned()),
         _ => None,
+    }
+}
+
+/// `{ header = "name" }`.
+pub(super) fn header(value: &Value) -> Result<String, String> {
+    match entry(value) {
+        Some(("header", name)) => Ok(name.to_owned()),
+        _ => Err(expected("{ header = \"name\" }", value)),
     }
 }
 

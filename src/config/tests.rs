@@ -56,7 +56,7 @@ fn names<T: DeserializeOwned>() -> Vec<String> {
 #[test]
 fn examples_mention_every_option() {
     let all = [names::<Raw>(), names::<Kafka>(), names::<Worker>(), names::<State>(), names::<Log>(), names::<Topic>(), names::<Filter>()];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6, 7, 3, 2, 11, 4]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6, 7, 3, 2, 13, 8]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -86,7 +86,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 24, "{name}: defaults that are stated");
+        assert_eq!(changed, 30, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -102,7 +102,7 @@ fn defaults_are_as_documented() {
     assert_eq!(config.worker.transaction_records_max, 200_000);
     assert_eq!(config.state.write_rate_max, 32 << 20);
     let topic = &config.topics[0];
-    assert_eq!((&*topic.space, topic.capacity), ("in", Some(10_000_000)));
+    assert_eq!((&*topic.space, topic.filter.capacity), ("in", Some(10_000_000)));
     assert_eq!(topic.window, Window::time(24 * 60 * 60 * 1000, 4));
     assert_eq!((&topic.on_duplicate, &topic.on_invalid), (&OnDuplicate::Drop, &OnInvalid::Fail));
 }
@@ -221,7 +221,7 @@ fn layers_prevail_in_order() {
     let config = load_as("x.toml", &text, &environment, &flags).unwrap();
     assert_eq!((config.worker.workers, config.worker.commit_interval), (4, Duration::from_millis(300)));
     assert_eq!(config.topics[0].window, Window::keys(1_000_000, 8));
-    assert!(config.topics[0].refresh && (config.topics[0].false_positive_rate - 1e-3).abs() < 1e-9);
+    assert!(config.topics[0].refresh && (config.topics[0].filter.false_positive_rate - 1e-3).abs() < 1e-9);
     let properties: Vec<_> = config.kafka.properties.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(properties, ["client.id=me", "sasl.password=007$$${x}", "security.protocol=SSL"]);
 }
@@ -280,14 +280,14 @@ fn variables_are_put_into_values_only() {
     // What cannot be put in is not missing as well.
     assert_eq!(refused("\"24h\"", "\"${NONE}\""), "x.toml: topics[0].window: environment variable NONE is not set");
     let config = load_as("x.toml", &MINIMAL.replace("\"10M\"", "\"${N}\""), &[("N", "5_000")], &[]).unwrap();
-    assert_eq!(config.topics[0].capacity, Some(5000));
+    assert_eq!(config.topics[0].filter.capacity, Some(5000));
 }
 
 #[test]
 fn quantities_are_read() {
     for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)]
     {
-        assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].capacity, Some(keys), "{written}");
+        assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].filter.capacity, Some(keys), "{written}");
     }
     for written in ["-1", "1.5", "\"\"", "\"k\"", "\"10m\"", "\"1e3\"", "\"99999999999G\"", "true", "[]"] {
         let errors = refused("\"10M\"", written);

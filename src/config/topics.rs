@@ -2,17 +2,15 @@
 
 use super::error::{Report, integer, required};
 use super::units::{Length, window_text};
-use super::{OnDuplicate, OnInvalid, Topic, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
 use crate::dedup::Late;
-use crate::filter::Window;
+use crate::filter::{Growth, Window};
 use crate::key::KeySpec;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
 /// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
-const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
-/// The smallest rate that sizing keeps its promise for.
-const RATE_MIN: f64 = 1e-9;
+pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 const SLICES: RangeInclusive<u64> = 1..=64;
 /// What Kafka takes for a topic's name.
 const NAME_MAX: usize = 249;
@@ -46,11 +44,8 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
     };
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", report);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, report));
-    capacity(length, raw.filter.capacity.map(|count| count.0), &at("filter.capacity"), report);
-    if raw.filter.false_positive_rate.0 < RATE_MIN {
-        let message = format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.filter.false_positive_rate.0);
-        report.add(&at("filter.false_positive_rate"), message);
-    }
+    let filter = filter::resolve(&raw.filter, length, window, &at("filter"), report);
+    let unsee = unsee(raw.unsee.as_ref(), &filter, &at("unsee"), report);
     late(raw.late, length, &raw.on_invalid, &at("late"), report);
 
     let mut names = vec![("input", input.as_ref()), ("output", output.as_ref()), ("space", raw.space.as_ref())];
@@ -74,8 +69,8 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
         output: output?,
         key: key?,
         window: window?,
-        capacity: raw.filter.capacity.map(|count| count.0),
-        false_positive_rate: raw.filter.false_positive_rate.0,
+        filter,
+        unsee,
         refresh: raw.refresh.0,
         max_future: raw.max_future.0,
         late: raw.late,
@@ -123,15 +118,14 @@ fn window(length: Length, slices: u64, path: &str, report: &mut Report) -> Optio
     }
 }
 
-fn capacity(length: Option<Length>, capacity: Option<u64>, path: &str, report: &mut Report) {
-    match (length, capacity) {
-        (Some(Length::Time(_)), None) => {
-            required(capacity, path, "the number of distinct keys in a window, such as \"10M\"", report);
-        }
-        (Some(Length::Keys(_)), Some(_)) => report.add(path, "not for a window by count, whose count is the capacity"),
-        (_, Some(keys)) => integer(keys, &KEYS, path, report),
-        _ => {}
+/// The header by which a record takes its key back.
+fn unsee(raw: Option<&Value>, filter: &Filter, path: &str, report: &mut Report) -> Option<String> {
+    let header = raw::header(raw?).map_err(|message| report.add(path, message)).ok()?;
+    if !filter.can_unsee() {
+        let message = format!("kind {:?} cannot take a key back; choose \"exact\", or set filter.confirm", filter.kind.name());
+        report.add(path, message);
     }
+    Some(header)
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, report: &mut Report) {
@@ -185,13 +179,21 @@ fn check_spaces(topics: &[(String, Topic)], report: &mut Report) {
     }
 }
 
+fn growth_text(growth: Growth) -> String {
+    let most = growth.max_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
+    format!("adapt = {}, max_memory = {most}, at_max_memory = {}", growth.adapt, json!(growth.at_max))
+}
+
 /// What the topics of a space must agree on, as it is shown.
-fn rules(topic: &Topic) -> [(&'static str, String); 6] {
+fn rules(topic: &Topic) -> [(&'static str, String); 9] {
     [
         ("window", window_text(topic.window)),
         ("filter.slices", topic.window.slices().to_string()),
-        ("filter.capacity", topic.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
-        ("filter.false_positive_rate", format!("{:e}", topic.false_positive_rate)),
+        ("filter.kind", topic.filter.kind.name().to_owned()),
+        ("filter.capacity", topic.filter.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
+        ("filter.false_positive_rate", format!("{:e}", topic.filter.false_positive_rate)),
+        ("filter.confirm", topic.filter.confirm.to_string()),
+        ("filter", growth_text(topic.filter.growth)),
         ("refresh", topic.refresh.to_string()),
         ("late", json!(topic.late).to_string()),
     ]

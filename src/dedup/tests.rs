@@ -1,9 +1,9 @@
 //! The promise of the window, held against an exact model that knows nothing of filters.
 
 use super::*;
-use crate::filter::Plan;
+use crate::filter::{ArchiveError, Change, Plan};
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// So low that none of the tests' judgements is a false positive.
@@ -14,7 +14,33 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn rules(window: Window, capacity: u64) -> Rules {
-    Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, capacity, RATE) }, refresh: false, late: Late::Emit }
+    Rules { window, filter: Some(aging(window, capacity, RATE)), exact: false, refresh: false, late: Late::Emit }
+}
+
+fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
+    Spec::Aging { window, plan: Plan::new(window, capacity, rate) }
+}
+
+/// What a checkpoint has stored of an exact memory.
+#[derive(Clone, Debug, Default)]
+struct Shelf(HashSet<(GenerationId, Fingerprint)>);
+
+impl Archive for Shelf {
+    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+        Ok(self.0.contains(&(generation, fingerprint)))
+    }
+}
+
+impl Shelf {
+    /// Stores what changed.
+    fn take(&mut self, dedup: &mut Dedup) {
+        for (generation, fingerprint, change) in dedup.exact().into_iter().flat_map(Exact::changes) {
+            match change {
+                Change::Put => self.0.insert((generation, fingerprint)),
+                Change::Delete => self.0.remove(&(generation, fingerprint)),
+            };
+        }
+    }
 }
 
 fn hours(slices: u32) -> Dedup {
@@ -67,6 +93,10 @@ impl Model {
     /// Checks a verdict against the promise, and takes note of what was emitted.
     fn check(&mut self, number: u64, time: Option<i64>, horizon: i64, verdict: Verdict) {
         self.advance(time, horizon);
+        if verdict == Verdict::Unsee {
+            self.emitted.remove(&number);
+            return;
+        }
         let (slices, length) = (i64::from(self.rules.window.slices()), self.slice_length());
         let slice = |at: Option<i64>| at.map(|at| at.div_euclid(length));
         let known = self.emitted.get(&number).copied();
@@ -104,6 +134,8 @@ struct Step {
     number: u64,
     time: Option<i64>,
     clock: i64,
+    /// Whether it takes its key back, where that can be done.
+    unsee: bool,
 }
 
 /// The furthest that a time may be ahead of the clock.
@@ -118,7 +150,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(None),
     ];
     let clock = prop_oneof![8 => 0..60_i64, 2 => 60..700_i64, 1 => 700..5_000_i64];
-    (0..40_u64, time, clock).prop_map(|(number, time, clock)| Step { number, time, clock })
+    (0..40_u64, time, clock, prop::bool::weighted(0.1)).prop_map(|(number, time, clock, unsee)| Step { number, time, clock, unsee })
 }
 
 fn window() -> impl Strategy<Value = Window> {
@@ -133,44 +165,51 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     let late = prop_oneof![Just(Late::Emit), Just(Late::Drop), Just(Late::DeadLetter)];
     // Far too small, about right, and ample.
     let capacity = prop_oneof![Just(1_u64), Just(40), Just(400)];
-    (window(), capacity, any::<bool>(), late).prop_map(|(window, capacity, refresh, late)| Rules {
-        refresh,
-        late,
-        ..rules(window, capacity)
+    (window(), capacity, any::<bool>(), late, 0..3_u8).prop_map(|(window, capacity, refresh, late, memory)| {
+        let rules = Rules { refresh, late, ..rules(window, capacity) };
+        match memory {
+            0 => rules,
+            1 => Rules { filter: None, exact: true, ..rules },
+            // A filter that is wrong all the time, confirmed.
+            _ => Rules { filter: Some(aging(window, capacity, 0.3)), exact: true, ..rules },
+        }
     })
 }
 
 /// What comes of a stream, told by a dedup whose state may go out and in on the way.
 fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (Vec<Verdict>, Dedup) {
     let (mut dedup, mut clock) = (Dedup::new(rules), start);
-    let mut verdicts = Vec::new();
+    let (mut verdicts, mut shelf) = (Vec::new(), Shelf::default());
     for (index, step) in steps.iter().enumerate() {
-        if restore_at == Some(index) {
-            dedup = restored(&dedup);
+        if restore_at.is_some_and(|at| index % (at + 1) == at) {
+            shelf.take(&mut dedup);
+            dedup = restored(&mut dedup);
+            dedup.attach(Box::new(shelf.clone()));
         }
         clock += step.clock;
-        verdicts.push(dedup.judge(key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE).unwrap());
+        let (key, time, horizon) = (key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE);
+        let verdict = if step.unsee && rules.exact { dedup.unsee(key, time, horizon) } else { dedup.judge(key, time, horizon) };
+        verdicts.push(verdict.unwrap());
     }
     (verdicts, dedup)
 }
 
 fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
     dedup.mark_stale();
+    let Some(filter) = dedup.filter() else { return Vec::new() };
     let page = |id| {
         let mut bytes = Vec::new();
-        dedup.filter().write_page(id, &mut bytes);
+        filter.write_page(id, &mut bytes);
         (id, bytes)
     };
-    dedup.filter().dirty_pages().into_iter().map(page).collect()
+    filter.dirty_pages().into_iter().map(page).collect()
 }
 
 /// Through JSON, as a checkpoint goes.
-fn restored(dedup: &Dedup) -> Dedup {
+fn restored(dedup: &mut Dedup) -> Dedup {
     let snapshot = serde_json::from_str(&serde_json::to_string(&dedup.snapshot()).unwrap()).unwrap();
     let mut other = Dedup::from_snapshot(dedup.rules, &snapshot).unwrap();
-    for id in dedup.filter().dirty_pages() {
-        let mut bytes = Vec::new();
-        dedup.filter().write_page(id, &mut bytes);
+    for (id, bytes) in pages(dedup) {
         other.read_page(id, &bytes).unwrap();
     }
     assert_eq!(other.snapshot(), dedup.snapshot());

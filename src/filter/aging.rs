@@ -7,7 +7,7 @@
 
 use super::bloom::{BLOCK_BITS, Bloom, Mask, Shape};
 use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for};
-use super::{Filter, Full, Mismatch, PageId, Part, Usage, Window};
+use super::{Filter, Full, Growth, Mismatch, PageId, Part, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ pub struct Plan {
     pub rate: f64,
     /// The shape of a generation's first layer.
     pub shape: Shape,
+    /// How its memory follows the stream.
+    pub growth: Growth,
 }
 
 impl Plan {
@@ -33,7 +35,13 @@ impl Plan {
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let rate = rate_per_generation(rate, window.slices() + 1);
         let capacity = keys.max(1).div_ceil(u64::from(window.slices()));
-        Self { capacity, rate, shape: shape_for(capacity, rate * (1.0 - CHAIN_SHARE)) }
+        Self { capacity, rate, shape: shape_for(capacity, rate * (1.0 - CHAIN_SHARE)), growth: Growth::default() }
+    }
+
+    /// The same, its memory following the stream in another way.
+    #[must_use]
+    pub const fn with_growth(self, growth: Growth) -> Self {
+        Self { growth, ..self }
     }
 
     /// Memory of all generations at capacity, in bytes.

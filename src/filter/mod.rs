@@ -6,12 +6,16 @@
 
 mod aging;
 mod bloom;
+mod exact;
+mod growth;
 mod memory;
 mod sizing;
 mod window;
 
 pub use aging::{Aging, Plan};
 pub use bloom::{Bloom, Mask, Shape};
+pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
+pub use growth::{AtMaxMemory, Growth};
 pub use memory::PAGE_BYTES;
 pub use sizing::{blocked_rate, rate_per_generation};
 pub use window::Window;
@@ -108,6 +112,14 @@ impl Spec {
         }
     }
 
+    /// Whether it forgets by slices of the window.
+    #[must_use]
+    pub const fn has_slices(self) -> bool {
+        match self {
+            Self::Aging { .. } => true,
+        }
+    }
+
     /// Memory that it takes at capacity, in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
@@ -175,6 +187,9 @@ pub enum Full {
     /// This machine has no memory left for another part.
     #[error("this machine has not enough memory for another part of the filter")]
     Memory,
+    /// Too many fingerprints wait for a checkpoint.
+    #[error("too many fingerprints wait to be stored; make room in the state directory, or see in the log why checkpoints fail")]
+    Unsaved,
 }
 
 /// Name of a page within a filter, in the order in which pages are stored.
@@ -191,6 +206,9 @@ pub struct PageId {
 /// Stored state that does not belong to this filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
+    /// A filter of another kind, or none where there must be one.
+    #[error("it is not of the kind that is configured")]
+    Kind,
     /// More generations than the window has, out of order, or out of its reach.
     #[error("its generations are not those of this window")]
     Generations,

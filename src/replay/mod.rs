@@ -12,7 +12,7 @@ pub use truth::Counts;
 
 use crate::config::{OnInvalid, Topic};
 use crate::dedup::{Dedup, Late, Rules};
-use crate::filter::Full;
+use crate::filter;
 use crate::key::{Field, Part, Scratch, SpecError};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use input::{Lines, Recorded};
@@ -63,6 +63,10 @@ pub struct Summary {
     pub duplicates: u64,
     /// Older than the window and not remembered; `late` decided what became of them.
     pub late: u64,
+    /// Such as took their key back; they are not emitted.
+    pub unsee: u64,
+    /// Unseen records that the filter alone would have dropped.
+    pub corrected: u64,
     /// Without a key, by the label of the reason; `on_invalid` decided what became of them.
     pub invalid: BTreeMap<&'static str, u64>,
     /// What the live run would have sent to a dead-letter topic.
@@ -129,9 +133,9 @@ pub enum Fault {
     /// The record has no key, and the topic says to stop then.
     #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
     Invalid(Invalid),
-    /// The filter has no room for its key.
+    /// Its key cannot be decided.
     #[error("{0}")]
-    Full(Full),
+    Undecided(filter::Fault),
 }
 
 impl<'t> Replay<'t> {
@@ -194,7 +198,13 @@ impl<'t> Replay<'t> {
             Ok(fingerprint) => fingerprint,
             Err(invalid) => return self.invalid(invalid),
         };
-        let verdict = dedup.judge(fingerprint, recorded.time, horizon()).map_err(Fault::Full)?;
+        let horizon = horizon();
+        let verdict = if self.topic.takes_back(&headers) {
+            dedup.unsee(fingerprint, recorded.time, horizon)
+        } else {
+            dedup.judge(fingerprint, recorded.time, horizon)
+        };
+        let verdict = verdict.map_err(Fault::Undecided)?;
         if let Some(truth) = truth {
             truth.check(fingerprint, verdict, dedup);
         }
@@ -204,6 +214,7 @@ impl<'t> Replay<'t> {
                 self.counted.late += 1;
                 self.counted.dead_letters += u64::from(self.rules.late == Late::DeadLetter);
             }
+            Verdict::Unsee => self.counted.unsee += 1,
             _ => {
                 self.counted.unseen += 1;
                 self.counted.late += u64::from(dedup.is_late(recorded.time));
@@ -230,7 +241,8 @@ impl<'t> Replay<'t> {
         summary.truth = self.truth.then(Counts::default);
         for Partition { dedup, truth } in self.partitions.iter().flatten() {
             summary.partitions += 1;
-            let usage = dedup.filter().usage();
+            let usage = dedup.usage();
+            summary.corrected += dedup.corrected();
             summary.load = summary.load.max(usage.load);
             summary.memory += usage.bytes;
             if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::config::OnDuplicate;
-use crate::filter::Window;
+use crate::config::{self, OnDuplicate};
+use crate::filter::{Growth, Window};
 use crate::key::KeySpec;
 use std::time::Duration;
 
@@ -11,14 +11,19 @@ fn topic(parts: Vec<Part>) -> Topic {
         space: "news".into(),
         key: KeySpec::new(parts).unwrap(),
         window: Window::time(60_000, 4),
-        capacity: Some(1_000),
-        false_positive_rate: 1e-6,
+        filter: filter(1e-6),
+        unsee: None,
         refresh: false,
         max_future: Duration::from_secs(300),
         late: Late::Emit,
         on_duplicate: OnDuplicate::Drop,
         on_invalid: OnInvalid::Fail,
     }
+}
+
+fn filter(false_positive_rate: f64) -> config::Filter {
+    let growth = Growth::default();
+    config::Filter { kind: config::Kind::Aging, capacity: Some(1_000), false_positive_rate, confirm: false, growth }
 }
 
 fn by_id() -> Topic {
@@ -141,7 +146,7 @@ fn the_exact_window_finds_false_positives() {
     for window in [Window::time(60_000, 4), Window::keys(1_000, 4)] {
         for refresh in [false, true] {
             // A filter that is wrong one time in five.
-            let topic = Topic { window, refresh, false_positive_rate: 0.2, ..topic(vec![Part::RecordValue]) };
+            let topic = Topic { window, refresh, filter: filter(0.2), ..topic(vec![Part::RecordValue]) };
             let lines = text((0..20_000).map(|number| number.to_string()));
             let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();
             let truth = summary.truth.unwrap();
@@ -158,7 +163,7 @@ fn the_exact_window_finds_false_positives() {
 fn a_filter_that_is_right_is_found_so() {
     for window in [Window::time(60_000, 4), Window::keys(300, 3), Window::keys(7, 1)] {
         for refresh in [false, true] {
-            let topic = Topic { window, refresh, false_positive_rate: 1e-9, ..by_id() };
+            let topic = Topic { window, refresh, filter: filter(1e-9), ..by_id() };
             let lines = text((0..20_000_u64).map(|n| format!("{{\"id\":{},\"t\":{}}}", n * n * 31 % 1_009 % (n % 500 + 1), n * 61)));
             let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
             let (_, summary) = replay(&topic, &with_time, lines.as_bytes()).unwrap();

@@ -73,14 +73,16 @@ impl Truth {
         self.come_to(judged_at);
         let emitted = self.emitted.get(&fingerprint).copied();
         let remembered = emitted.is_some_and(|at| self.remembers(at));
-        if !remembered {
+        if !remembered && verdict != Verdict::Unsee {
             self.counts.unseen += 1;
             self.counts.false_positives += u64::from(verdict == Verdict::Duplicate);
         }
         let promised = emitted.is_some_and(|at| self.age(at) <= self.window);
         self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
         self.come_to(after);
-        if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
+        if verdict == Verdict::Unsee {
+            self.emitted.remove(&fingerprint);
+        } else if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
             self.emitted.insert(fingerprint, self.position);
         }
     }
@@ -90,9 +92,8 @@ impl Truth {
             return dedup.stream_time();
         }
         // Every slice but the open one is full.
-        let filter = dedup.filter();
-        let open = i64::try_from(filter.usage().open_keys).unwrap_or(i64::MAX);
-        Some(filter.slice()?.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
+        let open = i64::try_from(dedup.usage().open_keys).unwrap_or(i64::MAX);
+        Some(dedup.slice()?.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
     /// Moves on, and forgets what no generation reaches any more.
@@ -133,7 +134,13 @@ mod tests {
 
     /// Judges a key for the dedup's sake, and then tells the truth another verdict.
     fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
-        let rules = Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }, refresh: false, late: Late::Emit };
+        let rules = Rules {
+            window,
+            filter: Some(Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }),
+            exact: false,
+            refresh: false,
+            late: Late::Emit,
+        };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for &(key, time, verdict) in stream {
             dedup.judge(Fingerprint(key << 100 | key << 40), Some(time), i64::MAX).unwrap();
@@ -158,7 +165,13 @@ mod tests {
     #[test]
     fn what_is_forgotten_takes_no_memory() {
         let window = Window::time(100, 1);
-        let rules = Rules { window, filter: Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }, refresh: false, late: Late::Emit };
+        let rules = Rules {
+            window,
+            filter: Some(Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }),
+            exact: false,
+            refresh: false,
+            late: Late::Emit,
+        };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for key in 0..10_000_u128 {
             let time = i64::try_from(key).unwrap();

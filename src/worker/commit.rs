@@ -36,7 +36,7 @@ impl Worker {
         self.end_transaction();
         self.replacements = 0;
         add(&self.shared.stats.commits, 1);
-        let load = self.memories.values().map(|memory| memory.dedup.filter().usage().load).fold(0.0, f64::max);
+        let load = self.memories.values().map(|memory| memory.dedup.usage().load).fold(0.0, f64::max);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
         self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
         if self.sink.singly() {

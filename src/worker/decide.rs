@@ -3,7 +3,7 @@
 use super::Plan;
 use super::decisions::Recall;
 use super::partition::{Input, Memory};
-use crate::filter::Full;
+use crate::filter::Fault;
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Reason, Record, Timestamp, Verdict};
@@ -12,8 +12,8 @@ use crate::record::{Invalid, Offset, Reason, Record, Timestamp, Verdict};
 pub(super) enum Undecided {
     /// Records that were decided do not come again: the offset of the first of them.
     Gap(Offset),
-    /// The filter has no room for its key.
-    Full(Full),
+    /// The memory cannot tell.
+    Fault(Fault),
 }
 
 /// A verdict, and what is wrong with the record if it is invalid.
@@ -30,11 +30,15 @@ pub(super) fn decide(
 ) -> Result<Decided, Undecided> {
     match input.decisions.recall(message.offset()) {
         Recall::New => match fingerprint(plan, message, scratch) {
-            Ok(fingerprint) => {
+            Ok((fingerprint, takes_back)) => {
                 let horizon = if input.is_warm_up(message.offset()) { input.warm_horizon.unwrap_or(believed) } else { believed };
                 memory.changed = true;
-                let verdict = memory.dedup.judge(fingerprint, message.timestamp(), horizon).map_err(Undecided::Full)?;
-                Ok((verdict, None))
+                let verdict = if takes_back {
+                    memory.dedup.unsee(fingerprint, message.timestamp(), horizon)
+                } else {
+                    memory.dedup.judge(fingerprint, message.timestamp(), horizon)
+                };
+                Ok((verdict.map_err(Undecided::Fault)?, None))
             }
             Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
         },
@@ -45,9 +49,11 @@ pub(super) fn decide(
     }
 }
 
-fn fingerprint(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
-    let headers: Vec<_> = if plan.topic.key.reads_headers() { message.headers().collect() } else { Vec::new() };
-    plan.topic.key.fingerprint(&Record { key: message.key(), value: message.value(), headers: &headers }, scratch)
+/// The fingerprint of its key, and whether it takes that key back.
+fn fingerprint(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Result<(Fingerprint, bool), Invalid> {
+    let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
+    let record = Record { key: message.key(), value: message.value(), headers: &headers };
+    Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.takes_back(&headers)))
 }
 
 fn oversize(message: &Message<'_>) -> Invalid {

@@ -63,6 +63,7 @@ impl Routes {
         headers.clear();
         let destination = match verdict {
             Verdict::Unseen => &self.output,
+            Verdict::Unsee => return Fate::Drop,
             Verdict::Duplicate if self.mark => &self.output,
             // Written as it is, it would be refused again.
             Verdict::Invalid(reason @ Reason::Oversize) if topic.on_invalid == OnInvalid::Emit => return Fate::Fail(reason),
@@ -95,6 +96,7 @@ const fn label(verdict: Verdict) -> &'static str {
         Verdict::Unseen => "unseen",
         Verdict::Duplicate => "duplicate",
         Verdict::Late => "late",
+        Verdict::Unsee => "unsee",
         Verdict::Invalid(_) => "invalid",
     }
 }

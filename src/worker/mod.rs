@@ -14,7 +14,7 @@ mod restore;
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
-use crate::filter::Full;
+use crate::filter::{Fault, Full};
 use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
 use crate::key::Scratch;
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
@@ -244,9 +244,15 @@ impl Worker {
                 self.restart(source, &[partition])?;
                 return Ok(Flow::Back);
             }
-            Err(Undecided::Full(full)) => {
+            Err(Undecided::Fault(Fault::Full(full))) => {
                 let partition = input.partition.clone();
                 return Err(Error::Full { partition, offset, full });
+            }
+            Err(Undecided::Fault(Fault::Archive(error))) => {
+                tracing::error!(partition = %input.partition, offset, error = %error, "memory is lost; restoring the partition");
+                let partition = input.partition.clone();
+                self.restart(source, &[partition])?;
+                return Ok(Flow::Back);
             }
         };
         if input.is_warm_up(offset) {
@@ -352,7 +358,8 @@ impl Worker {
 
     /// Writes what changed, if it is time, at the barrier: nothing past the committed offsets is decided.
     fn checkpoint(&mut self, now: bool) {
-        if self.transaction.is_some() || !now && Instant::now() < self.next_checkpoint {
+        let due = || now || Instant::now() >= self.next_checkpoint || self.memories.values().any(Memory::is_urgent);
+        if self.transaction.is_some() || !due() {
             return;
         }
         let mut bytes = 0;

@@ -2,13 +2,17 @@
 
 use super::decisions::Decisions;
 use super::{MemoryId, Shared};
-use crate::checkpoint::{self, Head, PartitionId, Saved, Store};
+use crate::checkpoint::{self, Head, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Window;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::add;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
+const UNSAVED_URGENT: u64 = 1 << 20;
 
 /// How far one topic-partition is read.
 pub(super) struct Input {
@@ -72,15 +76,18 @@ pub(super) struct Memory {
     offsets: BTreeMap<String, Offset>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
+    /// Checkpoints that failed since the last that did not.
+    failures: u32,
 }
 
 impl Memory {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false }
+        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false, failures: 0 }
     }
 
-    pub(super) const fn loaded(dedup: Dedup, saved: Saved, offsets: BTreeMap<String, Offset>) -> Self {
-        Self { dedup, saved: Some(saved), offsets, changed: false }
+    pub(super) fn loaded(mut dedup: Dedup, saved: Saved, offsets: BTreeMap<String, Offset>, store: &Arc<Store>, id: PartitionId) -> Self {
+        dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id, saved)));
+        Self { dedup, saved: Some(saved), offsets, changed: false, failures: 0 }
     }
 
     /// The offset of a topic that a loaded memory had come to.
@@ -93,6 +100,12 @@ impl Memory {
         self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
     }
 
+    /// Whether so much waits for a checkpoint that it must not wait longer.
+    pub(super) fn is_urgent(&self) -> bool {
+        // While checkpoints fail, less and less often: what cannot be written is not to be put together all the time.
+        self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
+    }
+
     /// Writes a checkpoint as of the positions of `inputs`, all that use this memory. Returns the bytes
     /// written; a failure is told and counted, and the next checkpoint tries again.
     pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings, inputs: &[&Input]) -> u64 {
@@ -102,13 +115,18 @@ impl Memory {
         let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
+                if self.saved != Some(saved) {
+                    self.dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(&shared.store), id.clone(), saved)));
+                }
                 self.saved = Some(saved);
                 self.changed = false;
+                self.failures = 0;
                 add(&shared.stats.checkpoints, 1);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
             }
             Err(error) => {
+                self.failures += 1;
                 add(&shared.stats.checkpoint_failures, 1);
                 tracing::error!(partition = %id, error = %error, "checkpoint failed; going on without it, and trying again");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
@@ -129,7 +147,8 @@ pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
         Window::Keys { slice_keys, slices } => format!("{slices} slices of {slice_keys} keys"),
     };
     let of_space = config.topics.iter().filter(|other| other.space == topic.space);
-    checkpoint::Settings { window, keys: of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect() }
+    let filter = format!("{}{}", topic.filter.kind.name(), if topic.filter.confirm { ", confirmed" } else { "" });
+    checkpoint::Settings { window, filter, keys: of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect() }
 }
 
 /// What is committed beside an offset: stream time, which a warm-up must not take further.

@@ -90,7 +90,7 @@ impl Worker {
         let plan = &self.topics[found.topic];
         let stored = PartitionId { space: plan.topic.space.clone(), partition: id.1 };
         let memory = match self.shared.store.load(&stored, &plan.settings, plan.rules) {
-            Ok(Loaded::Usable { memory, offsets, saved }) => Memory::loaded(*memory, saved, offsets),
+            Ok(Loaded::Usable { memory, offsets, saved }) => Memory::loaded(*memory, saved, offsets, &self.shared.store, stored),
             Ok(Loaded::Nothing) => Memory::new(plan.rules),
             Ok(Loaded::Foreign { difference }) => {
                 tracing::warn!(partition = %stored, "checkpoint is of another configuration and cannot be used: {difference}");

@@ -1,0 +1,137 @@
+//! What remembers a topic's keys: kind, size, and what may become of them.
+
+use super::error::{Report, integer};
+use super::raw;
+use super::topics::KEYS;
+use super::units::Length;
+use crate::filter::{AtMaxMemory, Growth, Plan, Spec, Window};
+
+/// The smallest rate that sizing keeps its promise for.
+const RATE_MIN: f64 = 1e-9;
+
+/// What remembers a topic's keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Filter {
+    /// Which kind it is.
+    pub kind: Kind,
+    /// Distinct keys that the whole topic shows in a window; `None` for windows by count, where it is the
+    /// count, and for kinds without capacity.
+    pub capacity: Option<u64>,
+    /// Share of unseen records that may be dropped wrongly, at capacity.
+    pub false_positive_rate: f64,
+    /// Whether what it calls seen is looked up exactly before a record is dropped.
+    pub confirm: bool,
+    /// How its memory follows the stream; sizes are of the whole topic.
+    pub growth: Growth,
+}
+
+/// Kinds of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Generations of Bloom filters.
+    Aging,
+    /// The fingerprints themselves, on disk.
+    Exact,
+}
+
+impl Kind {
+    /// Its name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aging => "aging",
+            Self::Exact => "exact",
+        }
+    }
+
+    /// Whether it is sized by the number of keys.
+    const fn has_capacity(self) -> bool {
+        matches!(self, Self::Aging)
+    }
+}
+
+impl Filter {
+    /// The filter of one of `partitions` partitions, if it has one in memory: the topic's capacity is
+    /// shared out over them. A window by count is kept in full by each, or its promise would not hold.
+    #[must_use]
+    pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
+        let partitions = u64::from(partitions.max(1));
+        let keys = match (self.capacity, window) {
+            (Some(capacity), Window::Time { .. }) => capacity.div_ceil(partitions),
+            (_, Window::Keys { slice_keys, slices }) => slice_keys * u64::from(slices),
+            (None, Window::Time { .. }) => 1,
+        };
+        let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
+        match self.kind {
+            Kind::Aging => Some(Spec::Aging { window, plan: Plan::new(window, keys, self.false_positive_rate).with_growth(growth) }),
+            Kind::Exact => None,
+        }
+    }
+
+    /// Whether fingerprints are kept as they are, on disk.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.confirm || self.kind == Kind::Exact
+    }
+
+    /// Whether a key can be taken back.
+    #[must_use]
+    pub fn can_unsee(&self) -> bool {
+        self.is_exact()
+    }
+}
+
+pub(super) fn resolve(raw: &raw::Filter, length: Option<Length>, window: Option<Window>, path: &str, report: &mut Report) -> Filter {
+    let at = |name: &str| format!("{path}.{name}");
+    capacity(raw, length, &at("capacity"), report);
+    if raw.false_positive_rate.0 < RATE_MIN {
+        report.add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
+    }
+    if raw.confirm.0 && raw.kind == Kind::Exact {
+        report.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
+    }
+    let filter = Filter {
+        kind: raw.kind,
+        capacity: raw.capacity.map(|count| count.0),
+        false_positive_rate: raw.false_positive_rate.0,
+        confirm: raw.confirm.0,
+        growth: Growth { adapt: raw.adapt.0, max_bytes: raw.max_memory.map(|bytes| bytes.0), at_max: raw.at_max_memory },
+    };
+    max_memory(&filter, window, path, report);
+    filter
+}
+
+fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, report: &mut Report) {
+    match (length, raw.capacity) {
+        (_, Some(_)) if !raw.kind.has_capacity() => report.add(path, format!("not for kind {:?}", raw.kind.name())),
+        (Some(Length::Time(_)), None) if raw.kind.has_capacity() && !report.knows(path) => {
+            report.add(path, "required: the number of distinct keys in a window, such as \"10M\"");
+        }
+        (Some(Length::Keys(_)), Some(_)) => report.add(path, "not for a window by count, whose count is the capacity"),
+        (_, Some(keys)) => integer(keys.0, &KEYS, path, report),
+        _ => {}
+    }
+}
+
+/// A bound that the filter does not even keep at capacity is a slip.
+fn max_memory(filter: &Filter, window: Option<Window>, path: &str, report: &mut Report) {
+    let at = |name: &str| format!("{path}.{name}");
+    let Some(most) = filter.growth.max_bytes else {
+        if filter.growth.at_max != AtMaxMemory::default() {
+            report.add(&at("at_max_memory"), "means nothing without max_memory");
+        }
+        return;
+    };
+    if !filter.kind.has_capacity() {
+        report.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
+    } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
+        && filter.false_positive_rate >= RATE_MIN
+        && let Some(needed) = window.and_then(|window| filter.spec(window, 1)).map(Spec::bytes).filter(|&needed| needed > most)
+    {
+        let message = format!(
+            "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity or false_positive_rate's precision"
+        );
+        report.add(&at("max_memory"), message);
+    }
+}

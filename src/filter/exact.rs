@@ -1,0 +1,379 @@
+//! Fingerprints themselves: the memory that is never wrong.
+//!
+//! Owns which fingerprints belong to which generation. Those put in since the last checkpoint are in
+//! memory; the others are kept by an [`Archive`], and forgotten with their whole generation, so that
+//! nothing is ever searched for what has expired. It serves as a kind of its own, and to confirm what
+//! another kind calls seen. Must never say "seen" of a key that was not put in, nor "not seen" of
+//! one that was put in within the window (up to the collision of two 128-bit hashes).
+
+use super::{Full, Mismatch, Window};
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+/// Most fingerprints that may wait for a checkpoint, some 50 bytes each: beyond it the disk has been
+/// refusing for long, and memory is not where they are to be kept.
+const UNSAVED_MAX: u64 = 1 << 24;
+
+/// Number of a generation: counted up from 0, never used again by this partition.
+pub type GenerationId = u64;
+
+/// Where the fingerprints of earlier checkpoints are.
+pub trait Archive: fmt::Debug + Send {
+    /// Whether a fingerprint was stored in a generation and not deleted since.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError>;
+}
+
+/// An archive that cannot be read. What it held has to be restored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored fingerprints cannot be read: {0}")]
+pub struct ArchiveError(pub String);
+
+/// Why an exact memory cannot take or tell something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// There is no room.
+    #[error(transparent)]
+    Full(#[from] Full),
+    /// What is stored cannot be read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+}
+
+/// The archive of a memory that was never stored.
+#[derive(Debug)]
+struct Nothing;
+
+impl Archive for Nothing {
+    fn contains(&self, _: GenerationId, _: Fingerprint) -> Result<bool, ArchiveError> {
+        Ok(false)
+    }
+}
+
+/// What became of a fingerprint since the last checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was put in.
+    Put,
+    /// It was taken back.
+    Delete,
+}
+
+/// The fingerprints of one slice.
+#[derive(Debug)]
+struct Generation {
+    id: GenerationId,
+    slice: i64,
+    /// How many were put in, each as often as it was.
+    keys: u64,
+    /// Whether the archive may hold any.
+    stored: bool,
+    changes: HashMap<Fingerprint, Change>,
+}
+
+/// Fingerprints, by generation.
+#[derive(Debug)]
+pub struct Exact {
+    window: Window,
+    slice: Option<i64>,
+    /// Oldest first; the last is open if its slice is the current one.
+    generations: VecDeque<Generation>,
+    next_id: GenerationId,
+    unsaved: u64,
+    archive: Box<dyn Archive>,
+}
+
+impl Exact {
+    /// Holds nothing, and has nowhere to look but memory.
+    #[must_use]
+    pub fn new(window: Window) -> Self {
+        let slice = match window {
+            Window::Time { .. } => None,
+            Window::Keys { .. } => Some(0),
+        };
+        Self { window, slice, generations: VecDeque::new(), next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
+    }
+
+    /// Where to look for what [`Exact::mark_clean`] let go of.
+    pub fn attach(&mut self, archive: Box<dyn Archive>) {
+        self.archive = archive;
+    }
+
+    /// Whether the key was put in within the window and not taken back.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn contains(&self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+        for generation in self.generations.iter().rev() {
+            if self.holds(generation, fingerprint)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn holds(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+        match generation.changes.get(&fingerprint) {
+            Some(Change::Put) => Ok(true),
+            Some(Change::Delete) => Ok(false),
+            None if generation.stored => self.archive.contains(generation.id, fingerprint),
+            None => Ok(false),
+        }
+    }
+
+    /// Puts a key into the open generation.
+    ///
+    /// # Errors
+    /// [`Full::Unsaved`] when too many wait for a checkpoint.
+    pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+        if self.unsaved >= UNSAVED_MAX {
+            return Err(Full::Unsaved);
+        }
+        if let Window::Keys { slice_keys, .. } = self.window
+            && self.open_keys() >= slice_keys
+        {
+            self.rotate(self.current().saturating_add(1));
+        }
+        if self.open().is_none() {
+            let (id, slice) = (self.next_id, self.current());
+            self.next_id += 1;
+            self.generations.push_back(Generation { id, slice, keys: 0, stored: false, changes: HashMap::new() });
+        }
+        if let Some(open) = self.generations.back_mut() {
+            open.keys += 1;
+            self.unsaved += u64::from(open.changes.insert(fingerprint, Change::Put).is_none());
+        }
+        Ok(())
+    }
+
+    /// Renews a key that is there: puts it into the open generation unless it is in that.
+    ///
+    /// # Errors
+    /// When the archive cannot be read, or there is no room; it is then as it was.
+    pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
+        let there = self.open().map_or(Ok(false), |open| self.holds(open, fingerprint))?;
+        if there { Ok(()) } else { Ok(self.insert(fingerprint)?) }
+    }
+
+    /// Takes a key back. Returns whether it was there.
+    ///
+    /// # Errors
+    /// When the archive cannot be read; the key is then as it was.
+    pub fn remove(&mut self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+        let holders: Result<Vec<bool>, _> = self.generations.iter().map(|generation| self.holds(generation, fingerprint)).collect();
+        let holders = holders?;
+        for (generation, _) in self.generations.iter_mut().zip(&holders).filter(|(_, holds)| **holds) {
+            if generation.stored {
+                self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Delete).is_none());
+            } else {
+                self.unsaved -= u64::from(generation.changes.remove(&fingerprint).is_some());
+            }
+        }
+        Ok(holders.contains(&true))
+    }
+
+    /// Stream time has come to `time`: forgets what has left the window.
+    pub fn advance(&mut self, time: Timestamp) {
+        if let Some(slice) = self.window.slice_at(time)
+            && self.slice.is_none_or(|current| slice > current)
+        {
+            self.rotate(slice);
+        }
+    }
+
+    fn rotate(&mut self, slice: i64) {
+        if self.slice.is_none() {
+            // Keys that came before any time was known belong to the first time that is.
+            self.generations.iter_mut().for_each(|generation| generation.slice = slice);
+        }
+        self.slice = Some(slice);
+        let oldest = slice.saturating_sub(i64::from(self.window.slices()));
+        while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
+            self.unsaved -= self.generations.pop_front().map_or(0, |expired| expired.changes.len() as u64);
+        }
+    }
+
+    fn current(&self) -> i64 {
+        self.slice.unwrap_or(0)
+    }
+
+    fn open(&self) -> Option<&Generation> {
+        self.generations.back().filter(|newest| newest.slice == self.current())
+    }
+
+    /// Number of the current slice; `None` before any time is known.
+    #[must_use]
+    pub const fn slice(&self) -> Option<i64> {
+        self.slice
+    }
+
+    /// Keys put into the open generation.
+    #[must_use]
+    pub fn open_keys(&self) -> u64 {
+        self.open().map_or(0, |open| open.keys)
+    }
+
+    /// Keys remembered, each as often as it was put in.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.generations.iter().map(|generation| generation.keys).sum()
+    }
+
+    // ---- State out and in: an outline, and what changed since the last checkpoint. ----
+
+    /// How many changes wait for a checkpoint.
+    #[must_use]
+    pub const fn unsaved(&self) -> u64 {
+        self.unsaved
+    }
+
+    /// Whether the archive holds any of it.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.generations.iter().any(|generation| generation.stored)
+    }
+
+    /// What changed since the last checkpoint, in no order.
+    pub fn changes(&self) -> impl Iterator<Item = (GenerationId, Fingerprint, Change)> {
+        self.generations
+            .iter()
+            .flat_map(|generation| generation.changes.iter().map(|(&fingerprint, &change)| (generation.id, fingerprint, change)))
+    }
+
+    /// All changes are in the archive.
+    pub fn mark_clean(&mut self) {
+        for generation in &mut self.generations {
+            generation.stored |= !generation.changes.is_empty();
+            generation.changes = HashMap::new();
+        }
+        self.unsaved = 0;
+    }
+
+    /// Everything but the fingerprints.
+    #[must_use]
+    pub fn outline(&self) -> Outline {
+        let generations = self.generations.iter().map(|generation| GenerationOutline {
+            id: generation.id,
+            slice: generation.slice,
+            keys: generation.keys,
+        });
+        Outline { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
+    }
+
+    /// What an outline describes, its fingerprints in the archive that is to be attached.
+    ///
+    /// # Errors
+    /// [`Mismatch::Generations`] when the outline is not one of this window.
+    pub fn from_outline(window: Window, outline: &Outline) -> Result<Self, Mismatch> {
+        let mut exact = Self { slice: outline.slice, next_id: outline.next_id, ..Self::new(window) };
+        let newest = exact.current();
+        let oldest = newest.saturating_sub(i64::from(window.slices()));
+        let ordered = outline.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice && pair[0].id < pair[1].id);
+        let within = outline.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice) && stored.id < outline.next_id);
+        let known = outline.slice.is_some() || (window.length_ms().is_some() && outline.generations.len() <= 1);
+        if !ordered || !within || !known {
+            return Err(Mismatch::Generations);
+        }
+        let generations = outline.generations.iter().map(|stored| Generation {
+            id: stored.id,
+            slice: stored.slice,
+            keys: stored.keys,
+            stored: true,
+            changes: HashMap::new(),
+        });
+        exact.generations = generations.collect();
+        Ok(exact)
+    }
+}
+
+/// An exact memory without its fingerprints. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outline {
+    /// Number of the current slice.
+    pub slice: Option<i64>,
+    /// The number that the next generation gets.
+    pub next_id: GenerationId,
+    /// Oldest first.
+    pub generations: Vec<GenerationOutline>,
+}
+
+/// A generation without its fingerprints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerationOutline {
+    /// The number under which its fingerprints are stored.
+    pub id: GenerationId,
+    /// The slice whose keys it holds.
+    pub slice: i64,
+    /// Keys put in.
+    pub keys: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outline(slices: &[i64]) -> Outline {
+        let generations = (0..).zip(slices).map(|(id, &slice)| GenerationOutline { id, slice, keys: 1 }).collect();
+        Outline { slice: slices.last().copied(), next_id: slices.len() as u64, generations }
+    }
+
+    #[test]
+    fn impossible_outlines_are_refused() {
+        let window = Window::Time { slice_ms: 10, slices: 2 };
+        assert!(Exact::from_outline(window, &outline(&[3, 4, 5])).is_ok());
+        assert!(Exact::from_outline(window, &outline(&[])).is_ok());
+        let changed = |change: fn(&mut Outline)| {
+            let mut outline = outline(&[3, 4, 5]);
+            change(&mut outline);
+            Exact::from_outline(window, &outline).map(drop)
+        };
+        let wrong: [fn(&mut Outline); 5] = [
+            |outline| outline.next_id = 2,
+            |outline| outline.generations.reverse(),
+            |outline| outline.generations[0].slice = 2,
+            |outline| outline.slice = Some(4),
+            |outline| outline.slice = None,
+        ];
+        for change in wrong {
+            assert_eq!(changed(change), Err(Mismatch::Generations));
+        }
+    }
+
+    #[test]
+    fn what_waits_for_a_checkpoint_is_counted_and_bounded() {
+        let mut exact = Exact::new(Window::Time { slice_ms: 10, slices: 1 });
+        exact.advance(0);
+        for number in 0..5 {
+            exact.insert(Fingerprint(number)).unwrap();
+        }
+        assert!(exact.remove(Fingerprint(0)).unwrap() && !exact.remove(Fingerprint(9)).unwrap());
+        assert_eq!((exact.unsaved(), exact.changes().count(), exact.is_stored()), (4, 4, false));
+        exact.mark_clean();
+        assert_eq!((exact.unsaved(), exact.keys(), exact.is_stored()), (0, 5, true));
+        exact.unsaved = UNSAVED_MAX;
+        assert_eq!(exact.insert(Fingerprint(7)), Err(Full::Unsaved));
+    }
+
+    #[test]
+    fn an_archive_that_cannot_be_read_is_no_answer() {
+        #[derive(Debug)]
+        struct Broken;
+        impl Archive for Broken {
+            fn contains(&self, _: GenerationId, _: Fingerprint) -> Result<bool, ArchiveError> {
+                Err(ArchiveError("broken".to_owned()))
+            }
+        }
+        let mut exact = Exact::new(Window::keys(10, 1));
+        exact.insert(Fingerprint(1)).unwrap();
+        exact.mark_clean();
+        exact.attach(Box::new(Broken));
+        assert!(exact.contains(Fingerprint(1)).is_err() && exact.remove(Fingerprint(2)).is_err());
+    }
+}
