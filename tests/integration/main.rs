@@ -9,6 +9,7 @@ mod drain;
 mod invalid;
 mod kills;
 mod members;
+mod memories;
 mod offsets;
 mod oversize;
 mod replay;

@@ -20,7 +20,7 @@ mod worker;
 pub use broker::{OwnBroker, broker};
 pub use compare::{assert_prefix, assert_same, difference};
 pub use news::{News, SplitMix};
-pub use oracle::Oracle;
+pub use oracle::{Oracle, UNSEE};
 pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};

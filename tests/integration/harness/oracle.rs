@@ -5,6 +5,9 @@ use super::record::index;
 use std::collections::HashMap;
 use std::time::Duration;
 
+/// The header of a record that takes its key back.
+pub const UNSEE: &str = "unsee";
+
 /// A time window without refresh over one key space, each partition for itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
@@ -46,6 +49,10 @@ impl<'a> Memory<'a> {
         self.stream_time = stream_time;
         let slice = stream_time.unwrap_or_default().div_euclid(oracle.slice_ms);
         let key = record.key.as_deref();
+        if record.headers.iter().any(|(name, _)| name == UNSEE) {
+            self.emitted.remove(&key);
+            return false;
+        }
         // `slices + 1` generations are kept: the current slice and `slices` before it.
         if self.emitted.get(&key).is_some_and(|emitted| slice - emitted <= oracle.slices) {
             return false;

@@ -1,0 +1,58 @@
+//! Promise: whatever remembers, the same comes out, also of a worker that is killed.
+
+use crate::harness::{News, TestRecord, UNSEE, broker, topic};
+use crate::stream::{PARTITIONS, RECORDS, Stream};
+use std::time::Duration;
+
+const KILLS: usize = 4;
+
+fn news() -> Vec<TestRecord> {
+    News { count: RECORDS / 4, ..News::default() }.records()
+}
+
+/// Every tenth record takes its key back.
+fn with_regrets() -> Vec<TestRecord> {
+    let mut records = news();
+    records.iter_mut().step_by(10).for_each(|record| record.headers.push((UNSEE.to_owned(), None)));
+    records
+}
+
+/// Has workers read the records and be killed on the way; what comes out is compared with the exact window.
+fn killed(hint: &str, records: Vec<TestRecord>, lines: &str) {
+    let output = topic(broker(), &format!("{hint}-out"), PARTITIONS as u32);
+    let stream = Stream::remembered_by(broker(), hint, output, records, Duration::from_secs(20 * 60), lines)
+        .with(|setup| setup.kafka(&format!("instance_id = \"{hint}\"")));
+    let part = stream.records.len() / (KILLS + 1);
+    let mut worker = stream.setup.start("a");
+    for kill in 0..KILLS {
+        stream.produce(kill * part..(kill + 1) * part);
+        // Some of it is committed, most likely not all; some of that is in a checkpoint.
+        stream.wait_until_read((kill * part) + part / 2, &mut worker);
+        worker.kill9();
+        worker = stream.setup.start("a");
+    }
+    stream.produce(KILLS * part..);
+    stream.check(worker);
+}
+
+#[test]
+fn fingerprints_themselves() {
+    killed("exact", news(), "filter = { kind = \"exact\" }");
+}
+
+#[test]
+fn a_filter_that_is_often_wrong_and_confirmed() {
+    let filter = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";
+    killed("confirmed", news(), filter);
+}
+
+#[test]
+fn fingerprints_that_are_taken_back() {
+    killed("regrets", with_regrets(), "unsee = { header = \"unsee\" }\nfilter = { kind = \"exact\" }");
+}
+
+#[test]
+fn keys_of_a_confirmed_filter_are_taken_back() {
+    let filter = "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 0.1, confirm = true }";
+    killed("confirmed-regrets", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+}
