@@ -26,6 +26,7 @@ pub use archive::StoredFingerprints;
 pub use store::{Loaded, Saved, Store};
 
 use crate::dedup::Snapshot;
+use crate::filter::Window;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -64,9 +65,9 @@ pub struct Head {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Kind and slices of the window.
-    pub window: String,
-    /// What remembers, such as `aging` or `aging, exact`.
+    /// How long a key stays seen.
+    pub window: Window,
+    /// What remembers, such as `aging` or `aging, confirmed`.
     pub filter: String,
     /// For each input topic, what its key is made of.
     pub keys: BTreeMap<String, String>,

@@ -46,8 +46,7 @@ fn summary(config: &Config) -> String {
 
 fn row(topic: &Topic) -> [String; 6] {
     let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes()));
-    let filter = format!("{}{}", topic.filter.kind.name(), if topic.filter.confirm { ", confirmed" } else { "" });
-    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), filter, memory]
+    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }
 
 /// A number of bytes with one decimal.

@@ -5,6 +5,7 @@ use super::raw;
 use super::topics::KEYS;
 use super::units::Length;
 use crate::filter::{AtMaxMemory, Growth, Plan, Spec, Window};
+use std::fmt;
 
 /// The smallest rate that sizing keeps its promise for.
 const RATE_MIN: f64 = 1e-9;
@@ -79,6 +80,13 @@ impl Filter {
     #[must_use]
     pub fn can_unsee(&self) -> bool {
         self.is_exact()
+    }
+}
+
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        if self.confirm { f.write_str(", confirmed") } else { Ok(()) }
     }
 }
 

@@ -1,9 +1,12 @@
 //! How long a key stays seen, and how that time is cut into slices.
 
 use crate::record::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// How long a key stays seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Window {
     /// By record time. Slices start at multiples of their length since the epoch.
     Time {
@@ -59,6 +62,15 @@ impl Window {
         match self {
             Self::Time { slice_ms, slices } => Some(slice_ms.saturating_mul(slices as i64)),
             Self::Keys { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time { slice_ms, slices } => write!(f, "{slices} slices of {slice_ms} ms"),
+            Self::Keys { slice_keys, slices } => write!(f, "{slices} slices of {slice_keys} keys"),
         }
     }
 }

@@ -16,20 +16,22 @@ pub(super) enum Undecided {
     Fault(Fault),
 }
 
+/// The fingerprint of a record's key, and whether the record takes that key back.
+pub(super) type Keyed = Result<(Fingerprint, bool), Invalid>;
+
 /// A verdict, and what is wrong with the record if it is invalid.
 pub(super) type Decided = (Verdict, Option<Invalid>);
 
 /// Decides a record. `believed` is the latest record time that this machine's clock makes credible.
 pub(super) fn decide(
-    plan: &Plan,
     input: &Input,
     memory: &mut Memory,
     message: &Message<'_>,
+    keyed: Keyed,
     believed: Timestamp,
-    scratch: &mut Scratch,
 ) -> Result<Decided, Undecided> {
     match input.decisions.recall(message.offset()) {
-        Recall::New => match fingerprint(plan, message, scratch) {
+        Recall::New => match keyed {
             Ok((fingerprint, takes_back)) => {
                 let horizon = if input.is_warm_up(message.offset()) { input.warm_horizon.unwrap_or(believed) } else { believed };
                 memory.changed = true;
@@ -43,14 +45,14 @@ pub(super) fn decide(
             Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
         },
         Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => Ok((verdict, Some(oversize(message)))),
-        Recall::Decided(verdict @ Verdict::Invalid(_)) => Ok((verdict, fingerprint(plan, message, scratch).err())),
+        Recall::Decided(verdict @ Verdict::Invalid(_)) => Ok((verdict, keyed.err())),
         Recall::Decided(verdict) => Ok((verdict, None)),
         Recall::Gap(decided) => Err(Undecided::Gap(decided)),
     }
 }
 
-/// The fingerprint of its key, and whether it takes that key back.
-fn fingerprint(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Result<(Fingerprint, bool), Invalid> {
+/// Takes the key of a record.
+pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
     let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
     let record = Record { key: message.key(), value: message.value(), headers: &headers };
     Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.takes_back(&headers)))

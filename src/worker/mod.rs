@@ -16,10 +16,10 @@ use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::filter::{Fault, Full};
 use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
-use crate::key::Scratch;
+use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
 use crate::stats::{Stats, Tally};
-use decide::{Undecided, decide};
+use decide::{Keyed, Undecided, decide};
 use emit::{Fate, Routes};
 use partition::{Input, Memory};
 use std::collections::BTreeMap;
@@ -29,6 +29,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most records taken from the consumer at a time.
 const BATCH_RECORDS: usize = 1024;
+/// Records whose keys are taken together, before the first of them is judged.
+const PREFETCH_RECORDS: usize = 64;
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -217,17 +219,50 @@ impl Worker {
 
     fn process(&mut self, source: &Source, batch: &Batch<'_>) -> Result<(), Error> {
         let now = now();
-        for message in &batch.messages {
-            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == message.topic()) else { continue };
-            if let Flow::Back = self.record(source, topic, message, now)? {
-                break;
+        'batch: for messages in batch.messages.chunks(PREFETCH_RECORDS) {
+            for (message, key) in messages.iter().zip(self.keys(messages)) {
+                let Some((topic, keyed)) = key else { continue };
+                if let Flow::Back = self.record(source, topic, message, keyed, now)? {
+                    break 'batch;
+                }
             }
         }
         std::mem::take(&mut self.tally).report(&self.shared.stats);
         Ok(())
     }
 
-    fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, now: Timestamp) -> Result<Flow, Error> {
+    /// Takes the keys of records, and has the cache load what judging them will read: their misses then
+    /// overlap, instead of coming one after the other.
+    fn keys(&mut self, messages: &[Message<'_>]) -> Vec<Option<(usize, Keyed)>> {
+        let mut all = Vec::with_capacity(messages.len());
+        let (mut run, mut run_of) = (Vec::with_capacity(messages.len()), None);
+        for message in messages {
+            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == message.topic()) else {
+                all.push(None);
+                continue;
+            };
+            let plan = &self.topics[topic];
+            let keyed = decide::key_of(plan, message, &mut self.scratch);
+            let memory = Some((plan.space, message.partition()));
+            if memory != run_of {
+                self.prefetch(run_of, &mut run);
+                run_of = memory;
+            }
+            run.extend(keyed.as_ref().ok().map(|(fingerprint, _)| *fingerprint));
+            all.push(Some((topic, keyed)));
+        }
+        self.prefetch(run_of, &mut run);
+        all
+    }
+
+    fn prefetch(&self, memory: Option<MemoryId>, run: &mut Vec<Fingerprint>) {
+        if let Some(memory) = memory.and_then(|id| self.memories.get(&id)) {
+            memory.dedup.prefetch(run);
+        }
+        run.clear();
+    }
+
+    fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, keyed: Keyed, now: Timestamp) -> Result<Flow, Error> {
         let (offset, plan) = (message.offset(), &self.topics[topic]);
         let Some(input) = self.inputs.get_mut(&(topic, message.partition())) else { return Ok(Flow::On) };
         let Some(memory) = self.memories.get_mut(&input.memory) else { return Ok(Flow::On) };
@@ -236,7 +271,7 @@ impl Worker {
             return Ok(Flow::On);
         }
         let believed = now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX));
-        let (verdict, invalid) = match decide(plan, input, memory, message, believed, &mut self.scratch) {
+        let (verdict, invalid) = match decide(input, memory, message, keyed, believed) {
             Ok(decided) => decided,
             Err(Undecided::Gap(expected)) => {
                 tracing::error!(partition = %input.partition, expected, got = offset, "records that were decided do not come again; restoring the partition");

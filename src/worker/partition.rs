@@ -5,7 +5,6 @@ use super::{MemoryId, Shared};
 use crate::checkpoint::{self, Head, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
-use crate::filter::Window;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::add;
 use std::collections::BTreeMap;
@@ -142,13 +141,9 @@ impl Memory {
 
 /// What a topic's stored bits depend on.
 pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
-    let window = match topic.window {
-        Window::Time { slice_ms, slices } => format!("{slices} slices of {slice_ms} ms"),
-        Window::Keys { slice_keys, slices } => format!("{slices} slices of {slice_keys} keys"),
-    };
     let of_space = config.topics.iter().filter(|other| other.space == topic.space);
-    let filter = format!("{}{}", topic.filter.kind.name(), if topic.filter.confirm { ", confirmed" } else { "" });
-    checkpoint::Settings { window, filter, keys: of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect() }
+    let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
+    checkpoint::Settings { window: topic.window, filter: topic.filter.to_string(), keys }
 }
 
 /// What is committed beside an offset: stream time, which a warm-up must not take further.
