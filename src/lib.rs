@@ -16,7 +16,6 @@ pub mod replay;
 
 pub mod stats;
 
-#[cfg(feature = "worker")]
 pub mod checkpoint;
 #[cfg(feature = "worker")]
 pub mod kafka;

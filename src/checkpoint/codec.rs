@@ -9,12 +9,14 @@ use xxhash_rust::xxh3::Xxh3;
 const SEAL_BYTES: usize = 8;
 
 /// Key of a partition's head.
-pub(super) fn head_key(id: &PartitionId) -> Vec<u8> {
+#[must_use]
+pub fn head_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
 /// Key of a page. Big-endian, and the slice's sign flipped, so that bytes sort as the numbers do.
-pub(super) fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
+#[must_use]
+pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
     key.extend_from_slice(&(page.slice.cast_unsigned() ^ (1 << 63)).to_be_bytes());
     key.extend_from_slice(&(page.layer as u64).to_be_bytes());
@@ -23,7 +25,8 @@ pub(super) fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
 }
 
 /// The keys of all pages of a partition: from, and to but not with.
-pub(super) fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
+#[must_use]
+pub fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'p', id);
     let mut to = from.clone();
     to.extend_from_slice(&[0xff; 25]);
@@ -31,7 +34,8 @@ pub(super) fn all_pages(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The keys of all pages of one part: from, and to but not with.
-pub(super) fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
+#[must_use]
+pub fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
     let from = page_key(id, PageId { slice: part.slice, layer: part.layer, page: 0 });
     let mut to = from.clone();
     to.truncate(to.len() - 8);
@@ -40,7 +44,8 @@ pub(super) fn pages_of(id: &PartitionId, part: Part) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Key of a stored fingerprint.
-pub(super) fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: Fingerprint) -> Vec<u8> {
+#[must_use]
+pub fn fingerprint_key(id: &PartitionId, generation: GenerationId, fingerprint: Fingerprint) -> Vec<u8> {
     let mut key = key(b'x', id);
     key.extend_from_slice(&generation.to_be_bytes());
     key.extend_from_slice(&fingerprint.0.to_be_bytes());
@@ -48,7 +53,8 @@ pub(super) fn fingerprint_key(id: &PartitionId, generation: GenerationId, finger
 }
 
 /// The keys of all fingerprints of one generation: from, and to but not with.
-pub(super) fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, Vec<u8>) {
+#[must_use]
+pub fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Vec<u8>, Vec<u8>) {
     let mut from = key(b'x', id);
     from.extend_from_slice(&generation.to_be_bytes());
     let mut to = from.clone();
@@ -57,15 +63,26 @@ pub(super) fn fingerprints_of(id: &PartitionId, generation: GenerationId) -> (Ve
 }
 
 /// The keys of all fingerprints of a partition: from, and to but not with.
-pub(super) fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
+#[must_use]
+pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     let from = key(b'x', id);
     let mut to = from.clone();
     to.extend_from_slice(&[0xff; 25]);
     (from, to)
 }
 
-/// The page that a key names; the inverse of [`page_key`].
-pub(super) fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
+/// The partition whose head a key names; the inverse of [`head_key`]. `None` for any other key.
+#[must_use]
+pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
+    let (length, rest) = key_bytes.strip_prefix(b"h")?.split_first_chunk::<8>()?;
+    let (space, partition) = rest.split_at_checked(usize::try_from(u64::from_be_bytes(*length)).ok()?)?;
+    let partition = i32::from_be_bytes(partition.try_into().ok()?);
+    Some(PartitionId { space: String::from_utf8(space.to_vec()).ok()?, partition })
+}
+
+/// The page that a key names; the inverse of [`page_key`]. `None` for any other key.
+#[must_use]
+pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
     let (numbers, []) = key_bytes.strip_prefix(&key(b'p', id)[..])?.as_chunks::<8>() else { return None };
     let [slice, layer, page] = numbers else { return None };
     Some(PageId {
@@ -85,13 +102,13 @@ fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
 }
 
 /// Appends the checksum, over key and value, so that a value in another's place is found out too.
-pub(super) fn seal(key: &[u8], value: &mut Vec<u8>) {
+pub fn seal(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());
 }
 
 /// The value without its checksum; `None` if that does not fit.
-pub(super) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
+pub fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, sum) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
     (sum == checksum(key, value).to_le_bytes()).then_some(value)
 }

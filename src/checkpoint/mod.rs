@@ -18,11 +18,16 @@
 //! DIR/checkpoints.corrupt-<time>/  set aside
 //! ```
 
+#[cfg(feature = "worker")]
 mod archive;
-mod codec;
+pub mod codec;
+pub mod decode;
+#[cfg(feature = "worker")]
 mod store;
 
+#[cfg(feature = "worker")]
 pub use archive::StoredFingerprints;
+#[cfg(feature = "worker")]
 pub use store::{Loaded, Saved, Store};
 
 use crate::dedup::Snapshot;

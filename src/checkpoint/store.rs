@@ -1,6 +1,7 @@
 //! The RocksDB of a state directory.
 
-use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_id, page_key, pages_of, seal, unseal};
+use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_key, pages_of, partition_of, seal};
+use super::decode::{self, Decoder};
 use super::{Error, Head, PartitionId, Settings};
 use crate::dedup::{Dedup, Rules, Snapshot};
 use crate::filter::{Change, Exact, Filter, GenerationId};
@@ -63,6 +64,22 @@ impl Store {
         Ok(store)
     }
 
+    /// Opens the directory for reading only, also while a worker uses it. What that writes later is not seen.
+    ///
+    /// # Errors
+    /// When there is no state, or it cannot be read.
+    pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
+        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened { db: None, epoch: 0 }) };
+        let missing = io::Error::new(io::ErrorKind::NotFound, "there is no state in it");
+        if !store.checkpoints().is_dir() {
+            return Err(Error::Io { dir: dir.to_owned(), error: missing });
+        }
+        let db = DB::open_for_read_only(&options(), store.checkpoints(), false).map_err(|error| store.error(&error))?;
+        store.check_format(&db)?;
+        store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db);
+        Ok(store)
+    }
+
     /// This directory's own id, made when it was first used. It outlives the process, as transactional ids must.
     ///
     /// # Errors
@@ -90,15 +107,22 @@ impl Store {
 
     fn open_db(&self) -> Result<DB, Error> {
         let db = DB::open(&options(), self.checkpoints()).map_err(|error| self.error(&error))?;
-        match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
-            None => db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?,
-            Some(found) if found == FORMAT.as_bytes() => {}
-            Some(found) => {
-                let got = String::from_utf8_lossy(&found).into_owned();
-                return Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got });
-            }
+        if !self.check_format(&db)? {
+            db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?;
         }
         Ok(db)
+    }
+
+    /// Whether it says its format; an error if that is another.
+    fn check_format(&self, db: &DB) -> Result<bool, Error> {
+        match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
+            None => Ok(false),
+            Some(found) if found == FORMAT.as_bytes() => Ok(true),
+            Some(found) => {
+                let got = String::from_utf8_lossy(&found).into_owned();
+                Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got })
+            }
+        }
     }
 
     fn error(&self, error: &rocksdb::Error) -> Error {
@@ -235,14 +259,30 @@ impl Store {
     }
 
     fn head(&self, db: &DB, id: &PartitionId) -> Result<Option<Head>, Error> {
-        let key = head_key(id);
-        let Some(sealed) = db.get(&key).map_err(|error| self.error(&error))? else { return Ok(None) };
-        let value = unseal(&key, &sealed).ok_or_else(|| self.corrupt(id, "the checksum of its head does not fit"))?;
-        serde_json::from_slice(value).map(Some).map_err(|error| self.corrupt(id, &format!("its head cannot be read: {error}")))
+        let Some(sealed) = db.get(head_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
+        decode::head(id, &sealed).map(Some).map_err(|what| self.corrupt(id, &what))
     }
 
     fn corrupt(&self, id: &PartitionId, what: &str) -> Error {
         Error::Corrupt { dir: self.dir.clone(), what: format!("checkpoint of {id}: {what}") }
+    }
+
+    /// The heads of all partitions that are stored, in the order of their names.
+    ///
+    /// # Errors
+    /// When one is corrupt or cannot be read.
+    pub fn heads(&self) -> Result<Vec<(PartitionId, Head)>, Error> {
+        self.reopen()?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(Vec::new()) };
+        let mut heads = Vec::new();
+        for entry in db.iterator(IteratorMode::From(b"h", Direction::Forward)) {
+            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
+            let Some(id) = partition_of(&key) else { break };
+            let head = decode::head(&id, &sealed).map_err(|what| self.corrupt(&id, &what))?;
+            heads.push((id, head));
+        }
+        Ok(heads)
     }
 
     /// The stored state of a partition, whatever its offsets, if there is one of these settings.
@@ -257,24 +297,16 @@ impl Store {
         if head.settings != *settings {
             return Ok(Loaded::Foreign { difference: head.settings.difference(settings) });
         }
-        let corrupt = |error: crate::filter::Mismatch| self.corrupt(id, &error.to_string());
-        let mut memory = Dedup::from_snapshot(rules, &head.memory).map_err(corrupt)?;
+        let corrupt = |what: String| self.corrupt(id, &what);
+        let mut decoder = Decoder::new(id, &head, rules).map_err(corrupt)?;
         let (from, to) = all_pages(id);
         let mut range = ReadOptions::default();
         range.set_iterate_upper_bound(to);
-        let mut pages = 0_u64;
         for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
             let (key, sealed) = entry.map_err(|error| self.error(&error))?;
-            let page = page_id(id, &key).ok_or_else(|| self.corrupt(id, "a page has an impossible name"))?;
-            let bytes = unseal(&key, &sealed)
-                .ok_or_else(|| self.corrupt(id, &format!("the checksum of page {} of slice {} does not fit", page.page, page.slice)))?;
-            memory.read_page(page, bytes).map_err(corrupt)?;
-            pages += 1;
+            decoder.page(&key, &sealed).map_err(corrupt)?;
         }
-        let expected: u64 = head.memory.parts().iter().map(|part| part.pages).sum();
-        if pages != expected {
-            return Err(self.corrupt(id, &format!("expected {expected} pages, got {pages}")));
-        }
+        let memory = decoder.finish().map_err(corrupt)?;
         Ok(Loaded::Usable { memory: Box::new(memory), offsets: head.offsets, saved: Saved { epoch: open.epoch } })
     }
 }
