@@ -4,17 +4,18 @@
 //! nothing but what it yields. Pure: no I/O, no clock, no randomness.
 //!
 //! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so
-//! that no two different lists of parts share an encoding. The fingerprint is XXH3-128 of that
-//! (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>). XXH3 is not safe against
-//! crafted keys.
+//! that no two different lists of parts share an encoding. The fingerprint is a hash of that: XXH3-128,
+//! or SipHash with a secret where strangers choose the keys (see [`Hashing`]).
 
+mod hashing;
 mod json;
+
+pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
 use json::{Pointers, Scalar};
 use std::borrow::Cow;
 use std::fmt;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Hash of a key, 128 bits. Two different keys share one with probability 2^-128 a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,11 +60,13 @@ impl fmt::Display for Part {
     }
 }
 
-/// Which parts of a record make its key. Compiled once, used for every record of a topic.
+/// Which parts of a record make its key, and how they are hashed. Compiled once, used for every record
+/// of a topic. Its `Debug` shows no secret.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
     pointers: Pointers,
+    hashing: Hashing,
 }
 
 /// A key specification that cannot work.
@@ -99,7 +102,7 @@ enum Tag {
 }
 
 impl KeySpec {
-    /// Compiles a key specification.
+    /// Compiles a key specification; keys are hashed by [`Hashing::Xxh3`].
     ///
     /// # Errors
     /// [`SpecError`] when there is no part or a pointer is malformed.
@@ -113,7 +116,20 @@ impl KeySpec {
                 pointers.add(pointer)?;
             }
         }
-        Ok(Self { parts, pointers })
+        Ok(Self { parts, pointers, hashing: Hashing::default() })
+    }
+
+    /// The same, hashed in another way.
+    #[must_use]
+    pub fn with_hashing(self, hashing: Hashing) -> Self {
+        Self { hashing, ..self }
+    }
+
+    /// A name for how keys are hashed; stored fingerprints are useless under another. As of [`Hashing::id`],
+    /// it shows no secret.
+    #[must_use]
+    pub fn hashing_id(&self) -> String {
+        self.hashing.id()
     }
 
     /// The parts, in order.
@@ -176,7 +192,7 @@ impl KeySpec {
                 ),
             });
         }
-        Ok(Fingerprint(xxh3_128(&scratch.encoded)))
+        Ok(self.hashing.fingerprint(&scratch.encoded))
     }
 }
 

@@ -1,4 +1,6 @@
 use super::*;
+use siphasher::sip128::SipHasher24;
+use xxhash_rust::xxh3::xxh3_128;
 
 fn spec(pointers: &[&str]) -> KeySpec {
     KeySpec::new(pointers.iter().map(|pointer| Part::Json((*pointer).to_owned())).collect()).unwrap()
@@ -142,6 +144,31 @@ fn the_encoding_does_not_change() {
     // Stored filters and changelogs hold these: a change here makes every key unseen again.
     assert_eq!(of(&spec(&["/id"]), r#"{"id":"news-1"}"#).unwrap(), Fingerprint(xxh3_128(b"\x01\x06\0\0\0\0\0\0\0news-1")));
     assert_eq!(of(&spec(&["/id"]), r#"{"id":17}"#).unwrap(), Fingerprint(xxh3_128(b"\x02\x02\0\0\0\0\0\0\x0017")));
+}
+
+#[test]
+fn siphash_hashes_the_same_encoding() {
+    let secret = [7; 16];
+    let keyed = spec(&["/id", "/n"]).with_hashing(Hashing::SipHash(secret));
+    let digest = SipHasher24::new_with_key(&secret).hash(b"\x01\x06\0\0\0\0\0\0\0news-1\x02\x02\0\0\0\0\0\0\x0017").as_u128();
+    assert_eq!(of(&keyed, r#"{"id":"news-1","n":17}"#).unwrap(), Fingerprint(digest));
+    assert_eq!(reason(&keyed, r#"{"id":"news-1"}"#), Reason::MissingKey);
+}
+
+#[test]
+fn another_hash_or_secret_gives_another_fingerprint() {
+    let with = |hashing| of(&spec(&["/id"]).with_hashing(hashing), r#"{"id":"a"}"#).unwrap();
+    let of_each = [Hashing::Xxh3, Hashing::SipHash([1; 16]), Hashing::SipHash([2; 16])].map(with);
+    assert_eq!(with(Hashing::default()), of(&spec(&["/id"]), r#"{"id":"a"}"#).unwrap());
+    assert!(of_each[0] != of_each[1] && of_each[1] != of_each[2] && of_each[0] != of_each[2]);
+}
+
+#[test]
+fn a_specification_shows_no_secret() {
+    let keyed = spec(&["/id"]).with_hashing(Hashing::SipHash([0x5a; 16]));
+    assert!(keyed.hashing_id().starts_with("siphash "));
+    let shown = format!("{keyed:?} {keyed}");
+    assert!(shown.contains(&keyed.hashing_id()) && !shown.contains("90, 90") && !shown.contains("5a5a"), "{shown}");
 }
 
 proptest::proptest! {

@@ -1,0 +1,134 @@
+//! From the encoding of a key to its fingerprint.
+//!
+//! Owns the choice of the hash and, if it has one, its secret. Must never show that: `Debug`, errors
+//! and [`Hashing::id`] tell at most whether two secrets are the same.
+//!
+//! XXH3 is fast, but whoever chooses the keys can make them collide, whatever its seed
+//! (<https://github.com/Cyan4973/xxHash/issues/1127>), and have a stranger's record dropped as seen.
+//! SipHash is made against that: without its key nobody can foretell a collision (Aumasson,
+//! Bernstein: "SipHash: a fast short-input PRF", 2012).
+
+use super::Fingerprint;
+use siphasher::sip128::SipHasher24;
+use std::fmt;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// What [`Hashing::id`] hashes. No encoding of a key begins like it: those begin with a tag below 5.
+const ID_TEXT: &[u8] = b"unseen hash key id";
+
+/// How keys are hashed. Fingerprints of one hashing mean nothing under another.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Hashing {
+    /// XXH3-128: the fastest, for keys that nobody crafts
+    /// (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
+    #[default]
+    Xxh3,
+    /// SipHash-2-4 with 128 bits of output and this secret key, for keys that strangers choose
+    /// (<https://github.com/veorq/SipHash>).
+    SipHash([u8; 16]),
+}
+
+/// A text that is no key of SipHash. Says what is wrong without showing the text, which may be most of a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HashKeyError {
+    /// Too long or too short.
+    #[error("expected a hash key of 32 hexadecimal digits, got {0} characters")]
+    Length(usize),
+    /// Something that is no hexadecimal digit.
+    #[error("expected a hash key of 32 hexadecimal digits, but character {0} is none")]
+    Digit(usize),
+}
+
+impl Hashing {
+    /// SipHash with the key that 32 hexadecimal digits, of either case, write out: the first two are its first byte.
+    ///
+    /// # Errors
+    /// [`HashKeyError`] when they do not.
+    pub fn siphash_from_hex(text: &str) -> Result<Self, HashKeyError> {
+        let length = text.chars().count();
+        if length != 32 {
+            return Err(HashKeyError::Length(length));
+        }
+        let mut key = [0; 16];
+        for (index, digit) in text.chars().enumerate() {
+            let digit = digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()).ok_or(HashKeyError::Digit(index + 1))?;
+            key[index / 2] = key[index / 2] << 4 | digit;
+        }
+        Ok(Self::SipHash(key))
+    }
+
+    /// A name for the hash and its key, to tell whether stored fingerprints are of the same: `xxh3`, or
+    /// `siphash` and 16 hexadecimal digits, the beginning of what a fixed text is hashed to.
+    #[must_use]
+    pub fn id(&self) -> String {
+        match self {
+            Self::Xxh3 => "xxh3".to_owned(),
+            Self::SipHash(_) => format!("siphash {:016x}", self.fingerprint(ID_TEXT).low()),
+        }
+    }
+
+    /// The fingerprint of an encoded key.
+    #[must_use]
+    pub(super) fn fingerprint(&self, encoded: &[u8]) -> Fingerprint {
+        Fingerprint(match self {
+            Self::Xxh3 => xxh3_128(encoded),
+            Self::SipHash(key) => u128::from_le_bytes(SipHasher24::new_with_key(key).hash(encoded).as_bytes()),
+        })
+    }
+}
+
+impl fmt::Debug for Hashing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siphash_is_the_published_one() {
+        // The first and some further entries of `vectors_sip128` of the reference implementation: the key is
+        // 00 01 .. 0f, the input of entry n is the n bytes 00 01 02 ..
+        let vectors = [
+            (0, "a3817f04ba25a8e66df67214c7550293"),
+            (1, "da87c1d86b99af44347659119b22fc45"),
+            (2, "8177228da4a45dc7fca38bdef60affe4"),
+            (3, "9c70b60c5267a94e5f33b6b02985ed51"),
+        ];
+        let hashing = Hashing::siphash_from_hex("000102030405060708090A0b0c0d0e0f").unwrap();
+        for (length, digest) in vectors {
+            let input: Vec<u8> = (0..length).collect();
+            let expected = u128::from_str_radix(digest, 16).unwrap().swap_bytes();
+            assert_eq!(hashing.fingerprint(&input).0, expected, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_key_is_written_in_hexadecimal() {
+        let key = [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff];
+        assert_eq!(Hashing::siphash_from_hex("00112233445566778899aAbBcCdDeEfF"), Ok(Hashing::SipHash(key)));
+        for (text, message) in [
+            ("", "got 0 characters"),
+            ("00112233445566778899aabbccddeef", "got 31 characters"),
+            ("00112233445566778899aabbccddeeff0", "got 33 characters"),
+            ("0x112233445566778899aabbccddeeff", "character 2 is none"),
+            ("00112233445566778899aabbccddeefé", "character 32 is none"),
+        ] {
+            let error = Hashing::siphash_from_hex(text).unwrap_err().to_string();
+            assert!(error.ends_with(message), "{error}");
+            assert!(text.is_empty() || !error.contains(text), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_id_tells_keys_apart_and_reveals_none() {
+        let (one, other) = (Hashing::SipHash([0x5a; 16]), Hashing::SipHash([0x5b; 16]));
+        assert_eq!(Hashing::Xxh3.id(), "xxh3");
+        assert_eq!(one.id(), "siphash 11f31a4cb41e4898", "stored state is known by it: it must not change");
+        assert_ne!(one.id(), other.id());
+        let shown = format!("{one:?} {one:#?}");
+        assert!(!shown.contains("5a5a") && !shown.contains("90, "), "{shown}");
+    }
+}
