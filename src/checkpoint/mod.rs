@@ -74,6 +74,8 @@ pub struct Settings {
     pub window: Window,
     /// What remembers, such as `aging` or `aging, confirmed`.
     pub filter: String,
+    /// How keys are hashed; of a secret, only what tells it from another.
+    pub hash: String,
     /// For each input topic, what its key is made of.
     pub keys: BTreeMap<String, String>,
 }
@@ -84,6 +86,8 @@ impl Settings {
     pub fn difference(&self, now: &Self) -> String {
         if self.window != now.window {
             format!("its window was {} and is {}", self.window, now.window)
+        } else if self.hash != now.hash {
+            format!("its keys were hashed by {} and are hashed by {}", self.hash, now.hash)
         } else if self.filter != now.filter {
             format!("its filter was {} and is {}", self.filter, now.filter)
         } else {

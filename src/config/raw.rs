@@ -6,7 +6,7 @@ use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, Start};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
-use crate::key::Part;
+use crate::key::{Hashing, Part};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -217,6 +217,17 @@ fn topic(value: &Value) -> Option<String> {
     match entry(value)? {
         ("topic", name) => Some(name.to_owned()),
         _ => None,
+    }
+}
+
+/// How keys are hashed. Its faults never show the secret.
+pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
+    if value.as_str() == Some("xxh3") {
+        return Ok(Hashing::Xxh3);
+    }
+    match entry(value) {
+        Some(("siphash", key)) => Hashing::siphash_from_hex(key).map_err(|error| error.to_string()),
+        _ => Err("expected \"xxh3\" or { siphash = \"32 hex digits\" }".to_owned()),
     }
 }
 

@@ -369,6 +369,31 @@ fn what_does_not_fit_together() {
 }
 
 #[test]
+fn what_remembers_must_fit_together() {
+    for (filter, error) in [
+        ("kind = \"exact\", capacity = 5", "capacity: not for kind \"exact\""),
+        ("kind = \"exact\", confirm = true", "confirm: not for kind \"exact\", which is never wrong"),
+        ("kind = \"exact\", max_memory = \"1GiB\"", "max_memory: not for kind \"exact\""),
+        ("capacity = \"10M\", at_max_memory = \"saturate\"", "at_max_memory: means nothing without max_memory"),
+        ("capacity = 5, false_positive_rate = 1e-10", "false_positive_rate: expected a rate of at least 1e-9, got 1e-10"),
+    ] {
+        let refusal = refused("{ capacity = \"10M\" }", &format!("{{ {filter} }}"));
+        assert_eq!(refusal, format!("x.toml: topics[0].filter.{error}"));
+    }
+    let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"1MiB\"");
+    assert!(refusal.starts_with("x.toml: topics[0].filter.max_memory: the filter takes ") && refusal.contains("1048576"), "{refusal}");
+    let with = |line: &str| load(&MINIMAL.replace("window =", &format!("{line}\nwindow =")));
+    let refusal = with("unsee = { header = \"x\" }").unwrap_err();
+    assert!(refusal.starts_with("x.toml: topics[0].unsee: kind \"aging\" cannot take a key back"), "{refusal}");
+    assert!(with("unsee = \"x\"").unwrap_err().contains("topics[0].unsee: expected { header = \"name\" }"));
+    assert!(with("hash = { siphash = \"hunter2\" }").unwrap_err().starts_with("x.toml: topics[0].hash: "));
+    assert!(!with("hash = { siphash = \"hunter2\" }").unwrap_err().contains("hunter2"));
+    let config = with("hash = { siphash = \"000102030405060708090a0b0c0d0e0f\" }").unwrap();
+    assert!(config.topics[0].key.hashing_id().starts_with("siphash "));
+    assert!(!format!("{config:?}").contains("[0, 1, 2, 3"));
+}
+
+#[test]
 fn no_secret_is_shown() {
     let config = load(&MINIMAL.replace("[[topics]]", "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n[[topics]]")).unwrap();
     let shown = format!("{config:?}");

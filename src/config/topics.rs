@@ -42,6 +42,8 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
         Some(key) => key_spec(&key, &at("key"), report),
         None => None,
     };
+    let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| report.add(&at("hash"), message)).ok().flatten();
+    let key = key.map(|key| hashing.into_iter().fold(key, KeySpec::with_hashing));
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", report);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, report));
     let filter = filter::resolve(&raw.filter, length, window, &at("filter"), report);
@@ -185,10 +187,11 @@ fn growth_text(growth: Growth) -> String {
 }
 
 /// What the topics of a space must agree on, as it is shown.
-fn rules(topic: &Topic) -> [(&'static str, String); 9] {
+fn rules(topic: &Topic) -> [(&'static str, String); 10] {
     [
         ("window", window_text(topic.window)),
         ("filter.slices", topic.window.slices().to_string()),
+        ("hash", topic.key.hashing_id()),
         ("filter.kind", topic.filter.kind.name().to_owned()),
         ("filter.capacity", topic.filter.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
         ("filter.false_positive_rate", format!("{:e}", topic.filter.false_positive_rate)),

@@ -143,7 +143,7 @@ impl Memory {
 pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
     let of_space = config.topics.iter().filter(|other| other.space == topic.space);
     let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
-    checkpoint::Settings { window: topic.window, filter: topic.filter.to_string(), keys }
+    checkpoint::Settings { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
 }
 
 /// What is committed beside an offset: stream time, which a warm-up must not take further.

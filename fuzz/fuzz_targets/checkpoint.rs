@@ -1,0 +1,70 @@
+//! Whatever bytes a store has, decoding them ends with a memory that works or with a sentence.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use unseen::checkpoint::decode::{self, Decoder};
+use unseen::checkpoint::{PartitionId, codec};
+use unseen::dedup::{Late, Rules};
+use unseen::filter::{PageId, Plan, Spec, Window};
+use unseen::key::Fingerprint;
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    kind: u8,
+    by_count: bool,
+    slices: u8,
+    /// Sealed as it must be, or taken as it comes.
+    sealed: bool,
+    head: &'a [u8],
+    pages: Vec<Page<'a>>,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Page<'a> {
+    sealed: bool,
+    slice: i64,
+    layer: u8,
+    page: u16,
+    /// A whole page of one byte, for lengths that the fuzzer would be long in finding.
+    fill: Option<u8>,
+    bytes: &'a [u8],
+}
+
+fn rules(input: &Input<'_>) -> Rules {
+    let slices = u32::from(input.slices % 8) + 1;
+    let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
+    let aging = Some(Spec::Aging { window, plan: Plan::new(window, 1_000, 1e-3) });
+    let (filter, exact) = match input.kind % 3 {
+        0 => (aging, false),
+        1 => (None, true),
+        _ => (aging, true),
+    };
+    Rules { window, filter, exact, refresh: false, late: Late::Emit }
+}
+
+fuzz_target!(|input: Input| {
+    let id = PartitionId { space: "space".to_owned(), partition: 7 };
+    let mut head = input.head.to_vec();
+    if input.sealed {
+        codec::seal(&codec::head_key(&id), &mut head);
+    }
+    let Ok(head) = decode::head(&id, &head) else { return };
+    let Ok(mut decoder) = Decoder::new(&id, &head, rules(&input)) else { return };
+    for page in &input.pages {
+        let key = codec::page_key(&id, PageId { slice: page.slice, layer: page.layer.into(), page: page.page.into() });
+        let mut bytes = page.fill.map_or_else(|| page.bytes.to_vec(), |fill| vec![fill; unseen::filter::PAGE_BYTES]);
+        if page.sealed {
+            codec::seal(&key, &mut bytes);
+        }
+        if decoder.page(&key, &bytes).is_err() {
+            return;
+        }
+    }
+    let Ok(mut memory) = decoder.finish() else { return };
+    for (number, time) in (0_u128..).zip([Some(0), None, Some(500), Some(5_000), Some(i64::MAX)]) {
+        let key = Fingerprint((number << 96) | (number << 32));
+        let _ = memory.judge(key, time, i64::MAX);
+    }
+    let _ = memory.snapshot();
+});

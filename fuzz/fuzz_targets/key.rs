@@ -1,0 +1,58 @@
+//! A record of any bytes has a fingerprint or is invalid, the same each time; and the fields that are
+//! read without a DOM are those that a DOM has.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use unseen::key::{Field, KeySpec, Part, Scratch};
+use unseen::record::Record;
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    parts: Vec<AnyPart>,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+    headers: Vec<(&'a str, Option<&'a [u8]>)>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum AnyPart {
+    RecordKey,
+    RecordValue,
+    Header(String),
+    Json(String),
+    /// Most texts are no pointers; these are.
+    Pointer(Vec<String>),
+}
+
+fn part(part: AnyPart) -> Part {
+    match part {
+        AnyPart::RecordKey => Part::RecordKey,
+        AnyPart::RecordValue => Part::RecordValue,
+        AnyPart::Header(name) => Part::Header(name),
+        AnyPart::Json(pointer) => Part::Json(pointer),
+        AnyPart::Pointer(tokens) => Part::Json(tokens.iter().map(|token| format!("/{}", token.replace('~', "~0").replace('/', "~1"))).collect()),
+    }
+}
+
+fuzz_target!(|input: Input| {
+    let parts: Vec<_> = input.parts.into_iter().take(8).map(part).collect();
+    let record = Record { key: input.key, value: input.value, headers: &input.headers };
+    if let (Some(value), Some(Part::Json(pointer))) = (record.value, parts.first()) {
+        same_as_a_dom(value, pointer);
+    }
+    let Ok(spec) = KeySpec::new(parts) else { return };
+    let first = spec.fingerprint(&record, &mut Scratch::default());
+    let mut scratch = Scratch::default();
+    let _ = spec.fingerprint(&Record::default(), &mut scratch);
+    assert_eq!(first, spec.fingerprint(&record, &mut scratch), "the scratch of another record changes nothing");
+});
+
+/// A string that a DOM has at a pointer is what is read there.
+fn same_as_a_dom(value: &[u8], pointer: &str) {
+    let (Ok(field), Ok(dom)) = (Field::new(pointer), serde_json::from_slice::<Value>(value)) else { return };
+    if let Some(Value::String(text)) = dom.pointer(pointer) {
+        assert_eq!(field.text(value).as_deref(), Some(&**text));
+    }
+}
