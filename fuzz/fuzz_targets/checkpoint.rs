@@ -2,11 +2,12 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
+use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use unseen::checkpoint::decode::{self, Decoder};
 use unseen::checkpoint::{PartitionId, codec};
 use unseen::dedup::{Late, Rules};
-use unseen::filter::{PageId, Plan, Spec, Window};
+use unseen::filter::{CuckooPlan, PageId, Plan, Spec, StablePlan, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -35,10 +36,16 @@ fn rules(input: &Input<'_>) -> Rules {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
     let aging = Some(Spec::Aging { window, plan: Plan::new(window, 1_000, 1e-3) });
-    let (filter, exact) = match input.kind % 3 {
+    let cuckoo = || Spec::Cuckoo { window, plan: CuckooPlan::new(window, 1_000, 1e-3) };
+    let (filter, exact) = match input.kind % 5 {
         0 => (aging, false),
         1 => (None, true),
-        _ => (aging, true),
+        2 => (aging, true),
+        3 => (Some(cuckoo()), false),
+        _ => {
+            static PLAN: OnceLock<StablePlan> = OnceLock::new();
+            (Some(Spec::Stable { plan: *PLAN.get_or_init(|| StablePlan::new(1024, 1e-2)) }), false)
+        }
     };
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
 }

@@ -4,7 +4,8 @@
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use unseen::filter::{Filter, Manifest, PAGE_BYTES, PageId, Plan, Spec, Window};
+use std::sync::OnceLock;
+use unseen::filter::{CuckooPlan, Filter, Manifest, PAGE_BYTES, PageId, Plan, Spec, StablePlan, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -68,8 +69,13 @@ fn pages(filter: &mut dyn Filter) -> Vec<(PageId, Vec<u8>)> {
 fn spec(input: &Input<'_>) -> Spec {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(100, slices) } else { Window::time(1_000, slices) };
-    match input.kind {
-        _ => Spec::Aging { window, plan: Plan::new(window, 50, 1e-2) },
+    match input.kind % 3 {
+        0 => Spec::Aging { window, plan: Plan::new(window, 50, 1e-2) },
+        1 => Spec::Cuckoo { window, plan: CuckooPlan::new(window, 50, 1e-2) },
+        _ => {
+            static PLAN: OnceLock<StablePlan> = OnceLock::new();
+            Spec::Stable { plan: *PLAN.get_or_init(|| StablePlan::new(1024, 1e-2)) }
+        }
     }
 }
 

@@ -4,11 +4,14 @@ use super::error::{Report, integer};
 use super::raw;
 use super::topics::KEYS;
 use super::units::Length;
-use crate::filter::{AtMaxMemory, Growth, Plan, Spec, Window};
+use crate::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, StablePlan, Window};
 use std::fmt;
 
 /// The smallest rate that sizing keeps its promise for.
 const RATE_MIN: f64 = 1e-9;
+
+/// A smaller one would remember next to nothing.
+const MEMORY_MIN: u64 = 1024;
 
 /// What remembers a topic's keys.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Filter {
     pub capacity: Option<u64>,
     /// Share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
+    /// Memory of the whole topic in bytes, for the kind that is sized by it.
+    pub memory: Option<u64>,
     /// Whether what it calls seen is looked up exactly before a record is dropped.
     pub confirm: bool,
     /// How its memory follows the stream; sizes are of the whole topic.
@@ -32,6 +37,10 @@ pub struct Filter {
 pub enum Kind {
     /// Generations of Bloom filters.
     Aging,
+    /// Fingerprints that say when they were put in, and can be taken back.
+    Cuckoo,
+    /// Cells that forget at random.
+    Stable,
     /// The fingerprints themselves, on disk.
     Exact,
 }
@@ -42,13 +51,15 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aging => "aging",
+            Self::Cuckoo => "cuckoo",
+            Self::Stable => "stable",
             Self::Exact => "exact",
         }
     }
 
     /// Whether it is sized by the number of keys.
     const fn has_capacity(self) -> bool {
-        matches!(self, Self::Aging)
+        matches!(self, Self::Aging | Self::Cuckoo)
     }
 }
 
@@ -66,6 +77,11 @@ impl Filter {
         let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
         match self.kind {
             Kind::Aging => Some(Spec::Aging { window, plan: Plan::new(window, keys, self.false_positive_rate).with_growth(growth) }),
+            Kind::Cuckoo => Some(Spec::Cuckoo { window, plan: CuckooPlan::new(window, keys, self.false_positive_rate) }),
+            Kind::Stable => {
+                let memory = self.memory.unwrap_or_default() / partitions;
+                Some(Spec::Stable { plan: StablePlan::new(memory, self.false_positive_rate) })
+            }
             Kind::Exact => None,
         }
     }
@@ -79,13 +95,17 @@ impl Filter {
     /// Whether a key can be taken back.
     #[must_use]
     pub fn can_unsee(&self) -> bool {
-        self.is_exact()
+        self.is_exact() || self.kind == Kind::Cuckoo
     }
 }
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.name())?;
+        if let Some(memory) = self.memory {
+            // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
+            write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
+        }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }
     }
 }
@@ -99,7 +119,9 @@ pub(super) fn resolve(raw: &raw::Filter, length: Option<Length>, window: Option<
     if raw.confirm.0 && raw.kind == Kind::Exact {
         report.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
     }
+    memory(raw, &at("memory"), report);
     let filter = Filter {
+        memory: raw.memory.map(|bytes| bytes.0),
         kind: raw.kind,
         capacity: raw.capacity.map(|count| count.0),
         false_positive_rate: raw.false_positive_rate.0,
@@ -122,6 +144,20 @@ fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, report: &mut 
     }
 }
 
+/// The kind without capacity is sized by its memory, and no other is.
+fn memory(raw: &raw::Filter, path: &str, report: &mut Report) {
+    match (raw.kind, raw.memory) {
+        (Kind::Stable, None) if !report.knows(path) => report.add(path, "required for kind \"stable\": its memory, such as \"64MiB\""),
+        (Kind::Stable, Some(bytes)) if bytes.0 < MEMORY_MIN => {
+            report.add(path, format!("expected at least {MEMORY_MIN} bytes, got {}", bytes.0));
+        }
+        (Kind::Aging | Kind::Cuckoo | Kind::Exact, Some(_)) => {
+            report.add(path, format!("not for kind {:?}, which is sized by its capacity; max_memory bounds that", raw.kind.name()));
+        }
+        _ => {}
+    }
+}
+
 /// A bound that the filter does not even keep at capacity is a slip.
 fn max_memory(filter: &Filter, window: Option<Window>, path: &str, report: &mut Report) {
     let at = |name: &str| format!("{path}.{name}");
@@ -131,7 +167,7 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, report: &mut 
         }
         return;
     };
-    if !filter.kind.has_capacity() {
+    if filter.kind != Kind::Aging {
         report.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN

@@ -124,7 +124,8 @@ fn window(length: Length, slices: u64, path: &str, report: &mut Report) -> Optio
 fn unsee(raw: Option<&Value>, filter: &Filter, path: &str, report: &mut Report) -> Option<String> {
     let header = raw::header(raw?).map_err(|message| report.add(path, message)).ok()?;
     if !filter.can_unsee() {
-        let message = format!("kind {:?} cannot take a key back; choose \"exact\", or set filter.confirm", filter.kind.name());
+        let message =
+            format!("kind {:?} cannot take a key back; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
         report.add(path, message);
     }
     Some(header)
@@ -187,7 +188,7 @@ fn growth_text(growth: Growth) -> String {
 }
 
 /// What the topics of a space must agree on, as it is shown.
-fn rules(topic: &Topic) -> [(&'static str, String); 10] {
+fn rules(topic: &Topic) -> [(&'static str, String); 11] {
     [
         ("window", window_text(topic.window)),
         ("filter.slices", topic.window.slices().to_string()),
@@ -195,6 +196,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 10] {
         ("filter.kind", topic.filter.kind.name().to_owned()),
         ("filter.capacity", topic.filter.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
         ("filter.false_positive_rate", format!("{:e}", topic.filter.false_positive_rate)),
+        ("filter.memory", topic.filter.memory.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())),
         ("filter.confirm", topic.filter.confirm.to_string()),
         ("filter", growth_text(topic.filter.growth)),
         ("refresh", topic.refresh.to_string()),

@@ -97,6 +97,6 @@ impl Memory {
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory").field("bytes", &self.bytes.len()).field("used_pages", &self.used_pages()).finish()
+        f.debug_struct("Memory").field("bytes", &self.bytes.len()).field("used_pages", &self.used_pages()).finish_non_exhaustive()
     }
 }

@@ -2,22 +2,27 @@
 //!
 //! Owns the bits and how they age: one small trait, [`Filter`], and the kinds of it. Pure: no I/O, no
 //! clock, no randomness of its own; time comes in with the records. Must never forget a key within
-//! its window: every error here is on the side of "seen".
+//! its window, but for [`Stable`], which promises none: every other error is on the side of "seen".
 
 mod aging;
 mod bloom;
+mod cuckoo;
 mod exact;
 mod growth;
+mod hash;
 mod memory;
 mod sizing;
+mod stable;
 mod window;
 
 pub use aging::{Aging, Plan};
 pub use bloom::{Bloom, Mask, Shape};
+pub use cuckoo::{Cuckoo, Plan as CuckooPlan};
 pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
 pub use growth::{AtMaxMemory, Growth};
 pub use memory::PAGE_BYTES;
 pub use sizing::{blocked_rate, rate_per_generation};
+pub use stable::{Plan as StablePlan, Shape as StableShape, Stable};
 pub use window::Window;
 
 use crate::key::Fingerprint;
@@ -101,6 +106,18 @@ pub enum Spec {
         /// How large a generation is.
         plan: Plan,
     },
+    /// Fingerprints that say when they were put in, and can be taken back.
+    Cuckoo {
+        /// How long a key stays seen.
+        window: Window,
+        /// How large the table is.
+        plan: CuckooPlan,
+    },
+    /// Cells that forget by lot: keys put in lately are seen, most likely. The one kind without a promise.
+    Stable {
+        /// Its layout.
+        plan: StablePlan,
+    },
 }
 
 impl Spec {
@@ -109,6 +126,8 @@ impl Spec {
     pub fn build(self) -> Box<dyn Filter> {
         match self {
             Self::Aging { window, plan } => Box::new(Aging::new(window, plan)),
+            Self::Cuckoo { window, plan } => Box::new(Cuckoo::new(window, plan)),
+            Self::Stable { plan } => Box::new(Stable::new(plan)),
         }
     }
 
@@ -116,7 +135,8 @@ impl Spec {
     #[must_use]
     pub const fn has_slices(self) -> bool {
         match self {
-            Self::Aging { .. } => true,
+            Self::Aging { .. } | Self::Cuckoo { .. } => true,
+            Self::Stable { .. } => false,
         }
     }
 
@@ -125,6 +145,8 @@ impl Spec {
     pub fn bytes(self) -> u64 {
         match self {
             Self::Aging { window, plan } => plan.bytes(window),
+            Self::Cuckoo { window, plan } => plan.bytes(window),
+            Self::Stable { plan } => plan.bytes(),
         }
     }
 
@@ -135,6 +157,9 @@ impl Spec {
     pub fn restore(self, manifest: &Manifest) -> Result<Box<dyn Filter>, Mismatch> {
         match (self, manifest) {
             (Self::Aging { window, plan }, Manifest::Aging(manifest)) => Ok(Box::new(Aging::from_manifest(window, plan, manifest)?)),
+            (Self::Cuckoo { window, plan }, Manifest::Cuckoo(manifest)) => Ok(Box::new(Cuckoo::from_manifest(window, plan, manifest)?)),
+            (Self::Stable { plan }, Manifest::Stable(manifest)) => Ok(Box::new(Stable::from_manifest(plan, manifest)?)),
+            _ => Err(Mismatch::Kind),
         }
     }
 }
@@ -145,6 +170,10 @@ impl Spec {
 pub enum Manifest {
     /// Of an [`Aging`] filter.
     Aging(aging::Manifest),
+    /// Of a [`Cuckoo`] filter.
+    Cuckoo(cuckoo::Manifest),
+    /// Of a [`Stable`] filter.
+    Stable(stable::Manifest),
 }
 
 impl Manifest {
@@ -153,6 +182,8 @@ impl Manifest {
     pub fn parts(&self) -> Vec<Part> {
         match self {
             Self::Aging(manifest) => manifest.parts().collect(),
+            Self::Cuckoo(manifest) => manifest.parts().collect(),
+            Self::Stable(manifest) => manifest.parts().collect(),
         }
     }
 }
@@ -179,6 +210,15 @@ pub struct Usage {
     pub bytes: u64,
     /// What is filled now over what it is meant for; above 1, the kind's answer to that is at work.
     pub load: f64,
+}
+
+/// What a filter is expected to do at some load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Share of unseen keys that are called seen.
+    pub rate: f64,
+    /// Memory, in bytes.
+    pub bytes: u64,
 }
 
 /// Why a key cannot be put in.

@@ -56,3 +56,9 @@ fn keys_of_a_confirmed_filter_are_taken_back() {
     let filter = "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 0.1, confirm = true }";
     killed("confirmed-regrets", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
 }
+
+#[test]
+fn keys_of_a_cuckoo_filter_are_taken_back() {
+    let filter = "filter = { kind = \"cuckoo\", capacity = \"100k\", false_positive_rate = 1e-9 }";
+    killed("cuckoo", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+}

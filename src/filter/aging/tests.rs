@@ -133,7 +133,7 @@ fn load_is_that_of_the_open_generation() {
 // ---- State out and in. ----
 
 fn outline(filter: &Aging) -> Manifest {
-    let super::super::Manifest::Aging(manifest) = filter.manifest();
+    let super::super::Manifest::Aging(manifest) = filter.manifest() else { panic!("of another kind") };
     manifest
 }
 

@@ -1,0 +1,50 @@
+//! Small arithmetic on hashes, shared by the kinds of filter.
+//!
+//! Must never change: where stored keys lie depends on it.
+
+/// What `SplitMix64` adds to its state: 2^64 over the golden ratio, odd.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Spreads every bit over all 64: the finaliser of `SplitMix64` (Steele, Lea, Flood: "Fast Splittable
+/// Pseudorandom Number Generators", 2014), a bijection.
+#[must_use]
+pub(super) const fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// A hash, scaled to the numbers below `end` (Lemire's fast range, 2019).
+#[must_use]
+pub(super) const fn scale(hash: u64, end: u64) -> u64 {
+    ((hash as u128 * end as u128) >> 64) as u64
+}
+
+/// `SplitMix64`: numbers that look as if drawn by lot and are the same each time. Its state is one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SplitMix(pub(super) u64);
+
+impl SplitMix {
+    /// The next number.
+    pub(super) const fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_is_the_published_one() {
+        // From the reference implementation, seed 1234567.
+        let mut numbers = SplitMix(1_234_567);
+        assert_eq!([numbers.draw(), numbers.draw()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+    }
+
+    #[test]
+    fn scaling_stays_below_its_end() {
+        assert_eq!([scale(0, 10), scale(u64::MAX / 2, 10), scale(u64::MAX, 10), scale(u64::MAX, 1)], [0, 4, 9, 0]);
+    }
+}

@@ -1,0 +1,305 @@
+//! A stable Bloom filter: the filter that forgets at random, in memory that never grows.
+//!
+//! Cells of a few bits; an insertion decrements some and sets its key's to the maximum (Deng, Rafiei:
+//! "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006).
+//! The share of zero cells, and with it the false-positive rate, comes to a stable point and stays.
+//! Error direction: **both**. It may say "seen" of a stranger, and "not seen" of a key put in before:
+//! it favours keys put in lately, and promises nothing, no window and no count. Only right after it
+//! was put in is a key seen for certain.
+
+mod plan;
+
+pub use plan::{Plan, Shape};
+
+use super::hash::{SplitMix, scale};
+use super::memory::Memory;
+use super::{Filter, Full, Mismatch, PageId, Part, Usage};
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The multiplier of Knuth's MMIX generator: full period with any odd increment.
+const STEP: u64 = 6_364_136_223_846_793_005;
+
+/// The cells.
+#[derive(Debug)]
+struct Cells {
+    shape: Shape,
+    memory: Memory,
+    /// How many are not zero.
+    filled: u64,
+}
+
+/// A filter that remembers keys for an uncertain time.
+#[derive(Debug)]
+pub struct Stable {
+    plan: Plan,
+    /// How many insertions a key is expected to outlive; kept, for it takes a while to work out.
+    lifetime: f64,
+    numbers: SplitMix,
+    /// Keys put in, ever.
+    keys: u64,
+    /// Taken with the first key.
+    cells: Option<Cells>,
+}
+
+/// The cells of a key, of `cells`: K numbers drawn from its own fingerprint, low half first.
+fn places(fingerprint: Fingerprint, shape: Shape) -> impl Iterator<Item = u64> {
+    let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
+    (0..shape.probes).map(move |_| {
+        let place = scale(hash, shape.cells);
+        hash = hash.wrapping_mul(STEP).wrapping_add(increment);
+        place
+    })
+}
+
+impl Cells {
+    fn new(shape: Shape) -> Option<Self> {
+        Some(Self { shape, memory: Memory::new(shape.bytes())?, filled: 0 })
+    }
+
+    /// The byte where a cell begins, and how many bits of it come before.
+    fn at(&self, cell: u64) -> (usize, u32) {
+        let bit = cell * u64::from(self.shape.cell_bits);
+        ((bit / 8) as usize, (bit % 8) as u32)
+    }
+
+    /// The eight bytes from there on, and so at least 57 bits from the cell on.
+    fn word(&self, byte: usize) -> u64 {
+        let bytes = &self.memory.bytes()[byte..byte + 8];
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    }
+
+    fn get(&self, cell: u64) -> u64 {
+        let (byte, shift) = self.at(cell);
+        self.word(byte) >> shift & self.shape.max()
+    }
+
+    /// Changes the cells from one on by exclusive or.
+    fn flip(&mut self, cell: u64, change: u64) {
+        if change == 0 {
+            return;
+        }
+        let (byte, shift) = self.at(cell);
+        let word = self.word(byte) ^ change << shift;
+        self.memory.bytes_mut()[byte..byte + 8].copy_from_slice(&word.to_le_bytes());
+        self.memory.touch(byte);
+        self.memory.touch(byte + (change << shift).ilog2() as usize / 8);
+    }
+
+    /// Takes one from each of the P cells from `first` on, round the end.
+    fn decrement(&mut self, first: u64) {
+        let straight = self.shape.decrements.min(self.shape.cells - first);
+        self.decrement_run(first, straight);
+        self.decrement_run(0, self.shape.decrements - straight);
+    }
+
+    /// Takes one from each of so many cells, as many at a time as a word holds.
+    fn decrement_run(&mut self, mut first: u64, mut count: u64) {
+        let bits = self.shape.cell_bits;
+        // The lowest bit of each cell.
+        let ones = |cells: u64| (0..cells).fold(0, |ones, _| ones << bits | 1_u64);
+        let (at_a_time, all) = (u64::from(57 / bits), ones(u64::from(57 / bits)));
+        while count > 0 {
+            let taken = count.min(at_a_time);
+            let lowest = if taken == at_a_time { all } else { ones(taken) };
+            let values = self.get_run(first, lowest);
+            let nonzero = |values: u64| (0..bits).fold(0, |any, bit| any | values >> bit) & lowest;
+            let less = values - nonzero(values);
+            self.flip(first, values ^ less);
+            self.filled = self.filled.saturating_sub(u64::from((nonzero(values) ^ nonzero(less)).count_ones()));
+            first += taken;
+            count -= taken;
+        }
+    }
+
+    /// The values of as many cells as `lowest` has bits set.
+    fn get_run(&self, first: u64, lowest: u64) -> u64 {
+        let (byte, shift) = self.at(first);
+        self.word(byte) >> shift & (lowest * self.shape.max())
+    }
+
+    fn set(&mut self, fingerprint: Fingerprint) {
+        for cell in places(fingerprint, self.shape) {
+            let value = self.get(cell);
+            if value != self.shape.max() {
+                self.flip(cell, value ^ self.shape.max());
+                self.filled = self.filled.saturating_add(u64::from(value == 0));
+            }
+        }
+    }
+
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        places(fingerprint, self.shape).all(|cell| self.get(cell) != 0)
+    }
+}
+
+impl Stable {
+    /// An empty filter.
+    #[must_use]
+    pub fn new(plan: Plan) -> Self {
+        Self { plan, lifetime: plan.lifetime(), numbers: SplitMix(plan.seed), keys: 0, cells: None }
+    }
+
+    /// The filter that a manifest describes, its cells still zero: [`Filter::read_page`] puts them in. Its layout is
+    /// the stored one, whatever the plan's: cells cannot be laid out anew.
+    ///
+    /// # Errors
+    /// [`Mismatch::Shape`] when no filter is so, or this machine has no memory for it.
+    pub fn from_manifest(plan: Plan, manifest: &Manifest) -> Result<Self, Mismatch> {
+        let mut filter = Self { numbers: SplitMix(manifest.state), keys: manifest.keys, ..Self::new(plan) };
+        if let Some(stored) = &manifest.cells {
+            let cells = stored.cells().ok_or(Mismatch::Shape)?;
+            filter.plan.shape = cells.shape;
+            filter.lifetime = filter.plan.lifetime();
+            filter.cells = Some(cells);
+        } else if manifest.keys > 0 {
+            return Err(Mismatch::Shape);
+        }
+        Ok(filter)
+    }
+
+    fn memory_mut(&mut self) -> Option<&mut Memory> {
+        self.cells.as_mut().map(|cells| &mut cells.memory)
+    }
+}
+
+impl Filter for Stable {
+    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+        let Some(cells) = &self.cells else { return };
+        let bytes = cells.memory.bytes();
+        let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.shape));
+        std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
+    }
+
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        self.cells.as_ref().is_some_and(|cells| cells.contains(fingerprint))
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+        if self.cells.is_none() {
+            self.cells = Some(Cells::new(self.plan.shape).ok_or(Full::Memory)?);
+        }
+        if let Some(cells) = &mut self.cells {
+            cells.decrement(scale(self.numbers.draw(), cells.shape.cells));
+            cells.set(fingerprint);
+            self.keys = self.keys.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Sets the key's cells again. This is an insertion like any other, decrements and all, as in the
+    /// paper: without them a stream of many duplicates would drive the false-positive rate up.
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+        self.insert(fingerprint)
+    }
+
+    fn advance(&mut self, _time: Timestamp) {}
+
+    fn slice(&self) -> Option<i64> {
+        None
+    }
+
+    /// Of the keys, as many are taken to be remembered as are on average. The load is the share of cells that
+    /// are not zero over that of the stable point, so it comes to 1 and stays there.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    fn usage(&self) -> Usage {
+        let filled = self.cells.as_ref().map_or(0, |cells| cells.filled);
+        Usage {
+            keys: self.keys.min(self.lifetime as u64),
+            open_keys: self.keys,
+            bytes: self.cells.as_ref().map_or(0, |cells| cells.shape.bytes()),
+            load: filled as f64 / (self.plan.shape.stable_fill() * self.plan.shape.cells as f64),
+        }
+    }
+
+    fn manifest(&self) -> super::Manifest {
+        let cells = self.cells.as_ref().map(|cells| CellsManifest {
+            cells: cells.shape.cells,
+            cell_bits: cells.shape.cell_bits,
+            probes: cells.shape.probes,
+            decrements: cells.shape.decrements,
+            bytes: cells.shape.bytes(),
+            filled: cells.filled,
+            pages: cells.memory.used_pages(),
+        });
+        super::Manifest::Stable(Manifest { state: self.numbers.0, keys: self.keys, cells })
+    }
+
+    fn dirty_pages(&self) -> Vec<PageId> {
+        let pages = self.cells.iter().flat_map(|cells| cells.memory.dirty_pages());
+        pages.map(|page| PageId { slice: 0, layer: 0, page }).collect()
+    }
+
+    fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
+        if let (PageId { slice: 0, layer: 0, page }, Some(cells)) = (id, &self.cells) {
+            cells.memory.write_page(page, out);
+        }
+    }
+
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
+        let own = (id.slice, id.layer) == (0, 0);
+        let taken = own && self.memory_mut().is_some_and(|memory| memory.read_page(id.page, bytes));
+        if taken { Ok(()) } else { Err(Mismatch::Page(id)) }
+    }
+
+    fn mark_clean(&mut self) {
+        self.memory_mut().into_iter().for_each(Memory::mark_clean);
+    }
+
+    fn mark_stale(&mut self) {
+        self.memory_mut().into_iter().for_each(Memory::mark_stale);
+    }
+}
+
+/// A filter without its cells. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Where the generator stands that chooses the decremented cells.
+    pub state: u64,
+    /// Keys put in, ever.
+    pub keys: u64,
+    /// None before the first key.
+    pub cells: Option<CellsManifest>,
+}
+
+impl Manifest {
+    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
+        self.cells.iter().map(|cells| Part { slice: 0, layer: 0, pages: cells.pages })
+    }
+}
+
+/// The cells, without their values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CellsManifest {
+    /// Number of cells.
+    pub cells: u64,
+    /// Bits in a cell.
+    pub cell_bits: u32,
+    /// Cells a key sets.
+    pub probes: u32,
+    /// Cells an insertion decrements.
+    pub decrements: u64,
+    /// Memory of all cells: it follows from the others, so that one wrong number cannot ask for more.
+    pub bytes: u64,
+    /// Cells that are not zero.
+    pub filled: u64,
+    /// Pages that hold anything, and so are stored.
+    pub pages: u64,
+}
+
+impl CellsManifest {
+    /// The cells, all zero; `None` if no filter has such.
+    fn cells(&self) -> Option<Cells> {
+        let Self { cells, cell_bits, probes, decrements, bytes, filled, .. } = *self;
+        let shape = Shape { cells, cell_bits, probes, decrements };
+        let sane = shape.is_sane() && shape.bytes() == bytes && filled <= cells;
+        let cells = sane.then(|| Cells::new(shape)).flatten()?;
+        Some(Cells { filled, ..cells })
+    }
+}
+
+#[cfg(test)]
+mod tests;

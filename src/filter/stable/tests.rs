@@ -1,0 +1,274 @@
+#![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts far below 2^52")]
+
+use super::super::{Manifest as AnyManifest, Spec};
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+/// One of 2^64 keys of one of 2^64 families.
+fn key(family: u64, number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
+}
+
+/// Share of `asked` keys, never put in, that are called seen.
+fn strangers(filter: &Stable, asked: u64) -> f64 {
+    (0..asked).filter(|&number| filter.contains(key(99, number))).count() as f64 / asked as f64
+}
+
+fn filled(filter: &Stable) -> f64 {
+    let cells = filter.cells.as_ref().unwrap();
+    let counted = (0..cells.shape.cells).filter(|&cell| cells.get(cell) != 0).count() as u64;
+    assert_eq!(counted, cells.filled, "the count goes along with the cells");
+    counted as f64 / cells.shape.cells as f64
+}
+
+/// A filter into which `load` times as many keys were put as it remembers.
+fn loaded(plan: Plan, load: f64) -> (Stable, u64) {
+    let mut filter = Stable::new(plan);
+    let keys = (load * plan.lifetime()) as u64;
+    (0..keys).for_each(|number| filter.insert(key(0, number)).unwrap());
+    (filter, keys)
+}
+
+#[test]
+fn the_stable_point_is_reached_and_its_rate_is_that_of_the_formula() {
+    for (rate, asked) in [(1e-1, 200_000), (1e-2, 1_000_000), (1e-3, 2_000_000)] {
+        let plan = Plan::new(1 << 17, rate);
+        let stable = plan.predict(f64::INFINITY).rate;
+        assert!(stable <= rate && stable > rate * 0.7, "{rate:.0e}: P is rounded up, so {stable:.3e} is not above");
+        for load in [0.5, 1.0, 2.0, 8.0, 32.0] {
+            let (filter, _) = loaded(plan, load);
+            let (got, expected) = (strangers(&filter, asked), plan.predict(load).rate);
+            println!("stable {rate:.0e}, load {load}: measured {got:.3e}, predicted {expected:.3e}, filled {:.4}", filled(&filter));
+            assert!(expected <= stable * 1.000_001, "the rate only rises to the stable point");
+            // Ten per cent, and what counting few may be off by in one of a thousand tries.
+            let most = expected * 1.1 + 3.09 * (expected / asked as f64).sqrt();
+            assert!(got <= most, "{rate:.0e} at load {load}: {got:.3e}, predicted {expected:.3e}");
+            if load >= 32.0 {
+                assert!((filled(&filter) / plan.shape.stable_fill() - 1.0).abs() < 0.01, "{}", filled(&filter));
+                assert!((filter.usage().load - 1.0).abs() < 0.01);
+                assert!((expected / stable - 1.0).abs() < 0.01 && got > stable * 0.9);
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_forgotten_as_predicted() {
+    for rate in [1e-1, 1e-2, 1e-3] {
+        let plan = Plan::new(1 << 18, rate);
+        let (filter, keys) = loaded(plan, 6.0);
+        for share in [0.1, 0.25, 0.5, 1.0, 2.0] {
+            let age = (share * plan.lifetime()) as u64;
+            // A narrow band of keys about that age, so that the share is that of the age.
+            let band = (keys / 100).min(age);
+            let unseen = (0..2 * band).filter(|&number| !filter.contains(key(0, keys - age - band + number))).count();
+            let (got, expected) = (unseen as f64 / (2 * band) as f64, plan.unseen_after(age));
+            println!("stable {rate:.0e}: of the keys of {share} lifetimes ago, {got:.4} are unseen, predicted {expected:.4}");
+            let noise = 4.0 * (expected * (1.0 - expected) / (2 * band) as f64).sqrt();
+            assert!((got - expected).abs() <= 0.02 * expected + 0.002 + noise, "{rate:.0e}, {share}: {got:.4}, predicted {expected:.4}");
+            assert!(plan.forgotten_after(age) >= expected - 1e-9, "the forgotten are those unseen, and the false positives among them");
+        }
+    }
+}
+
+#[test]
+fn layouts_keep_a_key_longest() {
+    for (rate, bits_a_key) in [(1e-1, 11.0), (1e-2, 34.0), (1e-3, 72.0), (1e-4, 109.0), (1e-6, 181.0)] {
+        let plan = Plan::new(1 << 20, rate);
+        let got = plan.bytes() as f64 * 8.0 / plan.lifetime();
+        println!("stable {rate:.0e}: {:?}, lifetime {:.0}, {got:.1} bits a key", plan.shape, plan.lifetime());
+        assert!(plan.bytes() <= 1 << 20 && got < bits_a_key);
+        let half = plan.lifetime() / 2.0;
+        let forgotten = [0.0, half, 2.0 * half, 20.0 * half].map(|age| plan.forgotten_after(age as u64));
+        println!("stable {rate:.0e}: forgotten after 0, 1/2, 1, 10 lifetimes: {forgotten:.4?}");
+        assert!(forgotten.is_sorted() && forgotten[0] < 1e-9 && forgotten[3] > 0.99);
+    }
+}
+
+#[test]
+fn a_key_just_put_in_is_seen() {
+    // So small that what is decremented is often one's own.
+    for (bytes, rate) in [(64, 1e-2), (64, 1e-300), (0, 0.5), (1 << 12, 1e-3)] {
+        let mut filter = Stable::new(Plan::new(bytes, rate));
+        for number in 0..5_000 {
+            filter.insert(key(0, number)).unwrap();
+            assert!(filter.contains(key(0, number)));
+        }
+        filter.refresh(key(0, 0)).unwrap();
+        assert!(filter.contains(key(0, 0)) && filter.usage().open_keys == 5_001);
+    }
+}
+
+#[test]
+fn renewed_keys_stay() {
+    let plan = Plan::new(1 << 14, 1e-3);
+    let often = (plan.lifetime() / 50.0) as u64;
+    let mut filter = Stable::new(plan);
+    filter.insert(key(1, 0)).unwrap();
+    for number in 0..200_000 {
+        if number % often == 0 {
+            assert!(filter.contains(key(1, 0)), "forgotten within a fiftieth of its lifetime");
+            filter.refresh(key(1, 0)).unwrap();
+        }
+        filter.insert(key(0, number)).unwrap();
+    }
+}
+
+#[test]
+fn a_run_of_decrements_is_as_good_as_single_ones() {
+    for cell_bits in 1..=4 {
+        let shape = Shape { cells: 1_001, cell_bits, probes: 3, decrements: 150 };
+        let mut cells = Cells::new(shape).unwrap();
+        let mut model = vec![0; 1_001_usize];
+        let mut numbers = SplitMix(u64::from(cell_bits));
+        for number in 0..2_000 {
+            let first = scale(numbers.draw(), shape.cells);
+            cells.decrement(first);
+            (first..first + 150).for_each(|cell| model[cell as usize % 1_001] = u64::saturating_sub(model[cell as usize % 1_001], 1));
+            cells.set(key(0, number));
+            places(key(0, number), shape).for_each(|cell| model[cell as usize] = shape.max());
+        }
+        assert!((0..1_001).all(|cell| cells.get(cell) == model[cell as usize]), "{cell_bits} bits");
+        assert_eq!(cells.filled, model.iter().filter(|&&value| value > 0).count() as u64);
+    }
+}
+
+// ---- State out and in. ----
+
+fn outline(filter: &Stable) -> Manifest {
+    let AnyManifest::Stable(manifest) = filter.manifest() else { panic!("of another kind") };
+    manifest
+}
+
+/// Brings what is stored up to date, and makes the filter anew from that.
+fn stored(filter: &mut Stable, pages: &mut BTreeMap<PageId, Vec<u8>>) -> Stable {
+    for id in filter.dirty_pages() {
+        let mut bytes = Vec::new();
+        filter.write_page(id, &mut bytes);
+        pages.insert(id, bytes);
+    }
+    filter.mark_clean();
+    assert_eq!(pages.len() as u64, outline(filter).parts().map(|part| part.pages).sum::<u64>());
+    let mut other = Stable::from_manifest(filter.plan, &outline(filter)).unwrap();
+    for (id, bytes) in &*pages {
+        other.read_page(*id, bytes).unwrap();
+    }
+    assert!(other.dirty_pages().is_empty() && other.manifest() == filter.manifest());
+    other
+}
+
+fn bytes(filter: &Stable) -> &[u8] {
+    filter.cells.as_ref().map_or(&[], |cells| cells.memory.bytes())
+}
+
+#[test]
+fn state_comes_back_bit_for_bit() {
+    let plan = Plan { seed: 7, ..Plan::new(300_000, 1e-3) };
+    let (mut filter, mut pages) = (Stable::new(plan), BTreeMap::new());
+    assert!(!stored(&mut filter, &mut pages).contains(key(0, 0)) && pages.is_empty(), "none before the first key");
+    for step in 0..5 {
+        (0..5_000).for_each(|number| filter.insert(key(step, number)).unwrap());
+        let mut other = stored(&mut filter, &mut pages);
+        assert!(bytes(&other) == bytes(&filter));
+        // The decrements to come are the same, too.
+        (0..1_000).for_each(|number| other.insert(key(9 + step, number)).unwrap());
+        (0..1_000).for_each(|number| filter.insert(key(9 + step, number)).unwrap());
+        assert!(bytes(&other) == bytes(&filter) && other.manifest() == filter.manifest());
+    }
+    filter.mark_stale();
+    assert_eq!(filter.dirty_pages().len(), 300_000_usize.div_ceil(crate::filter::PAGE_BYTES));
+    let other_seed = Plan { seed: 8, ..plan };
+    assert!(bytes(&loaded(other_seed, 1.0).0) != bytes(&loaded(plan, 1.0).0));
+}
+
+#[test]
+fn impossible_manifests_are_refused() {
+    let (filter, _) = loaded(Plan::new(100_000, 1e-2), 1.0);
+    let with = |change: &dyn Fn(&mut CellsManifest)| {
+        let mut manifest = outline(&filter);
+        change(manifest.cells.as_mut().unwrap());
+        Stable::from_manifest(filter.plan, &manifest).map(|_| ())
+    };
+    assert_eq!(with(&|_| ()), Ok(()));
+    let changes: [fn(&mut CellsManifest); 12] = [
+        |stored| stored.cells = 0,
+        |stored| stored.cells = 3,
+        |stored| stored.cells = u64::MAX,
+        |stored| (stored.cells, stored.bytes) = (u64::MAX, u64::MAX),
+        |stored| (stored.cells, stored.bytes) = (1 << 50, (1 << 47) + 8),
+        |stored| stored.cell_bits = 0,
+        |stored| stored.cell_bits = 64,
+        |stored| stored.probes = 0,
+        |stored| stored.probes = u32::MAX,
+        |stored| stored.decrements = 0,
+        |stored| stored.decrements = stored.cells + 1,
+        |stored| stored.filled = stored.cells + 1,
+    ];
+    for (number, change) in changes.iter().enumerate() {
+        assert_eq!(with(change), Err(Mismatch::Shape), "change {number}");
+    }
+    let without = Manifest { cells: None, ..outline(&filter) };
+    assert_eq!(Stable::from_manifest(filter.plan, &without).map(|_| ()), Err(Mismatch::Shape));
+    let other = Spec::Aging {
+        window: crate::filter::Window::time(1, 1),
+        plan: crate::filter::Plan::new(crate::filter::Window::time(1, 1), 1, 0.1),
+    };
+    assert_eq!(other.restore(&filter.manifest()).map(|_| ()), Err(Mismatch::Kind));
+}
+
+#[test]
+fn pages_may_hold_anything_of_the_right_size() {
+    let (mut filter, _) = loaded(Plan::new(100_000, 1e-2), 1.0);
+    let id = PageId { slice: 0, layer: 0, page: 0 };
+    for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
+        assert_eq!(filter.read_page(wrong, &vec![0; crate::filter::PAGE_BYTES]), Err(Mismatch::Page(wrong)));
+    }
+    assert_eq!(filter.read_page(id, &[0; 64]), Err(Mismatch::Page(id)));
+    for fill in [0xff, 0] {
+        // The count of filled cells does not fit; nothing breaks.
+        filter.read_page(id, &vec![fill; crate::filter::PAGE_BYTES]).unwrap();
+        (0..100_000).for_each(|number| filter.insert(key(3, number)).unwrap());
+        assert!(filter.contains(key(3, 99_999)) && filter.usage().load.is_finite());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Beside an exact model of the cells, made of single steps.
+    #[test]
+    fn every_verdict_is_that_of_the_model(
+        stream in proptest::collection::vec((0..300_u64, any::<bool>()), 1..1_500),
+        (bytes, rate) in (64..2_000_u64, prop_oneof![Just(0.1), Just(1e-2), Just(1e-4), Just(1e-6)]),
+        seed in any::<u64>(),
+        checkpoint in 0..1_500_usize,
+    ) {
+        let plan = Plan { seed, ..Plan::new(bytes, rate) };
+        let shape = plan.shape;
+        let (mut filter, mut pages, mut numbers) = (Stable::new(plan), BTreeMap::new(), SplitMix(seed));
+        let mut model = HashMap::<u64, u64>::new();
+        for (at, (number, renew)) in stream.into_iter().enumerate() {
+            if at == checkpoint {
+                filter = stored(&mut filter, &mut pages);
+            }
+            let seen = filter.contains(key(0, number));
+            prop_assert_eq!(seen, places(key(0, number), shape).all(|cell| model.contains_key(&cell)));
+            if renew || !seen {
+                if seen { filter.refresh(key(0, number)) } else { filter.insert(key(0, number)) }.unwrap();
+                prop_assert!(filter.contains(key(0, number)));
+                let first = scale(numbers.draw(), shape.cells);
+                for cell in (first..first + shape.decrements).map(|cell| cell % shape.cells) {
+                    if model.get(&cell) == Some(&1) {
+                        model.remove(&cell);
+                    }
+                    model.entry(cell).and_modify(|value| *value -= 1);
+                }
+                model.extend(places(key(0, number), shape).map(|cell| (cell, shape.max())));
+            }
+        }
+        prop_assert_eq!(filter.usage().keys, filter.usage().open_keys.min(filter.lifetime as u64));
+        prop_assert_eq!(filter.cells.as_ref().unwrap().filled, model.len() as u64);
+    }
+}
