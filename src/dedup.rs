@@ -3,7 +3,9 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of what it was
 //! shown, in order: it must never look at a clock, and time comes in with each record.
 
-use crate::filter::{Archive, Exact, Fault, Filter, GenerationId, Manifest, Mismatch, Outline, PageId, Part, Spec, Usage, Window};
+use crate::filter::{
+    Archive, Different, Exact, Fault, Filter, GenerationId, Manifest, Mismatch, Outline, PageId, Part, Spec, Usage, Window,
+};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
@@ -258,6 +260,31 @@ impl Dedup {
         Ok(Self { rules, filter, exact, stream_time: snapshot.stream_time, corrected: 0 })
     }
 
+    /// Takes in what the filter of another memory of the same rules remembers, and makes room for its exact
+    /// memory: [`Exact::put`] puts its fingerprints in.
+    ///
+    /// # Errors
+    /// [`Different`] when they do not fit.
+    pub fn union(&mut self, other: &Self) -> Result<(), Different> {
+        match (&mut self.filter, &other.filter) {
+            (Some(own), Some(other)) => own.union(&**other)?,
+            (None, None) => {}
+            _ => return Err(Different::Kind),
+        }
+        match (&mut self.exact, &other.exact) {
+            (Some(own), Some(other)) => own.union(&other.outline())?,
+            (None, None) => {}
+            _ => return Err(Different::Kind),
+        }
+        self.stream_time = self.stream_time.max(other.stream_time);
+        Ok(())
+    }
+
+    /// The exact memory, if there is one, to put fingerprints in that another had.
+    pub const fn exact_mut(&mut self) -> Option<&mut Exact> {
+        self.exact.as_mut()
+    }
+
     /// Takes the bytes of a page in.
     ///
     /// # Errors
@@ -286,9 +313,16 @@ impl Snapshot {
         self.filter.as_ref().map_or_else(Vec::new, Manifest::parts)
     }
 
-    /// The generations of the exact memory that are stored.
-    pub fn generations(&self) -> impl Iterator<Item = GenerationId> {
-        self.exact.iter().flat_map(|outline| outline.generations.iter().map(|generation| generation.id))
+    /// The generations of the exact memory that are stored, and their slices.
+    pub fn generations(&self) -> impl Iterator<Item = (GenerationId, i64)> {
+        self.exact.iter().flat_map(|outline| outline.generations.iter().map(|generation| (generation.id, generation.slice)))
+    }
+
+    /// How full the memory is that it outlines, but for its load.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let keys = self.exact.iter().flat_map(|outline| &outline.generations).map(|generation| generation.keys).sum();
+        self.filter.as_ref().map_or(Usage { keys, ..Usage::default() }, Manifest::usage)
     }
 }
 

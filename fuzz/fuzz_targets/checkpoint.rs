@@ -2,11 +2,12 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use unseen::checkpoint::decode::{self, Decoder};
-use unseen::checkpoint::{PartitionId, codec};
-use unseen::dedup::{Late, Rules};
+use unseen::checkpoint::{Head, PartitionId, Settings, codec};
+use unseen::dedup::{Dedup, Late, Rules};
 use unseen::filter::{CuckooPlan, PageId, Plan, Spec, StablePlan, Window};
 use unseen::key::Fingerprint;
 
@@ -17,8 +18,29 @@ struct Input<'a> {
     slices: u8,
     /// Sealed as it must be, or taken as it comes.
     sealed: bool,
+    /// Any bytes; none for the head of a memory that was shown `keys`.
     head: &'a [u8],
+    keys: u16,
+    /// Bytes of that head that are changed.
+    edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
+}
+
+/// The head of a real checkpoint, some of its bytes changed.
+fn real_head(input: &Input<'_>) -> Vec<u8> {
+    let mut memory = Dedup::new(rules(input));
+    for number in 0..u128::from(input.keys % 4_000) {
+        let _ = memory.judge(Fingerprint((number << 96) | (number << 32)), Some(number as i64), i64::MAX);
+    }
+    let settings = Settings { window: Window::keys(1, 1), filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
+    let head = Head { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), memory: memory.snapshot() };
+    let mut json = serde_json::to_vec(&head).unwrap();
+    for &(at, byte) in &input.edits {
+        let at = usize::from(at) % json.len();
+        // A digit for a digit, most of the time: else little is left of the JSON.
+        json[at] = if json[at].is_ascii_digit() { b'0' + byte % 10 } else if byte == 0 { b' ' } else { json[at] };
+    }
+    json
 }
 
 #[derive(Arbitrary, Debug)]
@@ -52,7 +74,7 @@ fn rules(input: &Input<'_>) -> Rules {
 
 fuzz_target!(|input: Input| {
     let id = PartitionId { space: "space".to_owned(), partition: 7 };
-    let mut head = input.head.to_vec();
+    let mut head = if input.head.is_empty() { real_head(&input) } else { input.head.to_vec() };
     if input.sealed {
         codec::seal(&codec::head_key(&id), &mut head);
     }

@@ -1,11 +1,12 @@
-//! A filter that was made from any manifest and any pages works like any other, and its state goes out
-//! as it came in.
+//! A filter made from a damaged state is refused or works like any other, and its state goes out as it
+//! came in.
 #![no_main]
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
 use std::sync::OnceLock;
-use unseen::filter::{CuckooPlan, Filter, Manifest, PAGE_BYTES, PageId, Plan, Spec, StablePlan, Window};
+use unseen::filter::{CuckooPlan, Filter, Manifest, PageId, Plan, Spec, StablePlan, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -13,10 +14,43 @@ struct Input<'a> {
     kind: u8,
     by_count: bool,
     slices: u8,
-    /// JSON; if it is none of a manifest, the state of a filter that `steps` made is used.
-    manifest: &'a [u8],
-    fills: Vec<u8>,
-    steps: Vec<Step>,
+    /// What makes the filter whose state is then damaged.
+    before: Vec<Step>,
+    /// Numbers of its manifest, by their place, and what they become.
+    edits: Vec<(u8, Number)>,
+    /// Pages that are overwritten with one byte.
+    fills: Vec<(u8, u8)>,
+    /// Or any JSON at all.
+    manifest: Option<&'a [u8]>,
+    after: Vec<Step>,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Number {
+    Small(u8),
+    Signed(i64),
+    Unsigned(u64),
+    Null,
+}
+
+/// Replaces the number at a place, counted through the whole value; places beyond the last wrap to none.
+fn edit(value: &mut Value, place: &mut u8, by: Number) {
+    match value {
+        Value::Number(_) | Value::Null => {
+            if *place == 0 {
+                *value = match by {
+                    Number::Small(number) => number.into(),
+                    Number::Signed(number) => number.into(),
+                    Number::Unsigned(number) => number.into(),
+                    Number::Null => Value::Null,
+                };
+            }
+            *place = place.wrapping_sub(1);
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| edit(value, place, by)),
+        Value::Object(values) => values.values_mut().for_each(|value| edit(value, place, by)),
+        _ => {}
+    }
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -81,17 +115,28 @@ fn spec(input: &Input<'_>) -> Spec {
 
 fuzz_target!(|input: Input| {
     let spec = spec(&input);
-    let mut filter = match serde_json::from_slice::<Manifest>(input.manifest) {
-        Ok(manifest) => {
-            let Ok(mut filter) = spec.restore(&manifest) else { return };
-            for (part, &fill) in manifest.parts().iter().zip(&input.fills) {
-                let _ = filter.read_page(PageId { slice: part.slice, layer: part.layer, page: 0 }, &vec![fill; PAGE_BYTES]);
-            }
-            filter
+    let mut filter = spec.build();
+    take(&mut *filter, &input.before);
+    if let Some(json) = input.manifest {
+        let Ok(manifest) = serde_json::from_slice::<Manifest>(json) else { return };
+        let Ok(restored) = spec.restore(&manifest) else { return };
+        filter = restored;
+    } else if !input.edits.is_empty() || !input.fills.is_empty() {
+        let mut stored = pages(&mut *filter);
+        let mut value = serde_json::to_value(filter.manifest()).unwrap();
+        input.edits.iter().for_each(|&(place, by)| edit(&mut value, &mut { place }, by));
+        let Ok(manifest) = serde_json::from_value::<Manifest>(value) else { return };
+        let Ok(mut restored) = spec.restore(&manifest) else { return };
+        let count = stored.len().max(1);
+        for &(page, fill) in &input.fills {
+            stored.get_mut(usize::from(page) % count).into_iter().for_each(|(_, bytes)| bytes.fill(fill));
         }
-        Err(_) => spec.build(),
-    };
-    take(&mut *filter, &input.steps);
+        for (id, bytes) in &stored {
+            let _ = restored.read_page(*id, bytes);
+        }
+        filter = restored;
+    }
+    take(&mut *filter, &input.after);
 
     let stored = pages(&mut *filter);
     let manifest = filter.manifest();

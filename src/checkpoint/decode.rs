@@ -5,7 +5,7 @@
 
 use super::codec::{head_key, page_id, unseal};
 use super::{Head, PartitionId};
-use crate::dedup::{Dedup, Rules};
+use crate::dedup::{Dedup, Late, Rules};
 
 /// A partition's memory while its pages come in.
 #[derive(Debug)]
@@ -23,6 +23,19 @@ pub struct Decoder<'a> {
 pub fn head(id: &PartitionId, sealed: &[u8]) -> Result<Head, String> {
     let value = unseal(&head_key(id), sealed).ok_or("the checksum of its head does not fit")?;
     serde_json::from_slice(value).map_err(|error| format!("its head cannot be read: {error}"))
+}
+
+/// Rules by which what a head outlines can be read, without its configuration: not to judge records by.
+#[must_use]
+pub fn outline_rules(head: &Head) -> Rules {
+    let (window, memory) = (head.settings.window, &head.memory);
+    Rules {
+        window,
+        filter: memory.filter.as_ref().map(|manifest| manifest.spec(window)),
+        exact: memory.exact.is_some(),
+        refresh: false,
+        late: Late::default(),
+    }
 }
 
 impl<'a> Decoder<'a> {

@@ -23,6 +23,8 @@ mod archive;
 pub mod codec;
 pub mod decode;
 #[cfg(feature = "worker")]
+pub mod merge;
+#[cfg(feature = "worker")]
 mod store;
 
 #[cfg(feature = "worker")]
@@ -136,6 +138,9 @@ pub enum Error {
         /// Whose memory it was.
         id: PartitionId,
     },
+    /// Directories that cannot be joined.
+    #[error("{0}")]
+    Merge(String),
     /// RocksDB refuses: a full disk, say.
     #[error("state directory {}: {message}", .dir.display())]
     Store {

@@ -186,7 +186,7 @@ impl Store {
                 }
             }
             let expired = stored.iter().flat_map(Snapshot::generations).filter(|generation| !generations.contains(generation));
-            gone.extend(expired.map(|generation| fingerprints_of(id, generation)));
+            gone.extend(expired.map(|(generation, _)| fingerprints_of(id, generation)));
         } else if memory.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         } else {
@@ -244,6 +244,29 @@ impl Store {
         };
         let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map_err(|error| self.error(&error))?;
         Ok(found.is_some())
+    }
+
+    /// Hands over the fingerprints of a generation, one by one.
+    ///
+    /// # Errors
+    /// When one cannot be read, or `take` fails.
+    pub(super) fn each_fingerprint(
+        &self,
+        id: &PartitionId,
+        generation: GenerationId,
+        take: &mut dyn FnMut(Fingerprint) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(()) };
+        let (from, to) = fingerprints_of(id, generation);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            let (key, _) = entry.map_err(|error| self.error(&error))?;
+            let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an impossible name"))?;
+            take(Fingerprint(u128::from_be_bytes(*fingerprint)))?;
+        }
+        Ok(())
     }
 
     /// Opens the store again after a failed write.

@@ -1,5 +1,6 @@
 //! `unseen check`: what is wrong with a configuration, or what it comes to.
 
+use super::table::{size, table};
 use unseen::config::{Config, Topic, window_text};
 use unseen::kafka;
 
@@ -34,25 +35,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn summary(config: &Config) -> String {
     let mut rows = vec![["topic", "output", "space", "window", "filter", "memory*"].map(str::to_owned)];
     rows.extend(config.topics.iter().map(row));
-    let widths: [usize; 6] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text + "\n* if the input has one partition; more partitions share a window by time, and each has its own by count"
+    table(&rows) + "\n* if the input has one partition; more partitions share a window by time, and each has its own by count"
 }
 
 fn row(topic: &Topic) -> [String; 6] {
     let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes()));
     [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
-}
-
-/// A number of bytes with one decimal.
-fn size(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((10, "KiB"));
-    let tenths = bytes.saturating_mul(10) >> shift;
-    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }

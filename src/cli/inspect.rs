@@ -3,7 +3,7 @@
 use super::table::{size, table};
 use anyhow::Context;
 use indicatif::HumanCount;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 use unseen::checkpoint::{Head, PartitionId, Store, merge};
 
@@ -36,8 +36,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn show(dirs: &[PathBuf], json: bool) -> anyhow::Result<()> {
-    let mut rows =
-        vec![["partition", "filter", "window", "stream time", "keys", "memory", "next offsets"].map(str::to_owned)];
+    let mut rows = vec![["partition", "filter", "window", "stream time", "keys", "memory", "next offsets"].map(str::to_owned)];
     let mut all = serde_json::Map::new();
     for dir in dirs {
         let heads = Store::open_to_read(dir)?.heads()?;

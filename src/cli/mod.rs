@@ -2,8 +2,10 @@
 
 mod check;
 mod demo;
+mod inspect;
 mod replay;
 mod run;
+mod table;
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -30,6 +32,8 @@ enum Command {
     Check(check::Args),
     /// Put a recorded stream through the same deduplication, without Kafka.
     Replay(replay::Args),
+    /// Show what a state directory holds, or join several.
+    Inspect(inspect::Args),
     /// Show the whole thing on an in-process broker, in under half a minute.
     Demo(demo::Args),
 }
@@ -73,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
     match result {

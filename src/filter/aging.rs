@@ -5,12 +5,15 @@
 //! pair of a young and an old filter (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010).
 //! Only the newest generation, the open one, ever changes. Error direction: as a Bloom filter's.
 
+mod union;
+
 use super::bloom::{BLOCK_BITS, Bloom, Mask, Shape};
 use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for};
-use super::{Filter, Full, Growth, Mismatch, PageId, Part, Usage, Window};
+use super::{Different, Filter, Full, Growth, Mismatch, PageId, Part, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::collections::VecDeque;
 
 /// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
@@ -215,6 +218,11 @@ impl Filter for Aging {
         if self.open().is_some_and(|open| open.contains(fingerprint, &mask)) { Ok(()) } else { self.insert(fingerprint) }
     }
 
+    fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
+        let other: &dyn Any = other;
+        self.take_in(other.downcast_ref().ok_or(Different::Kind)?)
+    }
+
     fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -298,6 +306,17 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    pub(super) fn usage(&self) -> Usage {
+        let layers = || self.generations.iter().flat_map(|generation| &generation.layers);
+        let open = self.generations.last().filter(|newest| Some(newest.slice) == self.slice);
+        Usage {
+            keys: layers().fold(0, |sum, layer| sum.saturating_add(layer.keys)),
+            open_keys: open.map_or(0, |open| open.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.keys))),
+            bytes: layers().fold(0, |sum, layer| sum.saturating_add(layer.blocks.saturating_mul(u64::from(BLOCK_BITS / 8)))),
+            load: 0.0,
+        }
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         self.generations.iter().flat_map(|generation| {
             let layers = generation.layers.iter().enumerate();
@@ -339,8 +358,7 @@ impl LayerManifest {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=PROBES_MAX).contains(&self.probes)
             && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS))
-            && self.capacity <= self.blocks * u64::from(BLOCK_BITS)
-            && self.keys <= self.capacity;
+            && self.capacity <= self.blocks * u64::from(BLOCK_BITS);
         let shape = Shape { blocks: self.blocks, probes: self.probes };
         let bloom = sane.then(|| Bloom::new(shape)).flatten()?;
         Some(Layer { bloom, capacity: self.capacity, keys: self.keys })

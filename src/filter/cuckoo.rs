@@ -12,13 +12,15 @@
 
 mod plan;
 mod table;
+mod union;
 
 pub use plan::Plan;
 
-use super::{Filter, Full, Mismatch, PageId, Part, Usage, Window};
+use super::{Different, Filter, Full, Mismatch, PageId, Part, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use table::{SLOT_BITS_MAX, Table, age};
 
 /// Slots in a bucket.
@@ -271,6 +273,11 @@ impl Filter for Cuckoo {
         copy.is_some()
     }
 
+    fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
+        let other: &dyn Any = other;
+        self.take_in(other.downcast_ref().ok_or(Different::Kind)?)
+    }
+
     fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -352,6 +359,16 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    pub(super) fn usage(&self) -> Usage {
+        let shapes = self.layers.iter().filter_map(|layer| layer.shape(u64::from(self.slices) + 1));
+        Usage {
+            keys: self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.keys)),
+            open_keys: self.open_keys,
+            bytes: shapes.fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
+            load: 0.0,
+        }
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         let name = |layer: &LayerManifest| usize::try_from(layer.name).unwrap_or(usize::MAX);
         self.layers.iter().map(move |layer| Part { slice: 0, layer: name(layer), pages: layer.pages })

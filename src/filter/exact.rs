@@ -6,7 +6,7 @@
 //! another kind calls seen. Must never say "seen" of a key that was not put in, nor "not seen" of
 //! one that was put in within the window (up to the collision of two 128-bit hashes).
 
-use super::{Full, Mismatch, Window};
+use super::{Different, Full, Mismatch, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -222,6 +222,43 @@ impl Exact {
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.generations.iter().map(|generation| generation.keys).sum()
+    }
+
+    /// Makes room for the generations of another memory, whose fingerprints [`Exact::put`] then puts in.
+    ///
+    /// # Errors
+    /// [`Different`] when their windows do not fit; nothing has changed then.
+    pub fn union(&mut self, other: &Outline) -> Result<(), Different> {
+        if self.window.length_ms().is_none() {
+            return Err(Different::Counted);
+        }
+        if (self.slice.is_none() && !self.generations.is_empty()) || (other.slice.is_none() && !other.generations.is_empty()) {
+            return Err(Different::Untimed);
+        }
+        if let Some(slice) = other.slice.filter(|&slice| self.slice.is_none_or(|own| slice > own)) {
+            self.rotate(slice);
+        }
+        let oldest = self.current().saturating_sub(i64::from(self.window.slices()));
+        for theirs in other.generations.iter().filter(|theirs| theirs.slice >= oldest) {
+            if let Some(own) = self.generations.iter_mut().find(|own| own.slice == theirs.slice) {
+                own.keys = own.keys.saturating_add(theirs.keys);
+            } else {
+                let generation = Generation { id: 0, slice: theirs.slice, keys: theirs.keys, stored: false, changes: HashMap::new() };
+                self.generations.push_back(generation);
+            }
+        }
+        // Numbers rise with the slices. Nothing is stored under the old ones yet.
+        self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
+        self.next_id = self.generations.len() as u64;
+        self.generations.iter_mut().zip(0..).for_each(|(generation, id)| generation.id = id);
+        Ok(())
+    }
+
+    /// Puts a fingerprint into the generation of a slice, uncounted; none if that has left the window.
+    pub fn put(&mut self, slice: i64, fingerprint: Fingerprint) {
+        if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
+            self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put).is_none());
+        }
     }
 
     // ---- State out and in: an outline, and what changed since the last checkpoint. ----

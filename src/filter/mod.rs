@@ -28,13 +28,14 @@ pub use window::Window;
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::fmt;
 
 /// What remembers keys and forgets them with time: one kind of filter, for one partition.
 ///
 /// Its state is a pure function of the calls made, in order. State goes out as a manifest and
 /// pages; put back, it is the same bit for bit.
-pub trait Filter: fmt::Debug + Send {
+pub trait Filter: Any + fmt::Debug + Send {
     /// Has the cache load what look-ups of these keys will read. A hint: give it for a batch of 16 to 64
     /// keys before asking for the first of them, so that their cache misses overlap.
     fn prefetch(&self, _fingerprints: &[Fingerprint]) {}
@@ -60,6 +61,13 @@ pub trait Filter: fmt::Debug + Send {
     fn unsee(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
+
+    /// Takes in what another filter of the same kind, window and shape remembers: afterwards a key that either
+    /// had seen is seen. Both may have been wrong, so the join may be as often as both together.
+    ///
+    /// # Errors
+    /// [`Different`] when they do not fit; nothing has changed then.
+    fn union(&mut self, other: &dyn Filter) -> Result<(), Different>;
 
     /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
     fn advance(&mut self, time: Timestamp);
@@ -177,6 +185,26 @@ pub enum Manifest {
 }
 
 impl Manifest {
+    /// A description of what it is of, good enough to restore it and to join it with others, not to put keys in.
+    #[must_use]
+    pub fn spec(&self, window: Window) -> Spec {
+        match self {
+            Self::Aging(_) => Spec::Aging { window, plan: Plan::new(window, 1, 0.5) },
+            Self::Cuckoo(_) => Spec::Cuckoo { window, plan: CuckooPlan::new(window, 1, 0.5) },
+            Self::Stable(manifest) => Spec::Stable { plan: manifest.plan() },
+        }
+    }
+
+    /// How full the filter is, but for its load.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        match self {
+            Self::Aging(manifest) => manifest.usage(),
+            Self::Cuckoo(manifest) => manifest.usage(),
+            Self::Stable(manifest) => manifest.usage(),
+        }
+    }
+
     /// What it is stored in.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
@@ -232,6 +260,29 @@ pub enum Full {
     Unsaved,
 }
 
+/// Why two filters cannot be joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Different {
+    /// One is of another kind.
+    #[error("the filters are of different kinds")]
+    Kind,
+    /// Their windows differ.
+    #[error("the windows differ in length or slices")]
+    Window,
+    /// Their sizes differ.
+    #[error("the filters differ in size: joined can be only what had the same capacity, rate and slices")]
+    Shape,
+    /// What they count is not the same.
+    #[error("windows by count cannot be joined: each counts its own keys")]
+    Counted,
+    /// One holds keys, and nobody knows of which time.
+    #[error("one of the filters has not met a record with a time yet")]
+    Untimed,
+    /// There is no memory for the join.
+    #[error("this machine has not enough memory for the join")]
+    Memory,
+}
+
 /// Name of a page within a filter, in the order in which pages are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
@@ -262,3 +313,6 @@ pub enum Mismatch {
     #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }
+
+#[cfg(test)]
+mod union_tests;

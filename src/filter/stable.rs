@@ -13,10 +13,11 @@ pub use plan::{Plan, Shape};
 
 use super::hash::{SplitMix, scale};
 use super::memory::Memory;
-use super::{Filter, Full, Mismatch, PageId, Part, Usage};
+use super::{Different, Filter, Full, Mismatch, PageId, Part, Usage};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 
 /// The multiplier of Knuth's MMIX generator: full period with any odd increment.
 const STEP: u64 = 6_364_136_223_846_793_005;
@@ -168,7 +169,8 @@ impl Filter for Stable {
     fn prefetch(&self, fingerprints: &[Fingerprint]) {
         let Some(cells) = &self.cells else { return };
         let bytes = cells.memory.bytes();
-        let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.shape));
+        // Of a stranger, most often the first cell or the second says no, and the others are not read.
+        let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.shape).take(2));
         std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
     }
 
@@ -192,6 +194,30 @@ impl Filter for Stable {
     /// paper: without them a stream of many duplicates would drive the false-positive rate up.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
         self.insert(fingerprint)
+    }
+
+    /// Of each cell, the larger value counts.
+    fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
+        let other: &dyn Any = other;
+        let other = other.downcast_ref::<Self>().ok_or(Different::Kind)?;
+        let Some(theirs) = &other.cells else { return Ok(()) };
+        if self.cells.as_ref().map_or(self.plan.shape, |own| own.shape) != theirs.shape {
+            return Err(Different::Shape);
+        }
+        if self.cells.is_none() {
+            self.cells = Some(Cells::new(theirs.shape).ok_or(Different::Memory)?);
+        }
+        if let Some(own) = &mut self.cells {
+            for cell in 0..theirs.shape.cells {
+                let (value, larger) = (own.get(cell), theirs.get(cell));
+                if larger > value {
+                    own.flip(cell, value ^ larger);
+                    own.filled = own.filled.saturating_add(u64::from(value == 0));
+                }
+            }
+        }
+        self.keys = self.keys.saturating_add(other.keys);
+        Ok(())
     }
 
     fn advance(&mut self, _time: Timestamp) {}
@@ -265,6 +291,23 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// A plan of its layout.
+    pub(super) fn plan(&self) -> Plan {
+        let stored = self.cells.as_ref().map(|cells| Shape {
+            cells: cells.cells,
+            cell_bits: cells.cell_bits,
+            probes: cells.probes,
+            decrements: cells.decrements,
+        });
+        let smallest = Shape { cells: 64, cell_bits: 1, probes: 1, decrements: 1 };
+        Plan { shape: stored.filter(|shape| shape.is_sane()).unwrap_or(smallest), seed: 0 }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let bytes = self.cells.as_ref().map_or(0, |cells| cells.bytes);
+        Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0 }
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         self.cells.iter().map(|cells| Part { slice: 0, layer: 0, pages: cells.pages })
     }

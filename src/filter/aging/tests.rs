@@ -249,14 +249,13 @@ fn impossible_manifests_are_refused() {
         Aging::from_manifest(window, plan, &manifest).map(|_| ())
     };
     assert_eq!(with(&|_| ()), Ok(()));
-    let shapes: [fn(&mut LayerManifest); 9] = [
+    let shapes: [fn(&mut LayerManifest); 8] = [
         |layer| layer.blocks = 0,
         |layer| layer.blocks = 1 << 40,
         |layer| layer.blocks = u64::MAX,
         |layer| (layer.blocks, layer.capacity) = (1 << 40, 1 << 40),
         |layer| (layer.blocks, layer.capacity) = (u64::MAX, u64::MAX),
         |layer| layer.capacity = u64::MAX,
-        |layer| layer.keys = layer.capacity + 1,
         |layer| layer.probes = 0,
         |layer| layer.probes = u32::MAX,
     ];

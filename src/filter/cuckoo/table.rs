@@ -230,6 +230,25 @@ impl<const B: usize> Table<B> {
         false
     }
 
+    /// Where each key may lie, and its tag.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (Place, u64)> {
+        (0..self.shape.slots()).filter_map(|slot| {
+            let (fingerprint, tag) = self.read(slot)?;
+            let bucket = slot / B as u64;
+            Some((Place { fingerprint, buckets: [bucket, self.other(bucket, fingerprint)] }, tag))
+        })
+    }
+
+    /// Puts a key of a table of the same shape in, or lets the one that is there live as long; false if there is no room.
+    pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
+        let copy = self.copies(place).next();
+        let Some((slot, own)) = copy else { return self.used < self.shape.capacity() && self.put(place, new) };
+        if age(new, now, self.shape.tags) < age(own, now, self.shape.tags) {
+            self.tag(slot, new);
+        }
+        true
+    }
+
     fn fill(&mut self, slot: u64, value: u64) -> bool {
         self.set(slot, value);
         self.used = self.used.saturating_add(1).min(self.shape.slots());

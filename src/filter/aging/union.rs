@@ -1,0 +1,67 @@
+//! Two aging filters into one.
+
+use super::{Aging, Bloom, Generation, Layer};
+use crate::filter::Different;
+
+impl Aging {
+    /// Of generations of the same slice, a bit counts that either has set. Joined layers hold the keys of both, so
+    /// they may be fuller than they were meant to be.
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Different> {
+        if self.window != other.window {
+            return Err(Different::Window);
+        }
+        if self.window.length_ms().is_none() {
+            return Err(Different::Counted);
+        }
+        if [&*self, other].iter().any(|filter| filter.slice.is_none() && !filter.generations.is_empty()) {
+            return Err(Different::Untimed);
+        }
+        for (own, theirs) in self.generations.iter().filter_map(|own| Some((own, other.of_slice(own.slice)?))) {
+            if own.layers.iter().zip(&theirs.layers).any(|(a, b)| a.bloom.shape() != b.bloom.shape()) {
+                return Err(Different::Shape);
+            }
+        }
+        let newest = self.slice.max(other.slice);
+        let oldest = newest.unwrap_or(0).saturating_sub(i64::from(self.window.slices()));
+        let theirs: Vec<_> = other.generations.iter().filter(|theirs| theirs.slice >= oldest).collect();
+        // What it takes is taken first: a join that fails has changed nothing.
+        let mut new = Vec::new();
+        for theirs in &theirs {
+            let known = self.of_slice(theirs.slice).map_or(0, |own| own.layers.len());
+            let layers = theirs.layers.iter().skip(known).map(Layer::copied).collect::<Option<Vec<_>>>().ok_or(Different::Memory)?;
+            new.push(Generation { slice: theirs.slice, layers });
+        }
+        if let Some(newest) = newest.filter(|&newest| self.slice.is_none_or(|own| newest > own)) {
+            self.rotate(newest);
+        }
+        for (theirs, new) in theirs.into_iter().zip(new) {
+            if let Some(own) = self.generations.iter_mut().find(|own| own.slice == new.slice) {
+                own.layers.iter_mut().zip(&theirs.layers).for_each(|(own, theirs)| own.add(theirs));
+                own.layers.extend(new.layers);
+            } else {
+                self.generations.push_back(new);
+            }
+        }
+        self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
+        Ok(())
+    }
+
+    fn of_slice(&self, slice: i64) -> Option<&Generation> {
+        self.generations.iter().find(|generation| generation.slice == slice)
+    }
+}
+
+impl Layer {
+    /// The same bits once more, none of them stored.
+    fn copied(&self) -> Option<Self> {
+        let mut layer = Self { bloom: Bloom::new(self.bloom.shape())?, capacity: self.capacity, keys: 0 };
+        layer.add(self);
+        Some(layer)
+    }
+
+    /// Sets the bits that a layer of the same shape has set.
+    fn add(&mut self, other: &Self) {
+        self.bloom.memory.add(&other.bloom.memory);
+        self.keys = self.keys.saturating_add(other.keys);
+    }
+}

@@ -1,0 +1,59 @@
+//! Two cuckoo filters into one.
+
+use super::{Cuckoo, Layer, SLOTS};
+use crate::filter::cuckoo::table::{Table, age};
+use crate::filter::{Different, Full};
+
+impl Cuckoo {
+    /// Puts each key of another filter where it would lie here. One that both have is kept once, as long as the
+    /// later of the two.
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Different> {
+        if self.window != other.window {
+            return Err(Different::Window);
+        }
+        if self.window.length_ms().is_none() {
+            return Err(Different::Counted);
+        }
+        let differ = |own: &Layer, theirs: &Layer| own.depth == theirs.depth && own.table.shape() != theirs.table.shape();
+        if self.layers.iter().any(|own| other.layers.iter().any(|theirs| differ(own, theirs))) {
+            return Err(Different::Shape);
+        }
+        match (self.slice, other.slice) {
+            (_, None) if other.layers.is_empty() => return Ok(()),
+            (None, Some(slice)) if self.layers.is_empty() => self.rotate(slice),
+            (Some(own), Some(slice)) if slice > own => self.rotate(slice),
+            (Some(_), Some(_)) => {}
+            _ => return Err(Different::Untimed),
+        }
+        let passed = self.slice.zip(other.slice).map_or(0, |(own, others)| own.abs_diff(others));
+        for layer in &other.layers {
+            self.take_layer(layer, other.tag, passed).map_err(|_| Different::Memory)?;
+        }
+        Ok(())
+    }
+
+    fn take_layer(&mut self, layer: &Layer, now: u64, passed: u64) -> Result<(), Full> {
+        let tags = self.tags();
+        for (place, tag) in layer.table.keys() {
+            let age = age(tag, now, tags).saturating_add(passed);
+            if age >= tags {
+                continue;
+            }
+            let tag = (self.tag + (tags - age)) % tags;
+            let mut fitting = self.layers.iter_mut().filter(|own| own.table.shape() == layer.table.shape());
+            if !fitting.any(|own| own.table.merge(place, tag, self.tag)) {
+                let mut table = Table::<SLOTS>::new(layer.table.shape()).ok_or(Full::Memory)?;
+                table.merge(place, tag, self.tag);
+                self.layers.push(Layer {
+                    name: self.names,
+                    depth: layer.depth,
+                    retired: layer.retired,
+                    limit: table.shape().capacity(),
+                    table,
+                });
+                self.names += 1;
+            }
+        }
+        Ok(())
+    }
+}
