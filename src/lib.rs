@@ -14,6 +14,8 @@ pub mod config;
 
 pub mod replay;
 
+pub mod plan;
+
 pub mod stats;
 
 pub mod checkpoint;

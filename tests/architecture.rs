@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 10] = ["record", "key", "filter", "dedup", "config", "replay", "stats", "checkpoint", "kafka", "worker"];
+const PARTS: [&str; 11] = ["record", "key", "filter", "dedup", "config", "replay", "plan", "stats", "checkpoint", "kafka", "worker"];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 4] = ["record", "key", "filter", "dedup"];
 

@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod inspect;
+mod plan;
 mod replay;
 mod run;
 mod table;
@@ -34,6 +35,8 @@ enum Command {
     Replay(replay::Args),
     /// Show what a state directory holds, or join several.
     Inspect(inspect::Args),
+    /// Compare kinds of filter: memory, error over load, promises.
+    Plan(plan::Args),
     /// Show the whole thing on an in-process broker, in under half a minute.
     Demo(demo::Args),
 }
@@ -78,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Demo(args) => demo::run(&args),
     };
     match result {

@@ -38,12 +38,22 @@ pub struct Args {
     input: Option<PathBuf>,
 }
 
+/// What a line of a recorded stream is.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum LineFormat {
+pub enum LineFormat {
     /// A record's value.
     Ndjson,
     /// A record as `kcat -J` prints it.
     Kcat,
+}
+
+impl From<LineFormat> for Format {
+    fn from(format: LineFormat) -> Self {
+        match format {
+            LineFormat::Ndjson => Self::Ndjson,
+            LineFormat::Kcat => Self::Kcat,
+        }
+    }
 }
 
 /// Writes the lines of unseen records to the standard output, and a summary to the standard error.
@@ -53,15 +63,7 @@ enum LineFormat {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let topic = topic(&config, args.topic.as_deref())?;
-    let options = Options {
-        format: match args.format {
-            LineFormat::Ndjson => Format::Ndjson,
-            LineFormat::Kcat => Format::Kcat,
-        },
-        time: args.time.clone(),
-        partitions: args.partitions,
-        truth: args.truth,
-    };
+    let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
     let mut replay = Replay::new(topic, &options)?;
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());

@@ -8,7 +8,7 @@ use crate::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, StablePlan, Win
 use std::fmt;
 
 /// The smallest rate that sizing keeps its promise for.
-const RATE_MIN: f64 = 1e-9;
+pub(super) const RATE_MIN: f64 = 1e-9;
 
 /// A smaller one would remember next to nothing.
 const MEMORY_MIN: u64 = 1024;

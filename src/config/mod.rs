@@ -8,6 +8,7 @@
 
 mod error;
 mod filter;
+pub mod flags;
 mod load;
 mod properties;
 mod raw;

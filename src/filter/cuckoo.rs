@@ -407,7 +407,7 @@ impl LayerManifest {
             && shape.bytes() <= BYTES_MAX
             && self.capacity == shape.capacity()
             && self.limit <= self.capacity
-            && self.keys <= self.capacity;
+            && self.keys <= shape.slots();
         sane.then_some(shape)
     }
 }

@@ -21,7 +21,7 @@ pub use cuckoo::{Cuckoo, Plan as CuckooPlan};
 pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
 pub use growth::{AtMaxMemory, Growth};
 pub use memory::PAGE_BYTES;
-pub use sizing::{blocked_rate, rate_per_generation};
+pub use sizing::{CHAIN_SHARE, blocked_rate, rate_per_generation, shape_for};
 pub use stable::{Plan as StablePlan, Shape as StableShape, Stable};
 pub use window::Window;
 
@@ -241,7 +241,7 @@ pub struct Usage {
 }
 
 /// What a filter is expected to do at some load.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
     /// Share of unseen keys that are called seen.
     pub rate: f64,

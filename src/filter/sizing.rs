@@ -17,7 +17,7 @@ pub(super) const PROBES_MAX: u32 = 32;
 pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 
 /// Share of a generation's rate that is kept back for the layers that an overfull slice chains.
-pub(super) const CHAIN_SHARE: f64 = 1.0 / 32.0;
+pub const CHAIN_SHARE: f64 = 1.0 / 32.0;
 
 /// The false-positive rate of a blocked filter of `bits_per_key` with `probes` different bits a key.
 #[must_use]

@@ -246,7 +246,7 @@ impl Filter for Stable {
             probes: cells.shape.probes,
             decrements: cells.shape.decrements,
             bytes: cells.shape.bytes(),
-            filled: cells.filled,
+            filled: cells.filled.min(cells.shape.cells),
             pages: cells.memory.used_pages(),
         });
         super::Manifest::Stable(Manifest { state: self.numbers.0, keys: self.keys, cells })

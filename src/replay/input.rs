@@ -25,7 +25,7 @@ pub enum Format {
 }
 
 /// Reads lines of bounded length, and knows where it is.
-pub(super) struct Lines<R> {
+pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
     number: u64,
@@ -33,12 +33,12 @@ pub(super) struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    pub(super) const fn new(input: R) -> Self {
+    pub(crate) const fn new(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0, offset: 0 }
     }
 
     /// The next line that is not empty, without its end, which is `\n` or `\r\n`, or nothing in the last one.
-    pub(super) fn next_line(&mut self) -> Result<Option<&[u8]>, Fault> {
+    pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, Fault> {
         loop {
             self.offset += self.line.len() as u64;
             self.number += 1;
@@ -59,17 +59,17 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The line as it came.
-    pub(super) fn line(&self) -> &[u8] {
+    pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
     /// Its number, from 1.
-    pub(super) const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
     /// Bytes before it.
-    pub(super) const fn offset(&self) -> u64 {
+    pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }
 }
@@ -79,17 +79,17 @@ type Header<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
 
 /// A record as a line tells of it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Recorded<'a> {
-    pub(super) partition: i32,
-    pub(super) time: Option<Timestamp>,
-    pub(super) key: Option<Cow<'a, [u8]>>,
-    pub(super) value: Option<Cow<'a, [u8]>>,
-    pub(super) headers: Vec<Header<'a>>,
+pub(crate) struct Recorded<'a> {
+    pub(crate) partition: i32,
+    pub(crate) time: Option<Timestamp>,
+    pub(crate) key: Option<Cow<'a, [u8]>>,
+    pub(crate) value: Option<Cow<'a, [u8]>>,
+    pub(crate) headers: Vec<Header<'a>>,
 }
 
 impl<'a> Recorded<'a> {
     /// The record of a line; `time` is the field of the value that holds its time, if any does.
-    pub(super) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, Fault> {
+    pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, Fault> {
         match format {
             Format::Ndjson => {
                 let time = time.and_then(|field| parse_time(&field.text(line)?));

@@ -8,6 +8,7 @@ mod input;
 mod truth;
 
 pub use input::Format;
+pub(crate) use input::{Lines, Recorded};
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, Topic};
@@ -15,7 +16,6 @@ use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::key::{Field, Part, Scratch, SpecError};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
-use input::{Lines, Recorded};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use truth::Truth;

@@ -1,0 +1,193 @@
+//! What a filter will cost and how often it will be wrong, before there is one.
+//!
+//! Owns the comparison of kinds: memory, error over load, promises; as a table, a curve and a picture;
+//! and the count of a sample. Must never build a filter, and reads nothing but what it is handed.
+
+mod curve;
+mod kinds;
+mod sample;
+mod svg;
+mod text;
+
+pub use sample::{Sample, SampleError, SampleOptions};
+
+use kinds::{KINDS, Make, UNCHAINED, whole};
+use serde::{Deserialize, Serialize};
+
+/// The loads of a table.
+const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
+/// The loads of a curve: 0 to 4 in steps of a twentieth.
+const CURVE_STEPS: u32 = 80;
+const CURVE_STEP: f64 = 0.05;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Distinct keys that the whole topic shows in a window, at least 1.
+    pub keys: u64,
+    /// Share of unseen keys that may be called seen, in (0, 1), when a window shows `keys`.
+    pub false_positive_rate: f64,
+    /// Partitions of the topic, at least 1; keys are taken to be shared out evenly.
+    pub partitions: u32,
+    /// Slices in a window, at least 1.
+    pub slices: u32,
+    /// How long a window is, in milliseconds, if that is known.
+    pub window_ms: Option<u64>,
+    /// Memory that the whole topic may take, in bytes.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A comparison of kinds of filter. Its JSON is for scripts: names of fields stay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What was asked for.
+    pub ask: Ask,
+    /// What was counted, if a sample was given.
+    pub sample: Option<Sample>,
+    /// A row for each kind.
+    pub kinds: Vec<Row>,
+}
+
+/// What one kind costs and promises. Sizes are of the whole topic unless they say otherwise; rates have four digits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name.
+    pub kind: String,
+    /// Memory when a window shows the planned keys, in bytes; caches are not counted.
+    pub memory_bytes: u64,
+    /// The same of one partition.
+    pub partition_bytes: u64,
+    /// Disk then, in bytes; 0 for kinds that live in memory.
+    pub disk_bytes: u64,
+    /// Memory, or disk, a planned key.
+    pub bits_per_key: f64,
+    /// Bits, cells or slots that are looked at for a key that is not there.
+    pub probes: u32,
+    /// What a look-up reads.
+    pub reads: String,
+    /// What is expected at 1, 1.5, 2 and 4 times the planned keys.
+    pub loads: Vec<Point>,
+    /// Whether a key put in is seen for the whole window, without exception.
+    pub remembers: bool,
+    /// Share of repeats, a whole window after their key was put in, that are called unseen.
+    pub forgets: f64,
+    /// Whether a key can be taken back.
+    pub takes_back: bool,
+    /// What happens above the planned load.
+    pub overfull: String,
+    /// Whether it fits into the memory that was asked for; `None` if none was.
+    pub fits: Option<bool>,
+    /// The smallest rate that it reaches within that memory; `None` if it does not fit at any.
+    pub rate_within_memory: Option<f64>,
+    /// The line that configures it, if a topic can have it.
+    pub configuration: Option<String>,
+    /// What is expected at loads from 0 to 4, in steps of a twentieth.
+    pub curve: Vec<Point>,
+}
+
+/// What is expected at one load.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Keys in a window over the planned ones.
+    pub load: f64,
+    /// Share of unseen keys that are called seen; `None` if the filter is full.
+    pub rate: Option<f64>,
+    /// Memory of the whole topic, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No kind of that name.
+    #[error("expected kinds among {known}, got `{0}`", known = names().join(", "))]
+    Kind(String),
+}
+
+/// The names of all kinds, in the order of a table.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    KINDS.iter().map(|(name, _)| *name).collect()
+}
+
+impl Report {
+    /// Compares `kinds`, or all if there are none. `aging` brings `unchained` along, the same without chaining.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] for a name that none has.
+    pub fn new(ask: Ask, kinds: &[String], sample: Option<Sample>) -> Result<Self, Error> {
+        if let Some(unknown) = kinds.iter().find(|kind| !names().contains(&kind.as_str())) {
+            return Err(Error::Kind(unknown.clone()));
+        }
+        let asked = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
+        let rows = KINDS.iter().filter(|(name, _)| asked(name));
+        let kinds = rows.map(|&(name, make)| row(name, make, &ask)).collect();
+        Ok(Self { ask, sample, kinds })
+    }
+}
+
+fn row(name: &str, make: Make, ask: &Ask) -> Row {
+    let kind = make(ask, ask.false_positive_rate);
+    let partitions = u64::from(ask.partitions);
+    let partition_bytes = (kind.predict)(1.0).bytes;
+    let memory_bytes = partition_bytes.saturating_mul(partitions);
+    let disk_bytes = whole(kind.disk).saturating_mul(partitions);
+    let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
+    let rate_within_memory = match ask.memory_bytes {
+        Some(_) if kind.elastic => Some(ask.false_positive_rate),
+        Some(bytes) => reachable(make, ask, bytes / partitions.max(1)),
+        None => None,
+    };
+    let point = |load: f64| {
+        let expected = (kind.predict)(load);
+        let rate = kind.load_max.is_none_or(|full| load <= full).then(|| rounded(expected.rate));
+        Point { load, rate, memory_bytes: expected.bytes.saturating_mul(partitions) }
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    let bits_per_key = ((memory_bytes + disk_bytes) as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
+    Row {
+        kind: name.to_owned(),
+        memory_bytes,
+        partition_bytes,
+        disk_bytes,
+        bits_per_key,
+        probes: kind.probes,
+        reads: kind.reads.clone(),
+        loads: LOADS.map(point).to_vec(),
+        remembers: kind.forgets == 0.0,
+        forgets: rounded(kind.forgets),
+        takes_back: kind.takes_back,
+        overfull: kind.overfull.to_owned(),
+        fits,
+        rate_within_memory,
+        configuration: kind.configuration.clone(),
+        // To two digits, or sums of steps would show.
+        curve: (0..=CURVE_STEPS).map(|step| point((f64::from(step) * CURVE_STEP * 100.0).round() / 100.0)).collect(),
+    }
+}
+
+/// The smallest rate for which a kind takes no more than `bytes` a partition.
+fn reachable(make: Make, ask: &Ask, bytes: u64) -> Option<f64> {
+    let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
+    // Below lies no promise of sizing, above no use of a filter.
+    let (mut low, mut high) = (-9.0, 0.5_f64.log10());
+    if expected(high).bytes > bytes {
+        return None;
+    }
+    if expected(low).bytes <= bytes {
+        return Some(rounded(expected(low).rate));
+    }
+    while high - low > 1e-3 {
+        let middle = f64::midpoint(low, high);
+        if expected(middle).bytes <= bytes { high = middle } else { low = middle }
+    }
+    Some(rounded(expected(high).rate))
+}
+
+/// With four digits: more would be a claim of precision that no formula here has.
+fn rounded(rate: f64) -> f64 {
+    format!("{rate:.3e}").parse().unwrap_or(rate)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! What a recorded stream really shows: distinct keys, repeats, and keys in a window.
+//!
+//! Owns an exact count, by 128-bit fingerprints in memory. Must never estimate.
+
+use crate::filter::Window;
+use crate::key::{Field, Fingerprint, KeySpec, Scratch};
+use crate::record::{Record, Timestamp};
+use crate::replay::{Error as ReplayError, Format, Lines, Recorded};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::io::BufRead;
+
+/// Most distinct keys that are counted. Each takes about 50 bytes.
+const KEYS_MAX: usize = 200_000_000;
+
+/// How a sample is to be read.
+#[derive(Clone, Debug)]
+pub struct SampleOptions {
+    /// What a line is.
+    pub format: Format,
+    /// Where the key is.
+    pub key: KeySpec,
+    /// Where the time is, for formats whose lines have no other.
+    pub time: Option<Field>,
+    /// The window to count keys in.
+    pub window: Option<Window>,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Records read.
+    pub records: u64,
+    /// Distinct keys.
+    pub distinct: u64,
+    /// Records whose key had come before.
+    pub repeats: u64,
+    /// Repeats over records with a key.
+    pub repeat_share: f64,
+    /// Records without a key; they are in no other count.
+    pub invalid: u64,
+    /// Records without a time; they are taken to be of the time of those before.
+    pub untimed: u64,
+    /// From the first time to the last, in milliseconds; `None` if no record has one.
+    pub span_ms: Option<u64>,
+    /// Distinct keys in the busiest window. Windows end where slices do, and time never goes back, as in a filter.
+    pub window_keys: Option<u64>,
+}
+
+/// Why a sample is not counted.
+#[derive(Debug, thiserror::Error)]
+pub enum SampleError {
+    /// A line is at fault.
+    #[error(transparent)]
+    Line(#[from] ReplayError),
+    /// There is nothing to plan for.
+    #[error("the sample has no record with a key; say where the key is with --key")]
+    Empty,
+    /// More than memory is meant to hold.
+    #[error("the sample has more than {0} distinct keys, too many to count exactly; plan with a part of it, or with --rate and --window")]
+    Large(usize),
+}
+
+impl Sample {
+    /// Reads `input` to its end and counts.
+    ///
+    /// # Errors
+    /// When a line is at fault, no record has a key, or there are more than 200 million distinct ones.
+    pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
+        count(input, options, KEYS_MAX)
+    }
+
+    /// The keys to plan for: those of the busiest window if that is known, else all.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.window_keys.unwrap_or(self.distinct)
+    }
+}
+
+fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Result<Sample, SampleError> {
+    let mut lines = Lines::new(input);
+    let mut sample = Sample::default();
+    let mut windows = Windows { window: options.window, ..Windows::default() };
+    let mut scratch = Scratch::default();
+    let mut first = None;
+    loop {
+        let fingerprint = match lines.next_line() {
+            Ok(None) => break,
+            Ok(Some(line)) => Recorded::parse(options.format, line, options.time.as_ref()).map(|recorded| {
+                sample.records += 1;
+                match recorded.time {
+                    None => sample.untimed += 1,
+                    Some(time) => {
+                        first = Some(first.map_or(time, |first: Timestamp| first.min(time)));
+                        windows.advance(time);
+                    }
+                }
+                let headers: Vec<_> = recorded.headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref())).collect();
+                let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
+                options.key.fingerprint(&record, &mut scratch)
+            }),
+            Err(fault) => Err(fault),
+        };
+        match fingerprint.map_err(|fault| ReplayError::Line { line: lines.number(), offset: lines.offset(), fault })? {
+            Ok(fingerprint) => sample.repeats += u64::from(!windows.see(fingerprint)),
+            Err(_) => sample.invalid += 1,
+        }
+        if windows.last.len() > keys_max {
+            return Err(SampleError::Large(keys_max));
+        }
+    }
+    windows.close();
+    if windows.last.is_empty() {
+        return Err(SampleError::Empty);
+    }
+    sample.distinct = windows.last.len() as u64;
+    sample.span_ms = first.zip(windows.time).map(|(first, last)| last.abs_diff(first));
+    sample.window_keys = windows.time.and(windows.window).map(|_| windows.most);
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    let share = sample.repeats as f64 / (sample.repeats + sample.distinct).max(1) as f64;
+    sample.repeat_share = super::rounded(share);
+    Ok(sample)
+}
+
+/// When each key was seen last, by slices, and how many were so in each of the slices of a window.
+#[derive(Default)]
+struct Windows {
+    window: Option<Window>,
+    last: HashMap<Fingerprint, i64>,
+    slices: BTreeMap<i64, u64>,
+    time: Option<Timestamp>,
+    slice: i64,
+    most: u64,
+}
+
+impl Windows {
+    /// Time has come to `time`, if it is not past that.
+    fn advance(&mut self, time: Timestamp) {
+        let known = self.time;
+        if known.is_some_and(|known| time <= known) {
+            return;
+        }
+        self.time = Some(time);
+        let slice = self.window.and_then(|window| window.slice_at(time)).unwrap_or(0);
+        if known.is_none() {
+            // Keys that came before any time was known belong to the first time that is.
+            self.slices = self.slices.values().map(|&keys| (slice, keys)).collect();
+            self.last.values_mut().for_each(|last| *last = slice);
+        } else if slice > self.slice {
+            self.close();
+        }
+        self.slice = slice;
+    }
+
+    /// Takes note of a key; whether it is a new one.
+    fn see(&mut self, fingerprint: Fingerprint) -> bool {
+        let before = self.last.insert(fingerprint, self.slice);
+        if before != Some(self.slice) {
+            *self.slices.entry(self.slice).or_default() += 1;
+            if let Some(keys) = before.and_then(|before| self.slices.get_mut(&before)) {
+                *keys -= 1;
+            }
+        }
+        before.is_none()
+    }
+
+    /// The current slice has ended: as many keys as were seen last in its window are distinct in that.
+    fn close(&mut self) {
+        let slices = self.window.map_or(1, Window::slices);
+        let oldest = self.slice.saturating_sub(i64::from(slices) - 1);
+        self.slices = self.slices.split_off(&oldest);
+        self.most = self.most.max(self.slices.values().sum());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Part;
+
+    fn counted(format: Format, key: Part, time: Option<&str>, window: Option<Window>, lines: &str) -> Sample {
+        let time = time.map(|pointer| Field::new(pointer).unwrap());
+        let options = SampleOptions { format, key: KeySpec::new(vec![key]).unwrap(), time, window };
+        Sample::count(lines.as_bytes(), &options).unwrap()
+    }
+
+    #[test]
+    fn ndjson_is_counted_exactly() {
+        let lines = "{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":5}\n\n{\"id\":1,\"t\":9}\n{\"no\":1}\nbroken\n{\"id\":1}\n";
+        let expected =
+            Sample { records: 6, distinct: 2, repeats: 2, repeat_share: 0.5, invalid: 2, untimed: 3, span_ms: Some(9), window_keys: None };
+        assert_eq!(counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), None, lines), expected);
+        let whole = counted(Format::Ndjson, Part::RecordValue, None, None, lines);
+        assert_eq!((whole.records, whole.distinct, whole.repeats, whole.span_ms), (6, 6, 0, None));
+        assert_eq!(whole.keys(), 6);
+    }
+
+    #[test]
+    fn kcat_is_counted_exactly() {
+        let line = |key: &str, ts: i64| format!("{{\"partition\":0,\"tstype\":\"create\",\"ts\":{ts},\"key\":{key},\"payload\":\"x\"}}\n");
+        let lines: String = [line("\"a\"", 10), line("\"b\"", 20), line("\"a\"", 30), line("null", 40)].concat();
+        let sample = counted(Format::Kcat, Part::RecordKey, None, None, &lines);
+        assert_eq!((sample.records, sample.distinct, sample.repeats, sample.invalid), (4, 2, 1, 1));
+        assert_eq!(sample.span_ms, Some(30));
+    }
+
+    #[test]
+    fn the_busiest_window_is_found() {
+        let window = Some(Window::time(100, 2));
+        let sample = |stream: &[(u32, i64)]| {
+            let lines: String = stream.iter().map(|(id, time)| format!("{{\"id\":{id},\"t\":{time}}}")).collect::<Vec<_>>().join("\n");
+            counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), window, &lines)
+        };
+        // Slices of 50: keys 1 2 | 3 | 1 4 5 | … | 6
+        assert_eq!(sample(&[(1, 0), (2, 10), (3, 50), (1, 100), (4, 101), (5, 102), (6, 900)]).window_keys, Some(4));
+        // Time does not go back: a late record is of the slice that is open.
+        assert_eq!(sample(&[(1, 500), (2, 0), (3, 501)]).window_keys, Some(3));
+        assert_eq!(sample(&[(1, 500)]).keys(), 1);
+        // Without a time there are no windows.
+        assert_eq!(counted(Format::Ndjson, Part::RecordValue, None, window, "a\nb\n").window_keys, None);
+    }
+
+    #[test]
+    fn keys_before_the_first_time_belong_to_it() {
+        let lines = "{\"id\":1}\n{\"id\":2}\n{\"id\":3,\"t\":70}\n{\"id\":1,\"t\":71}\n";
+        let sample = counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), Some(Window::time(20, 2)), lines);
+        assert_eq!((sample.window_keys, sample.distinct), (Some(3), 3));
+    }
+
+    #[test]
+    fn faults_are_named_and_memory_is_bounded() {
+        let options = |format| SampleOptions { format, key: KeySpec::new(vec![Part::RecordValue]).unwrap(), time: None, window: None };
+        let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
+        assert!(error.starts_with("line 2, at byte 1: expected a record as `kcat -J` prints it"), "{error}");
+        let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();
+        assert!(matches!(error, SampleError::Empty), "{error}");
+        let error = count(&b"a\nb\nc\n"[..], &options(Format::Ndjson), 2).unwrap_err().to_string();
+        assert!(error.starts_with("the sample has more than 2 distinct keys"), "{error}");
+    }
+}

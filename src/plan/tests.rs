@@ -1,0 +1,227 @@
+use super::*;
+
+fn ask(keys: u64, rate: f64) -> Ask {
+    Ask { keys, false_positive_rate: rate, partitions: 1, slices: 4, window_ms: None, memory_bytes: None }
+}
+
+fn report(ask: Ask, kinds: &[&str]) -> Report {
+    Report::new(ask, &kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>(), None).unwrap()
+}
+
+fn row(ask: Ask, kind: &str) -> Row {
+    report(ask, &[kind]).kinds.remove(0)
+}
+
+/// The rate at one of the loads of a table.
+fn rate_at(row: &Row, load: f64) -> Option<f64> {
+    row.loads.iter().find(|point| point.load.to_bits() == load.to_bits()).unwrap().rate
+}
+
+fn close(got: f64, expected: f64, within: f64) {
+    assert!((got / expected - 1.0).abs() < within, "{got}, expected about {expected}");
+}
+
+#[test]
+fn a_plain_filter_takes_the_published_bits() {
+    // Bits a key of a Bloom filter of the best size: 1.4427 log2(1/p).
+    for (rate, bits, probes) in [(1e-1, 4.8, 3), (1e-2, 9.6, 7), (1e-3, 14.4, 10), (1e-4, 19.2, 13)] {
+        let bloom = row(ask(10_000_000, rate), "bloom");
+        close(bloom.bits_per_key, bits, 1e-9);
+        assert_eq!(bloom.probes, probes);
+        close(rate_at(&bloom, 1.0).unwrap(), rate, 0.03);
+    }
+    assert_eq!(row(ask(10_000_000, 1e-2), "bloom").memory_bytes, 11_981_323, "9.585 bits a key");
+}
+
+#[test]
+fn an_overfull_plain_filter_errs_as_published() {
+    // Filled t times, about (1 - 0.5^t)^k.
+    let bloom = row(ask(10_000_000, 1e-4), "bloom");
+    close(rate_at(&bloom, 2.0).unwrap(), 0.75_f64.powi(13), 0.15);
+    close(rate_at(&bloom, 4.0).unwrap(), (1.0 - 0.5_f64.powi(4)).powi(13), 0.1);
+}
+
+#[test]
+fn aging_keeps_its_rate_however_full() {
+    for (kind, bits) in [("aging", 34.0), ("pair", 48.3)] {
+        let row = row(ask(10_000_000, 1e-4), kind);
+        close(row.bits_per_key, bits, 0.01);
+        assert!(row.curve.iter().all(|point| point.rate.unwrap() <= 1e-4), "{kind}");
+        assert!(row.curve.windows(2).all(|pair| pair[0].memory_bytes <= pair[1].memory_bytes));
+        assert!(row.loads[3].memory_bytes > 4 * row.memory_bytes);
+    }
+    let unchained = &report(ask(10_000_000, 1e-4), &["aging"]).kinds[1];
+    assert_eq!(unchained.kind, "unchained");
+    assert!(rate_at(unchained, 2.0).unwrap() > 1e-2);
+    assert_eq!(unchained.loads[3].memory_bytes, unchained.memory_bytes);
+}
+
+#[test]
+fn an_absurdly_overfull_filter_is_wrong_nearly_always() {
+    // A few bits a key, then a quarter of that: the weights of the mixture would vanish.
+    let unchained = row(ask(1_000_000, 0.9), "unchained");
+    let rates: Vec<_> = unchained.curve.iter().map(|point| point.rate.unwrap()).collect();
+    assert!(rates.windows(2).all(|pair| pair[0] <= pair[1] * 1.05), "{rates:?}");
+    assert!(rates[80] > 0.99, "{rates:?}");
+}
+
+#[test]
+fn a_cuckoo_filter_takes_the_known_bits_and_gets_full() {
+    for (rate, bits) in [(1e-3, 19.3), (1e-4, 24.1), (1e-6, 31.3)] {
+        let cuckoo = row(Ask { slices: 7, ..ask(10_000_000, rate) }, "cuckoo");
+        close(cuckoo.bits_per_key, bits, 0.006);
+        assert!(rate_at(&cuckoo, 1.0).unwrap() <= rate);
+        assert_eq!(rate_at(&cuckoo, 1.5), None);
+        assert!(cuckoo.takes_back && cuckoo.remembers);
+    }
+}
+
+#[test]
+fn exact_is_on_disk_and_never_wrong() {
+    let exact = row(ask(1_000_000, 1e-4), "exact");
+    assert_eq!((exact.memory_bytes, exact.disk_bytes), (0, 35_000_000));
+    assert!(exact.curve.iter().all(|point| point.rate == Some(0.0)));
+}
+
+#[test]
+fn partitions_share_the_keys_and_add_up() {
+    let one = row(ask(10_000_000, 1e-4), "aging");
+    let many = row(Ask { partitions: 10, ..ask(10_000_000, 1e-4) }, "aging");
+    assert_eq!(many.memory_bytes, many.partition_bytes * 10);
+    close(many.bits_per_key, one.bits_per_key, 0.01);
+    assert_eq!(one.memory_bytes, one.partition_bytes);
+}
+
+#[test]
+fn memory_is_turned_into_rates() {
+    let bounded = |bytes| report(Ask { memory_bytes: Some(bytes), ..ask(10_000_000, 1e-4) }, &[]);
+    let report = bounded(30 << 20);
+    let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
+    assert_eq!((of("aging").fits, of("bloom").fits, of("exact").fits), (Some(false), Some(true), Some(true)));
+    // What is said to fit does, and no much better rate would.
+    let reached = of("aging").rate_within_memory.unwrap();
+    assert!(row(ask(10_000_000, reached * 1.05), "aging").memory_bytes <= 30 << 20);
+    assert!(row(ask(10_000_000, reached * 0.95), "aging").memory_bytes > 30 << 20);
+    assert_eq!((of("stable").memory_bytes, of("stable").rate_within_memory), (30 << 20, Some(1e-4)));
+    assert_eq!(of("exact").rate_within_memory, Some(0.0));
+    assert!(report.table().contains("! does not fit into 30.0 MiB"));
+    assert!(of("stable").configuration.as_ref().unwrap().contains("memory = \"30MiB\""));
+    let tight = bounded(1 << 10);
+    assert!(tight.kinds.iter().filter(|row| row.kind == "aging").all(|row| row.rate_within_memory.is_none()));
+    assert!(tight.table().contains("does not fit"));
+}
+
+#[test]
+fn kinds_are_chosen_by_name() {
+    let shown: Vec<_> = report(ask(10, 0.1), &["bloom", "pair"]).kinds.into_iter().map(|row| row.kind).collect();
+    assert_eq!(shown, ["pair", "bloom"]);
+    assert_eq!(report(ask(10, 0.1), &[]).kinds.len(), names().len());
+    let error = Report::new(ask(10, 0.1), &["cuckold".to_owned()], None).unwrap_err().to_string();
+    assert_eq!(error, "expected kinds among aging, unchained, pair, stable, cuckoo, exact, bloom, got `cuckold`");
+}
+
+#[test]
+fn json_round_trips() {
+    let sample = Sample { records: 3, distinct: 2, repeats: 1, repeat_share: 0.3333, span_ms: Some(5), ..Sample::default() };
+    let report = Report::new(Ask { memory_bytes: Some(1 << 20), ..ask(1_000, 1e-3) }, &[], Some(sample)).unwrap();
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["ask"]["keys"], 1_000);
+    assert_eq!(json["sample"]["repeats"], 1);
+    assert_eq!(json["kinds"][0]["loads"][2]["load"], 2.0);
+    assert_eq!(json["kinds"][0]["curve"].as_array().unwrap().len(), 81);
+    let mut back: Report = serde_json::from_str(&json.to_string()).unwrap();
+    // The parser may be off in a float's last bit.
+    for row in &mut back.kinds {
+        row.rate_within_memory = row.rate_within_memory.map(rounded);
+        row.forgets = rounded(row.forgets);
+        row.loads.iter_mut().chain(&mut row.curve).for_each(|point| point.rate = point.rate.map(rounded));
+    }
+    assert_eq!(back, report);
+}
+
+#[test]
+fn tables_fit_a_terminal() {
+    let wide = Ask { partitions: 100, slices: 16, memory_bytes: Some(10 << 30), ..ask(99_999_999_999, 1e-9) };
+    let report = report(wide, &[]);
+    for line in report.table().lines().chain(report.curve().lines()).filter(|line| !line.starts_with("  filter")) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
+fn a_table_says_what_was_counted() {
+    let sample = Sample {
+        records: 40,
+        distinct: 30,
+        repeats: 10,
+        repeat_share: 0.25,
+        span_ms: Some(60_000),
+        window_keys: Some(30),
+        ..Sample::default()
+    };
+    let text = Report::new(Ask { window_ms: Some(3_600_000), ..ask(30, 1e-2) }, &["bloom".to_owned()], Some(sample)).unwrap().table();
+    assert!(
+        text.starts_with("sample: 40 records, 30 distinct keys, 10 repeats (25.0 %)\n        30 in the busiest window of 1h\n"),
+        "{text}"
+    );
+    assert!(text.contains("at its pace: --rate 1800/h --window 1h\n"), "{text}");
+}
+
+#[test]
+fn the_curve_is_drawn() {
+    // Of the plain filter alone: no other formula is as sure to stay.
+    let expected = "\
+error
+     1 ┤                ┊                                           ⢀⣀⣀⣀
+       │                ┊                           ⢀●⣀⡠⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉●⠁
+       │                ┊                   ⢀⣀⠤⠔⠒⠒⠉⠉⠁
+       │                ┊             ⣀●⠤⠔⠒⠉⠁
+  1e-1 ┤                ┊         ⣀⠤⠔⠊
+       │                ┊      ⣀⠔⠊
+       │                ┊   ⢠⠔⠉
+       │                ┊ ⡠⠒⠁
+       │                ⡠●
+  1e-2 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈⢀⠎┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈
+       │             ⡠⠃ ┊
+       │            ⡜   ┊
+       │           ⡎    ┊
+  1e-3 ┤          ⡜     ┊
+       │         ⡜      ┊
+       │        ⡸       ┊
+       │       ⢠⠃       ┊
+  1e-4 ┤       ⠃        ┊
+       └┬───────────────┬───────────────┬──────────────┬───────────────┬
+        0x              1x              2x             3x              4x
+        load: keys in a window over the planned 10M
+        ● bloom
+";
+    assert_eq!(report(ask(10_000_000, 1e-2), &["bloom"]).curve(), expected);
+}
+
+#[test]
+fn the_picture_is_well_formed() {
+    let report = report(ask(10_000_000, 1e-4), &[]);
+    let svg = report.svg();
+    assert_eq!(svg, report.svg());
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1) {
+        let (tag, text) = tag.split_once('>').expect("a tag ends");
+        assert!(!text.contains(['>', '&']), "{text}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        match () {
+            () if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
+            () if !tag.ends_with('/') => open.push(name),
+            () => {}
+        }
+    }
+    assert!(open.is_empty());
+    for kind in names() {
+        assert!(svg.contains(&format!(">{kind}")), "{kind} is in the legend");
+    }
+    assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    // The corner where the rate asked for meets the planned load, and the end of the overfull plain filter.
+    assert!(svg.contains("<line class=\"plan\" x1=\"205.0\" y1=\"40.0\" x2=\"205.0\" y2=\"400.0\"/>"));
+    assert!(svg.contains("<line class=\"plan\" x1=\"70.0\" y1=\"280.0\" x2=\"610.0\" y2=\"280.0\"/>"));
+    assert!(svg.contains(" 610.0,63.3\"/>"));
+}

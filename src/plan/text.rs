@@ -1,0 +1,193 @@
+//! A plan as text for a terminal of 80 columns, and how its numbers are written.
+
+use super::{Point, Report, Row, Sample};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+impl Report {
+    /// What was asked and counted, the tables, and the lines to configure each kind.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let ask = &self.ask;
+        let mut text = self.sample.as_ref().map_or_else(String::new, |sample| counted(sample, ask.window_ms) + "\n");
+        let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
+        _ = writeln!(
+            text,
+            "{} keys in a window of {} slices, {each}\nerror: share of unseen keys called seen, to be at most {:e}\n",
+            count(ask.keys),
+            ask.slices,
+            ask.false_positive_rate
+        );
+        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.promises(), true)] {
+            text += &columns(&table, ends_in_words);
+            text.push('\n');
+        }
+        if self.kinds.iter().any(|row| !row.remembers) {
+            text += "forgets: share of repeats, a window after their key was put in, called unseen\n\n";
+        }
+        if let Some(bytes) = ask.memory_bytes
+            && self.kinds.iter().any(|row| row.fits == Some(false))
+        {
+            _ = writeln!(text, "! does not fit into {} at that error\n", size(bytes));
+        }
+        let lines: Vec<_> = self.kinds.iter().filter_map(|row| row.configuration.as_deref()).collect();
+        if !lines.is_empty() {
+            text += "for the configuration of the topic, one of\n";
+            for line in lines {
+                _ = writeln!(text, "  {line}");
+            }
+        }
+        text
+    }
+
+    fn costs(&self) -> Vec<Vec<String>> {
+        let many = self.ask.partitions > 1;
+        let mut head = vec!["kind", "memory"];
+        if many {
+            head.push("a partition");
+        }
+        head.extend(["bits/key", "at 4x", "a look-up reads"]);
+        let row = |row: &Row| {
+            let memory = if row.disk_bytes > 0 { format!("{} disk", size(row.disk_bytes)) } else { size(row.memory_bytes) };
+            let mut cells = vec![row.kind.clone(), memory + if row.fits == Some(false) { " !" } else { "" }];
+            if many {
+                let disk = row.disk_bytes.div_ceil(u64::from(self.ask.partitions));
+                cells.push(size(if row.disk_bytes > 0 { disk } else { row.partition_bytes }));
+            }
+            let most = row.loads.last().map_or_else(String::new, |last| match last.rate {
+                None => "full".to_owned(),
+                Some(_) if row.disk_bytes > 0 => scaled(row.disk_bytes, last.load),
+                Some(_) => size(last.memory_bytes),
+            });
+            cells.extend([format!("{:.1}", row.bits_per_key), most, row.reads.clone()]);
+            cells
+        };
+        table(&head, self.kinds.iter().map(row))
+    }
+
+    fn errors(&self) -> Vec<Vec<String>> {
+        let mut head: Vec<String> = vec!["error at".to_owned()];
+        let loads = self.kinds.first().map_or(&[][..], |row| &row.loads);
+        head.extend(loads.iter().map(|point| format!("{}x", point.load)));
+        let within = self.ask.memory_bytes.map(|bytes| format!("best within {}", size(bytes)));
+        head.extend(within.clone());
+        let row = |row: &Row| {
+            let mut cells = vec![row.kind.clone()];
+            cells.extend(row.loads.iter().map(|point: &Point| point.rate.map_or_else(|| "full".to_owned(), rate)));
+            if within.is_some() {
+                cells.push(row.rate_within_memory.map_or_else(|| "does not fit".to_owned(), rate));
+            }
+            cells
+        };
+        let head: Vec<_> = head.iter().map(String::as_str).collect();
+        table(&head, self.kinds.iter().map(row))
+    }
+
+    fn promises(&self) -> Vec<Vec<String>> {
+        let row = |row: &Row| {
+            let forgets = if row.remembers { "never".to_owned() } else { format!("{} %", percent(row.forgets)) };
+            vec![row.kind.clone(), forgets, if row.takes_back { "yes" } else { "no" }.to_owned(), row.overfull.clone()]
+        };
+        table(&["kind", "forgets", "delete", "above the planned keys"], self.kinds.iter().map(row))
+    }
+}
+
+/// What a sample showed.
+fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
+    let mut text = format!(
+        "sample: {} records, {} distinct keys, {} repeats ({} %)",
+        sample.records,
+        sample.distinct,
+        sample.repeats,
+        percent(sample.repeat_share)
+    );
+    if sample.invalid > 0 {
+        _ = write!(text, ", {} without a key", sample.invalid);
+    }
+    text.push('\n');
+    let Some(span_ms) = sample.span_ms else {
+        return text + "        its records have no time, so all its keys are taken to be of one window\n";
+    };
+    let span = duration(span_ms);
+    match (sample.window_keys, window_ms) {
+        (Some(keys), Some(window_ms)) => {
+            _ = writeln!(text, "        {keys} in the busiest window of {}", duration(window_ms));
+            if span_ms < window_ms {
+                let per_hour = u128::from(sample.distinct) * 3_600_000 / u128::from(span_ms.max(1));
+                _ = writeln!(
+                    text,
+                    "        it covers only {span}, so there may be more; at its pace: --rate {per_hour}/h --window {}",
+                    duration(window_ms).replace(' ', "")
+                );
+            }
+        }
+        _ => _ = writeln!(text, "        it covers {span}; say --window to count the keys in one"),
+    }
+    text
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
+}
+
+/// Rows as lines: names, in the first column, and words begin at their left, numbers end at their right.
+fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
+    let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().enumerate().map(|(column, cell)| match column {
+            0 => format!("{cell:0$}", width(0)),
+            _ if column == last && ends_in_words => cell.clone(),
+            _ => format!("{cell:>0$}", width(column)),
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// So many times a number of bytes.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn scaled(bytes: u64, load: f64) -> String {
+    size(super::whole(bytes as f64 * load))
+}
+
+/// A number of bytes with one decimal.
+pub(super) fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((10, "KiB"));
+    let tenths = bytes.saturating_mul(10) >> shift;
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
+/// A number of bytes as a configuration would have it: `40MiB`; no more than it is.
+pub(super) fn whole_size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    // Two digits at least, or too much would be cut off.
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift >= 10 || (bytes > 0 && bytes.is_multiple_of(1 << shift)));
+    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// A count as a configuration would have it: `10M`.
+pub(super) fn count(number: u64) -> String {
+    let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
+    let unit = units.into_iter().find(|(scale, _)| number > 0 && number.is_multiple_of(*scale));
+    unit.map_or_else(|| number.to_string(), |(scale, unit)| format!("{}{unit}", number / scale))
+}
+
+fn rate(rate: f64) -> String {
+    if rate == 0.0 { "0".to_owned() } else { format!("{rate:.1e}") }
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        _ if percent == 0.0 || percent >= 0.1 => format!("{percent:.1}"),
+        _ => format!("{percent:.0e}"),
+    }
+}
+
+fn duration(milliseconds: u64) -> String {
+    humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
+}
