@@ -1,0 +1,64 @@
+//! The compact approximator: like a Bloom filter, but a cell holds a value, the greatest of its keys'; a key's value is
+//! at most the least of its k cells. Boldi, Vigna: "Compact Approximation of Lattice Functions with Applications to
+//! Large-Alphabet Text Search", 2003; "Mutable Strings in Java", 2005.
+//!
+//! The value is the number of the newest slice: seen within the window, if all k cells are. Numbers are 1 to 7 in
+//! turn, 0 is never; those no longer in the window are wiped out before they come again, two at a time.
+
+use crate::bits::{Cells, bloom_size, place};
+use crate::{Kind, SLICES};
+use unseen::key::Fingerprint;
+
+const NUMBERS: u64 = 7;
+
+pub struct Approximator {
+    cells: Cells,
+    probes: usize,
+    slice: u64,
+    keys: usize,
+    slice_keys: usize,
+}
+
+impl Approximator {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (cells, probes) = bloom_size(keys / SLICES * (SLICES + 1), rate);
+        Self { cells: Cells::new(cells, 3), probes, slice: 0, keys: 0, slice_keys: keys / SLICES }
+    }
+
+    /// How many slices ago a cell was last touched, if that is within the window.
+    fn is_live(&self, cell: u64) -> bool {
+        cell > 0 && (self.slice + NUMBERS - (cell - 1)) % NUMBERS <= SLICES as u64
+    }
+
+    fn wipe(&mut self) {
+        for cell in 0..self.cells.len {
+            if !self.is_live(self.cells.get(cell)) {
+                self.cells.set(cell, 0);
+            }
+        }
+    }
+}
+
+impl Kind for Approximator {
+    fn insert(&mut self, key: Fingerprint) {
+        if self.keys == self.slice_keys {
+            // Two numbers are free: the next one was wiped out now or the last time.
+            if self.slice.is_multiple_of(2) {
+                self.wipe();
+            }
+            self.slice += 1;
+            self.keys = 0;
+        }
+        self.keys += 1;
+        // Slices only come later: the greatest is the newest.
+        (0..self.probes).for_each(|probe| self.cells.set(place(key.low(), probe, self.cells.len), self.slice % NUMBERS + 1));
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        (0..self.probes).all(|probe| self.is_live(self.cells.get(place(key.low(), probe, self.cells.len))))
+    }
+
+    fn bytes(&self) -> usize {
+        self.cells.bytes()
+    }
+}

@@ -1,0 +1,64 @@
+//! The plain Bloom filter: k bits anywhere among m. Bloom: "Space/Time Trade-offs in Hash Coding with
+//! Allowable Errors", 1970.
+
+use crate::bits::{Bits, bloom_size, place};
+use crate::ring::Generation;
+use unseen::key::Fingerprint;
+
+pub struct Bloom {
+    bits: Bits,
+    probes: usize,
+}
+
+impl Bloom {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (bits, probes) = bloom_size(keys, rate);
+        Self { bits: Bits::new(bits), probes }
+    }
+}
+
+impl Generation for Bloom {
+    fn insert(&mut self, key: Fingerprint) {
+        (0..self.probes).for_each(|probe| self.bits.set(place(key.low(), probe, self.bits.len)));
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        (0..self.probes).all(|probe| self.bits.get(place(key.low(), probe, self.bits.len)))
+    }
+
+    fn clear(&mut self) {
+        self.bits.clear();
+    }
+
+    fn bytes(&self) -> usize {
+        self.bits.bytes()
+    }
+}
+
+/// The same from the crate `fastbloom`, with as many bits and probes: how good the reference above is.
+pub struct Fast(fastbloom::BloomFilter, usize);
+
+impl Fast {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (bits, probes) = bloom_size(keys, rate);
+        Self(fastbloom::BloomFilter::with_num_bits(bits).seed(&1).hashes(probes as u32), bits.div_ceil(8))
+    }
+}
+
+impl Generation for Fast {
+    fn insert(&mut self, key: Fingerprint) {
+        self.0.insert_hash(key.low());
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.0.contains_hash(key.low())
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn bytes(&self) -> usize {
+        self.1
+    }
+}

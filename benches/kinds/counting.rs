@@ -1,0 +1,53 @@
+//! The counting Bloom filter: cells of four bits, counted up by an insert and down by a delete. Fan, Cao,
+//! Almeida, Broder: "Summary Cache", 1998.
+//!
+//! A window needs to know which key to delete: a queue of 64 bits of each. A cell that came to 15 stays there.
+
+use crate::Kind;
+use crate::bits::{Cells, bloom_size, place};
+use std::collections::VecDeque;
+use unseen::key::Fingerprint;
+
+pub struct Counting {
+    cells: Cells,
+    probes: usize,
+    queue: VecDeque<u64>,
+    keys: usize,
+}
+
+impl Counting {
+    pub fn new(keys: usize, rate: f64) -> Self {
+        let (cells, probes) = bloom_size(keys, rate);
+        Self { cells: Cells::new(cells, 4), probes, queue: VecDeque::with_capacity(keys), keys }
+    }
+
+    fn count(&mut self, hash: u64, change: impl Fn(u64) -> u64) {
+        for probe in 0..self.probes {
+            let cell = place(hash, probe, self.cells.len);
+            let count = self.cells.get(cell);
+            if count < 15 {
+                self.cells.set(cell, change(count));
+            }
+        }
+    }
+}
+
+impl Kind for Counting {
+    fn insert(&mut self, key: Fingerprint) {
+        if self.queue.len() == self.keys
+            && let Some(oldest) = self.queue.pop_front()
+        {
+            self.count(oldest, |count| count - 1);
+        }
+        self.queue.push_back(key.low());
+        self.count(key.low(), |count| count + 1);
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        (0..self.probes).all(|probe| self.cells.get(place(key.low(), probe, self.cells.len)) > 0)
+    }
+
+    fn bytes(&self) -> usize {
+        self.cells.bytes() + self.keys * 8
+    }
+}

@@ -1,0 +1,258 @@
+//! Every kind of filter that docs/filters.md compares, side by side: memory, measured rate, time.
+//!
+//! ```sh
+//! cargo bench --no-default-features --bench kinds            # all of it, some minutes
+//! cargo bench --no-default-features --bench kinds -- aging   # kinds whose name has "aging" in it
+//! ```
+//!
+//! All are asked to do the same: remember the last so many keys, forget older ones within a quarter of a window more
+//! (the pair: within a window more), at a rate that holds when they are as full as they get. What cannot forget by
+//! itself is made into a ring of five generations for that. The kinds that unseen does not offer are reference
+//! implementations, written to be read: their times tell orders, not limits. Without `--bench` it only
+//! checks that no kind forgets within its window or misses its rate.
+#![expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "sizes far below 2^52"
+)]
+
+mod apbf;
+mod approximator;
+mod bits;
+mod bloom;
+mod bloomier;
+mod counting;
+mod golomb;
+mod partitioned;
+mod ring;
+mod scalable;
+
+use ring::{Ring, Sealed};
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::Instant;
+use unseen::filter::{Filter, Plan, Spec, Window};
+use unseen::key::Fingerprint;
+
+/// Slices of a window.
+const SLICES: usize = 4;
+const RATES: [f64; 5] = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6];
+/// Keys in a window: where rates are measured, and where times are, in cache and out of it. The generations of
+/// a ring hold a quarter more: 100 thousand and 20 million.
+const RATE_KEYS: usize = 200_000;
+const NEAR_KEYS: usize = 80_000;
+const FAR_KEYS: usize = 16_000_000;
+/// Rates are measured until so many look-ups were wrong, or the kind's number of look-ups is used up.
+const WRONG_ENOUGH: usize = 400;
+/// Fewer than that tell nothing.
+const WRONG_LEAST: usize = 10;
+
+/// A memory of the last keys put in.
+trait Kind {
+    fn insert(&mut self, key: Fingerprint);
+    fn contains(&self, key: Fingerprint) -> bool;
+    /// All that it needs to answer, to go on and to forget.
+    fn bytes(&self) -> usize;
+}
+
+/// A kind of the library.
+impl Kind for Box<dyn Filter> {
+    fn insert(&mut self, key: Fingerprint) {
+        Filter::insert(self.as_mut(), key).expect("room");
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        Filter::contains(self.as_ref(), key)
+    }
+
+    fn bytes(&self) -> usize {
+        self.usage().bytes as usize
+    }
+}
+
+/// From the keys of a window and a rate to a filter.
+type Make = Box<dyn Fn(usize, f64) -> Box<dyn Kind>>;
+
+struct Row {
+    name: &'static str,
+    make: Make,
+    /// Most look-ups to measure a rate by.
+    lookups: usize,
+    /// Delete, grow, age, what it may be wrong about.
+    traits: [&'static str; 4],
+}
+
+fn row<K: Kind + 'static>(name: &'static str, traits: [&'static str; 4], make: impl Fn(usize, f64) -> K + 'static) -> Row {
+    Row { name, make: Box::new(move |keys, rate| Box::new(make(keys, rate))), lookups: 20_000_000, traits }
+}
+
+/// The kinds that unseen offers. New ones are added here, as `Spec`s: stable, cuckoo.
+fn offered() -> Vec<Row> {
+    let aging = |slices| {
+        move |keys: usize, rate| {
+            let window = Window::keys(keys as u64, slices);
+            Spec::Aging { window, plan: Plan::new(window, keys as u64, rate) }.build()
+        }
+    };
+    vec![
+        row("aging, 4 slices", ["no", "chains", "slices", "seen"], aging(4)),
+        row("aging, 1 slice (pair)", ["no", "chains", "slices", "seen"], aging(1)),
+    ]
+}
+
+fn explained() -> Vec<Row> {
+    let golomb = |keys, rate| Sealed::new(keys, rate, golomb::Golomb::new);
+    vec![
+        row("Bloom, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, bloom::Bloom::new)),
+        row("Bloom of fastbloom, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, bloom::Fast::new)),
+        row("partitioned, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, partitioned::Partitioned::new)),
+        row("scalable, ring", ["no", "chains", "ring", "seen"], |keys, rate| Ring::new(keys, rate, scalable::Scalable::new)),
+        row("counting + queue", ["yes", "no", "queue", "seen"], counting::Counting::new),
+        row("age-partitioned", ["no", "no", "itself", "seen"], apbf::AgePartitioned::new),
+        Row { lookups: 2_000_000, ..row("Golomb-compressed, ring", ["no", "rebuilt", "ring", "seen"], golomb) },
+        row("Bloomier, rebuilt", ["no", "rebuilt", "values", "seen"], bloomier::Bloomier::new),
+        row("compact approximator", ["no", "no", "values", "seen"], approximator::Approximator::new),
+    ]
+}
+
+/// The key of a number (`SplitMix64`, twice).
+fn key(number: u64) -> Fingerprint {
+    let mix = |number: u64| {
+        let mut hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash = (hash ^ hash >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        hash ^ hash >> 31
+    };
+    Fingerprint(u128::from(mix(2 * number + 2)) << 64 | u128::from(mix(2 * number + 1)))
+}
+
+/// Keys that were never put in.
+fn strangers(count: usize) -> impl Iterator<Item = Fingerprint> {
+    (0..count as u64).map(|number| key(number | 1 << 40))
+}
+
+/// What a kind takes for one rate, and how often it is wrong.
+struct Measured {
+    bits_per_key: f64,
+    lookups: usize,
+    /// Strangers that it called seen.
+    wrong: usize,
+    /// Share of the window's keys that it did not call seen.
+    forgotten: f64,
+}
+
+fn measure(row: &Row, keys: usize, rate: f64) -> Measured {
+    let mut kind = (row.make)(keys, rate);
+    // Three windows: the generations of a ring are then all full.
+    let end = keys as u64 * 3;
+    (0..end).for_each(|number| kind.insert(key(number)));
+    let forgotten = (end - keys as u64..end).filter(|&number| !kind.contains(key(number))).count();
+    let (mut lookups, mut wrong) = (0, 0);
+    for stranger in strangers(row.lookups) {
+        lookups += 1;
+        wrong += usize::from(kind.contains(stranger));
+        if wrong == WRONG_ENOUGH {
+            break;
+        }
+    }
+    Measured { bits_per_key: kind.bytes() as f64 * 8.0 / keys as f64, lookups, wrong, forgotten: forgotten as f64 / keys as f64 }
+}
+
+/// Nanoseconds an insert, over whole slices so that forgetting is in it, and a look-up of a stranger.
+fn time(row: &Row, keys: usize) -> (f64, f64) {
+    let mut kind = (row.make)(keys, 1e-4);
+    let slice = keys / SLICES;
+    let repeats = if keys > 1_000_000 { 2 } else { 100 };
+    let mut insert = f64::MAX;
+    for round in 0..6 + repeats {
+        let start = Clock::start(slice);
+        (round * slice..(round + 1) * slice).for_each(|number| kind.insert(key(number as u64)));
+        if round >= 6 {
+            insert = insert.min(start.nanos(slice));
+        }
+    }
+    let (batch, mut strangers) = (50_000, strangers(usize::MAX));
+    let misses = (0..50).map(|_| {
+        let start = Clock::start(batch);
+        black_box(strangers.by_ref().take(batch).filter(|&stranger| kind.contains(stranger)).count());
+        start.nanos(batch)
+    });
+    (insert, misses.fold(f64::MAX, f64::min))
+}
+
+/// What is timed is short, and repeated, so that the least is undisturbed; or long, and then the time that this thread
+/// had the processor counts, where the system tells.
+struct Clock {
+    wall: Instant,
+    ran: Option<u64>,
+}
+
+impl Clock {
+    fn start(count: usize) -> Self {
+        Self { ran: if count > 1_000_000 { ran() } else { None }, wall: Instant::now() }
+    }
+
+    fn nanos(self, count: usize) -> f64 {
+        let ran = self.ran.and_then(|before| Some((ran()? - before) as f64));
+        ran.unwrap_or_else(|| self.wall.elapsed().as_secs_f64() * 1e9) / count as f64
+    }
+}
+
+/// Nanoseconds that this thread ran, to a few milliseconds.
+fn ran() -> Option<u64> {
+    std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
+}
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let named = |row: &Row| arguments.iter().all(|argument| argument.starts_with("--") || row.name.contains(argument.as_str()));
+    let rows: Vec<_> = offered().into_iter().chain(explained()).filter(named).collect();
+    if arguments.iter().any(|argument| argument == "--bench") { bench(&rows) } else { check(&rows) }
+}
+
+/// No kind that says so may forget, and none may be wrong more often than it was asked to be.
+fn check(rows: &[Row]) {
+    for row in rows {
+        let measured = measure(row, 20_000, 1e-2);
+        let rate = measured.wrong as f64 / measured.lookups as f64;
+        let remembers = measured.forgotten == 0.0 || row.traits[3] == "both";
+        assert!(remembers && rate < 1.25e-2, "{}: forgets {}, wrong {rate}", row.name, measured.forgotten);
+    }
+}
+
+fn bench(rows: &[Row]) {
+    println!("Bits a key of the window, and the measured rate of false positives ({RATE_KEYS} keys in the window).");
+    println!("~ fewer than 100 were wrong; (…) the rate it is sized for, too few were wrong to tell.");
+    println!("forgot: share of the window's keys that it did not know any more, the greatest at any rate.\n");
+    let mut line = format!("| {:<24} |", "kind");
+    for rate in RATES {
+        write!(line, " {:<15} |", format!("{rate:.0e}")).expect("a string");
+    }
+    println!("{line} forgot |");
+    for row in rows {
+        let mut line = format!("| {:<24} |", row.name);
+        let mut forgotten = 0.0_f64;
+        for rate in RATES {
+            let measured = measure(row, RATE_KEYS, rate);
+            forgotten = forgotten.max(measured.forgotten);
+            let got = measured.wrong as f64 / measured.lookups as f64;
+            let got = match measured.wrong {
+                ..WRONG_LEAST => format!("({rate:.0e})"),
+                WRONG_LEAST..100 => format!("~{got:.1e}"),
+                _ => format!("{got:.2e}"),
+            };
+            write!(line, " {:>5.1} {got:>9} |", measured.bits_per_key).expect("a string");
+        }
+        println!("{line} {forgotten:>6.2} |");
+    }
+    println!("\nNanoseconds an operation at 1e-4: in cache (window of {NEAR_KEYS} keys), out of it ({FAR_KEYS} keys).\n");
+    println!("| kind                     | insert in | out    | miss in | out   | delete | grow    | age     | wrong |");
+    for row in rows {
+        let ((insert_near, miss_near), (insert_far, miss_far)) = (time(row, NEAR_KEYS), time(row, FAR_KEYS));
+        let [delete, grow, age, wrong] = row.traits;
+        print!("| {:<24} | {insert_near:>9.0} | {insert_far:>6.0} | {miss_near:>7.0} | {miss_far:>5.0} ", row.name);
+        println!("| {delete:<6} | {grow:<7} | {age:<7} | {wrong:<5} |");
+    }
+}

@@ -1,0 +1,121 @@
+//! Generations, so that what cannot forget does: the oldest of `SLICES + 1` is dropped as a whole.
+//!
+//! `Ring` is for what takes keys one by one. `Sealed` is for what is built at once from all its keys: they
+//! wait in a hash table until their slice is full.
+
+use crate::{Kind, SLICES};
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use unseen::key::Fingerprint;
+
+/// What a ring is made of.
+pub trait Generation {
+    fn insert(&mut self, key: Fingerprint);
+    fn contains(&self, key: Fingerprint) -> bool;
+    fn clear(&mut self);
+    fn bytes(&self) -> usize;
+}
+
+pub struct Ring<G> {
+    /// Newest first.
+    generations: VecDeque<G>,
+    /// Keys in the newest, and how many it may have.
+    keys: usize,
+    slice_keys: usize,
+}
+
+impl<G: Generation> Ring<G> {
+    /// A ring whose window holds `keys`, of generations that are made for a number of keys and a rate.
+    pub fn new(keys: usize, rate: f64, make: impl Fn(usize, f64) -> G) -> Self {
+        let rate = unseen::filter::rate_per_generation(rate, SLICES as u32 + 1);
+        let slice_keys = keys / SLICES;
+        Self { generations: (0..=SLICES).map(|_| make(slice_keys, rate)).collect(), keys: 0, slice_keys }
+    }
+}
+
+impl<G: Generation> Kind for Ring<G> {
+    fn insert(&mut self, key: Fingerprint) {
+        if self.keys == self.slice_keys {
+            self.generations.rotate_right(1);
+            self.generations[0].clear();
+            self.keys = 0;
+        }
+        self.keys += 1;
+        self.generations[0].insert(key);
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.generations.iter().any(|generation| generation.contains(key))
+    }
+
+    fn bytes(&self) -> usize {
+        self.generations.iter().map(Generation::bytes).sum()
+    }
+}
+
+/// What is built at once, from 64 bits of each key.
+pub trait Static {
+    fn contains(&self, hash: u64) -> bool;
+    fn bytes(&self) -> usize;
+}
+
+pub struct Sealed<S> {
+    /// Newest first.
+    slices: VecDeque<S>,
+    open: Buffer,
+    slice_keys: usize,
+    build: Box<dyn Fn(Vec<u64>) -> S>,
+}
+
+impl<S: Static> Sealed<S> {
+    pub fn new(keys: usize, rate: f64, build: impl Fn(Vec<u64>, f64) -> S + 'static) -> Self {
+        // The open slice is exact, and so has no part in the rate.
+        let rate = unseen::filter::rate_per_generation(rate, SLICES as u32);
+        let slice_keys = keys / SLICES;
+        Self { slices: VecDeque::new(), open: Buffer::default(), slice_keys, build: Box::new(move |keys| build(keys, rate)) }
+    }
+}
+
+impl<S: Static> Kind for Sealed<S> {
+    fn insert(&mut self, key: Fingerprint) {
+        if self.open.len() == self.slice_keys {
+            self.slices.truncate(SLICES - 1);
+            self.slices.push_front((self.build)(self.open.drain().collect()));
+        }
+        self.open.insert(key.low());
+    }
+
+    fn contains(&self, key: Fingerprint) -> bool {
+        self.open.contains(&key.low()) || self.slices.iter().any(|sealed| sealed.contains(key.low()))
+    }
+
+    fn bytes(&self) -> usize {
+        buffer_bytes(self.slice_keys) + self.slices.iter().map(Static::bytes).sum::<usize>()
+    }
+}
+
+/// 64-bit hashes of the open slice; they need no other hash.
+pub type Buffer = HashSet<u64, BuildHasherDefault<Identity>>;
+
+#[derive(Default)]
+pub struct Identity(u64);
+
+impl Hasher for Identity {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 are hashed");
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Memory that a buffer of so many 64-bit hashes needs: a hash table filled to four fifths. (That of the
+/// standard library doubles, and so has up to twice as much.)
+pub fn buffer_bytes(keys: usize) -> usize {
+    keys * 10
+}
