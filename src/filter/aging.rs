@@ -8,16 +8,24 @@
 mod union;
 
 use super::bloom::{BLOCK_BITS, Bloom, Mask, Shape};
-use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for};
-use super::{Different, Filter, Full, Growth, Mismatch, PageId, Part, Usage, Window};
+use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for, shape_rate};
+use super::{Different, Filter, Full, Growth, Mismatch, PageId, Part, Prediction, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::hint::black_box;
 
 /// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
 const BLOCKS_MAX: u64 = 1 << 32;
+
+/// Most blocks that a key has bits in.
+const LINES_MAX: u64 = 2;
+
+/// Most masks made ahead; with the lines of five generations they still fit into the first cache.
+const BATCH_MAX: usize = 64;
 
 /// Sizes worked out once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,18 +61,58 @@ impl Plan {
         self.shape.bytes() * u64::from(window.slices() + 1)
     }
 
-    /// The layer `index` of a generation. The first has all of the rate but the share kept back for
-    /// chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that their
-    /// sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
+    /// The rate and the memory when each generation holds `load` times its capacity, chained layers
+    /// included: the moment at which the filter is wrong most often.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub fn predict(&self, window: Window, load: f64) -> Prediction {
+        let mut keys = self.capacity as f64 * load.max(0.0);
+        let (mut right, mut bytes) = (1.0, 0);
+        // As layers double, these hold any number of keys.
+        for index in 0..64 {
+            let (capacity, shape) = self.size(index);
+            right *= 1.0 - shape_rate(shape, keys.min(capacity as f64));
+            bytes += shape.bytes();
+            keys -= capacity as f64;
+            if keys <= 0.0 {
+                break;
+            }
+        }
+        Self::all(window, right, bytes)
+    }
+
+    /// The rate and the memory if nothing chained: each generation's first layer takes all of `load` times its
+    /// capacity.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
+        Self::all(window, 1.0 - shape_rate(self.shape, self.capacity as f64 * load), self.shape.bytes())
+    }
+
+    /// Of all generations, from what one is: its probability to be right, its memory.
+    fn all(window: Window, right: f64, bytes: u64) -> Prediction {
+        let generations = window.slices() + 1;
+        // 1 - right^generations, without cancellation.
+        let rate = -(right.ln() * f64::from(generations)).exp_m1();
+        Prediction { rate, bytes: bytes * u64::from(generations) }
+    }
+
+    /// Capacity and shape of the layer `index` of a generation. The first has all of the rate but the share kept
+    /// back for chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that
+    /// their sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
     /// al.: "Scalable Bloom Filters", 2007).
-    fn layer(&self, index: usize) -> Result<Layer, Full> {
+    fn size(&self, index: usize) -> (u64, Shape) {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
-        let (capacity, shape) = if depth == 0 {
-            (self.capacity, self.shape)
-        } else {
-            let capacity = self.capacity.div_ceil(2).saturating_mul(1 << (depth - 1));
-            (capacity, shape_for(capacity, self.rate * CHAIN_SHARE * 0.5_f64.powi(depth.cast_signed())))
-        };
+        if depth == 0 {
+            return (self.capacity, self.shape);
+        }
+        let capacity = self.capacity.div_ceil(2).saturating_mul(1 << (depth - 1));
+        (capacity, shape_for(capacity, self.rate * CHAIN_SHARE * 0.5_f64.powi(depth.cast_signed())))
+    }
+
+    /// The layer `index` of a generation, empty.
+    fn layer(&self, index: usize) -> Result<Layer, Full> {
+        let (capacity, shape) = self.size(index);
         Ok(Layer { bloom: Bloom::new(shape).ok_or(Full::Memory)?, capacity, keys: 0 })
     }
 }
@@ -85,16 +133,17 @@ struct Generation {
 }
 
 impl Generation {
+    #[inline]
     fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, mask))
     }
 
-    fn insert(&mut self, fingerprint: Fingerprint, plan: &Plan) -> Result<(), Full> {
+    fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask, plan: &Plan) -> Result<(), Full> {
         if self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity) {
             self.layers.push(plan.layer(self.layers.len())?);
         }
         if let Some(layer) = self.layers.last_mut() {
-            layer.bloom.insert(fingerprint);
+            layer.bloom.insert(fingerprint, mask);
             layer.keys += 1;
         }
         Ok(())
@@ -115,21 +164,70 @@ pub struct Aging {
     slice: Option<i64>,
     /// Oldest first; the last is open if its slice is the current one.
     generations: VecDeque<Generation>,
+    batch: RefCell<Batch>,
+}
+
+/// The masks of the keys that are asked for next. Making one takes longer than a look-up that finds its lines
+/// in the cache, and nothing where it is done while they are on their way. Says nothing about any key: with it
+/// or without, all answers are the same.
+#[derive(Debug, Default)]
+struct Batch {
+    /// Of `keys`, in their order; the rest is left over from earlier batches.
+    masks: Vec<Mask>,
+    keys: Vec<Fingerprint>,
+    /// Where the key last asked for is.
+    at: usize,
+}
+
+impl Batch {
+    /// Takes in the first [`BATCH_MAX`] of these keys, without their bits.
+    fn aim(&mut self, fingerprints: &[Fingerprint], shape: Shape) {
+        self.keys.clear();
+        self.keys.extend(fingerprints.iter().take(BATCH_MAX));
+        if self.masks.len() < self.keys.len() {
+            self.masks.resize(self.keys.len(), Mask::NONE);
+        }
+        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.aim(key, shape));
+        self.at = 0;
+    }
+
+    fn draw(&mut self) {
+        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.draw(key));
+    }
+
+    /// The mask of a key: the one last asked for, or one that comes after it, or else a batch of its own.
+    #[inline]
+    fn mask(&mut self, fingerprint: Fingerprint, shape: Shape) -> &Mask {
+        // Nearly always it is one of these two: what was asked for is put in, or the next one is asked for.
+        if self.keys.get(self.at) != Some(&fingerprint) {
+            self.at += 1;
+            if self.keys.get(self.at) != Some(&fingerprint) {
+                self.search(fingerprint, shape);
+            }
+        }
+        &self.masks[self.at]
+    }
+
+    #[inline(never)]
+    fn search(&mut self, fingerprint: Fingerprint, shape: Shape) {
+        if let Some(ahead) = self.keys.iter().skip(self.at).position(|&key| key == fingerprint) {
+            self.at += ahead;
+        } else {
+            self.aim(&[fingerprint], shape);
+            self.draw();
+        }
+    }
 }
 
 impl Aging {
     /// An empty filter.
     #[must_use]
-    pub const fn new(window: Window, plan: Plan) -> Self {
+    pub fn new(window: Window, plan: Plan) -> Self {
         let slice = match window {
             Window::Time { .. } => None,
             Window::Keys { .. } => Some(0),
         };
-        Self { window, plan, slice, generations: VecDeque::new() }
-    }
-
-    fn mask(&self, fingerprint: Fingerprint) -> Mask {
-        Mask::new(fingerprint, self.plan.shape.probes)
+        Self { window, plan, slice, generations: VecDeque::new(), batch: RefCell::default() }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -195,9 +293,20 @@ impl Aging {
 }
 
 impl Filter for Aging {
+    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+        let mut batch = self.batch.borrow_mut();
+        batch.aim(fingerprints, self.plan.shape);
+        let (keys, masks) = (&batch.keys, &batch.masks[..batch.keys.len()]);
+        // One filter after the other: the loop over the keys is then a few instructions a line, and as many
+        // lines are on their way as the processor can wait for.
+        black_box(self.layers().fold(0, |sum, layer| sum ^ layer.bloom.load(keys, masks)));
+        batch.draw();
+    }
+
     fn contains(&self, fingerprint: Fingerprint) -> bool {
-        let mask = self.mask(fingerprint);
-        self.generations.iter().rev().any(|generation| generation.contains(fingerprint, &mask))
+        let mut batch = self.batch.borrow_mut();
+        let mask = batch.mask(fingerprint, self.plan.shape);
+        self.generations.iter().rev().any(|generation| generation.contains(fingerprint, mask))
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
@@ -209,13 +318,18 @@ impl Filter for Aging {
         if self.open().is_none() {
             self.generations.push_back(Generation { slice: self.current(), layers: Vec::new() });
         }
-        self.generations.back_mut().map_or(Ok(()), |open| open.insert(fingerprint, &self.plan))
+        let mask = self.batch.get_mut().mask(fingerprint, self.plan.shape);
+        self.generations.back_mut().map_or(Ok(()), |open| open.insert(fingerprint, mask, &self.plan))
     }
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
         // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
-        let mask = self.mask(fingerprint);
-        if self.open().is_some_and(|open| open.contains(fingerprint, &mask)) { Ok(()) } else { self.insert(fingerprint) }
+        let there = {
+            let mut batch = self.batch.borrow_mut();
+            let mask = batch.mask(fingerprint, self.plan.shape);
+            self.open().is_some_and(|open| open.contains(fingerprint, mask))
+        };
+        if there { Ok(()) } else { self.insert(fingerprint) }
     }
 
     fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
@@ -253,6 +367,7 @@ impl Filter for Aging {
                 .iter()
                 .map(|layer| LayerManifest {
                     blocks: layer.bloom.shape().blocks,
+                    lines: layer.bloom.shape().lines,
                     probes: layer.bloom.shape().probes,
                     capacity: layer.capacity,
                     keys: layer.keys,
@@ -341,7 +456,9 @@ pub struct GenerationManifest {
 pub struct LayerManifest {
     /// Blocks of 64 bytes.
     pub blocks: u64,
-    /// Bits a key sets.
+    /// Blocks that a key has bits in.
+    pub lines: u32,
+    /// Bits that a key sets in each.
     pub probes: u32,
     /// Keys it is meant for.
     pub capacity: u64,
@@ -356,10 +473,11 @@ impl LayerManifest {
     /// and keys bound each other, and one wrong number cannot ask for memory that the others do not.
     fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
+            && (1..=LINES_MAX.min(self.blocks)).contains(&u64::from(self.lines))
             && (1..=PROBES_MAX).contains(&self.probes)
-            && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS))
+            && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS)).max(u64::from(self.lines))
             && self.capacity <= self.blocks * u64::from(BLOCK_BITS);
-        let shape = Shape { blocks: self.blocks, probes: self.probes };
+        let shape = Shape { blocks: self.blocks, lines: self.lines, probes: self.probes };
         let bloom = sane.then(|| Bloom::new(shape)).flatten()?;
         Some(Layer { bloom, capacity: self.capacity, keys: self.keys })
     }

@@ -33,7 +33,9 @@ impl Memory {
         let map = MmapMut::map_anon(bytes).ok()?;
         #[cfg(target_os = "linux")]
         {
-            // Where there are no huge pages, small ones do.
+            // Where there are no huge pages, small ones do; as they do for what is smaller than one, whose
+            // addresses the processor knows by heart. Only whole huge pages within the map are taken, so that
+            // memory stays what it is planned to be.
             let _ = map.advise(Advice::HugePage);
         }
         Some(Self { bytes: map, pages: vec![Page::Clear; bytes.div_ceil(PAGE_BYTES)] })

@@ -10,7 +10,7 @@ use super::bloom::{BLOCK_BITS, Shape};
 /// The same, to reckon with.
 const BLOCK: f64 = BLOCK_BITS as f64;
 
-/// Most probes a key may have; at 32 the smallest rate is far below any real target.
+/// Most probes a block; at 32 the smallest rate is far below any real target.
 pub(super) const PROBES_MAX: u32 = 32;
 
 /// Most bits a key may be given before a rate is called unreachable.
@@ -19,17 +19,30 @@ pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 /// Share of a generation's rate that is kept back for the layers that an overfull slice chains.
 pub const CHAIN_SHARE: f64 = 1.0 / 32.0;
 
+/// A look-up of two blocks costs nearly twice the time of one. It is worth that where one block would take
+/// this much more memory: below a rate of about 7e-6 for one filter, whatever the number of keys.
+const WORTH_A_LINE: f64 = 1.19;
+
 /// The false-positive rate of a blocked filter of `bits_per_key` with `probes` different bits a key.
 #[must_use]
 pub fn blocked_rate(bits_per_key: f64, probes: u32) -> f64 {
-    let load = BLOCK / bits_per_key;
+    spread_rate(bits_per_key, 1, probes)
+}
+
+/// The same when a key has `probes` different bits in each of `lines` blocks. A block then has as many times
+/// the keys, and a stranger must find its bits in each.
+fn spread_rate(bits_per_key: f64, lines: u32, probes: u32) -> f64 {
+    let load = BLOCK / bits_per_key * f64::from(lines);
     // The Poisson weight is negligible ten standard deviations away from the mean.
     let last = load + 10.0 * load.sqrt() + 10.0;
     let k = f64::from(probes);
     // What one key leaves clear: a given bit; two given bits.
     let (one, two) = (1.0 - k / BLOCK, (1.0 - k / BLOCK) * (1.0 - k / (BLOCK - 1.0)));
-    let (mut keys, mut weight, mut one_clear, mut two_clear) = (1.0, (-load).exp() * load, one, two);
+    // The weights from the mean on: far above it, that of no key at all is too small for a number.
     let mut sum = 0.0;
+    let mut keys = (load - 10.0 * load.sqrt() - 10.0).max(1.0).floor();
+    let mut weight = poisson(load, keys);
+    let (mut one_clear, mut two_clear) = (one.powf(keys), two.powf(keys));
     while keys <= last {
         sum += weight * hit_rate(one_clear, two_clear, probes);
         keys += 1.0;
@@ -37,7 +50,43 @@ pub fn blocked_rate(bits_per_key: f64, probes: u32) -> f64 {
         one_clear *= one;
         two_clear *= two;
     }
-    sum.min(1.0)
+    sum.min(1.0).powi(lines.cast_signed())
+}
+
+/// The Poisson weight of `count` at a mean of `load`.
+fn poisson(load: f64, count: f64) -> f64 {
+    let mut logarithm = -load;
+    let mut number = 1.0;
+    while number <= count {
+        logarithm += (load / number).ln();
+        number += 1.0;
+    }
+    logarithm.exp()
+}
+
+/// The false-positive rate of a filter of this shape that holds `keys`.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
+pub(super) fn shape_rate(shape: Shape, keys: f64) -> f64 {
+    if keys <= 0.0 {
+        return 0.0;
+    }
+    // Past this, every block has far more keys than bits.
+    let bits_per_key = (shape.blocks as f64 * BLOCK / keys).max(0.1);
+    spread_rate(bits_per_key, shape.lines, shape.probes)
+}
+
+/// The false-positive rate of a plain Bloom filter, whose bits may lie anywhere (Bloom, 1970): what the
+/// blocked ones are compared with.
+#[must_use]
+pub fn plain_rate(bits_per_key: f64, probes: u32) -> f64 {
+    (-(-f64::from(probes) / bits_per_key).exp_m1()).powi(probes.cast_signed())
+}
+
+/// The bits a key of a plain Bloom filter that is filled to `rate`, with the best number of probes.
+#[must_use]
+pub fn plain_bits(rate: f64) -> f64 {
+    -rate.ln() / std::f64::consts::LN_2.powi(2)
 }
 
 /// Probability that `probes` different bits are all set in a block, from the probabilities that one
@@ -63,27 +112,37 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
-/// The smallest blocked filter that holds `keys` at `rate`.
+/// The smallest blocked filter that holds `keys` at `rate`; with two blocks a key if that makes it much smaller.
 ///
 /// `rate` must lie in (0, 1). The result is capped at 512 bits a key, which is far below any rate that 128-bit
 /// fingerprints are good for.
 #[must_use]
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes far below 2^52")]
 pub fn shape_for(keys: u64, rate: f64) -> Shape {
-    let (mut low, mut high) = (1.0, f64::from(BITS_PER_KEY_MAX));
-    while high - low > 0.01 {
-        let middle = f64::midpoint(low, high);
-        if best_probes(middle).1 <= rate { high = middle } else { low = middle }
-    }
-    let blocks = (keys.max(1) as f64 * high / f64::from(BLOCK_BITS)).ceil() as u64;
-    Shape { blocks: blocks.max(1), probes: best_probes(high).0 }
+    let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
+    let (bits, lines) = if one > two * WORTH_A_LINE { (two, 2) } else { (one, 1) };
+    let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
+    // Two different blocks are wanted, so there are two.
+    Shape { blocks: blocks.max(u64::from(lines)), lines, probes: best_probes(bits, lines).0 }
 }
 
-/// The number of probes with the lowest rate, and that rate: it falls to there and rises after.
-fn best_probes(bits_per_key: f64) -> (u32, f64) {
-    let mut best = (1, blocked_rate(bits_per_key, 1));
+/// The fewest bits a key that reach `rate`.
+fn bits_for(rate: f64, lines: u32) -> f64 {
+    // A plain filter is about the least.
+    let most = f64::from(BITS_PER_KEY_MAX);
+    let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
+    while high - low > 0.01 {
+        let middle = f64::midpoint(low, high);
+        if best_probes(middle, lines).1 <= rate { high = middle } else { low = middle }
+    }
+    high
+}
+
+/// The number of probes a block with the lowest rate, and that rate: it falls to there and rises after.
+fn best_probes(bits_per_key: f64, lines: u32) -> (u32, f64) {
+    let mut best = (1, spread_rate(bits_per_key, lines, 1));
     for probes in 2..=PROBES_MAX {
-        let rate = blocked_rate(bits_per_key, probes);
+        let rate = spread_rate(bits_per_key, lines, probes);
         if rate >= best.1 {
             break;
         }
@@ -103,13 +162,40 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn published_sizes_are_met() {
         // Bits a key of 512-bit blocks at the usual rates, by the mixture formula.
         for (rate, bits) in [(1e-3, 15.49), (1e-4, 21.91), (1e-6, 38.51)] {
-            let shape = shape_for(10_000_000, rate);
-            let got = shape.bytes() as f64 * 8.0 / 1e7;
+            let got = bits_for(rate, 1);
             assert!((got / bits - 1.0).abs() < 0.03, "{rate}: {got} bits a key, expected about {bits}");
+        }
+    }
+
+    #[test]
+    fn published_plain_sizes_and_rates_are_met() {
+        for (rate, bits, probes, twice) in [(0.1, 4.792, 3, 0.40), (0.01, 9.585, 7, 0.15), (0.001, 14.378, 10, 0.05)] {
+            assert!((plain_bits(rate) - bits).abs() < 1e-3, "{}", plain_bits(rate));
+            assert!((plain_rate(bits, probes) / rate - 1.0).abs() < 0.03, "{}", plain_rate(bits, probes));
+            // Filled with twice the keys.
+            let got = plain_rate(bits / 2.0, probes);
+            assert!((got - twice).abs() < 0.04, "{got} for about {twice}");
+        }
+    }
+
+    #[test]
+    fn two_blocks_are_for_small_rates() {
+        for generations in [2, 5, 9] {
+            let lines = |rate| shape_for(1_000_000, rate_per_generation(rate, generations)).lines;
+            assert_eq!([1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-9].map(lines), [1, 1, 1, 2, 2, 2], "{generations} generations");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_is_empty_or_far_overfull_has_a_rate() {
+        let shape = shape_for(10_000, 1e-3);
+        assert!(shape_rate(shape, 0.0) == 0.0);
+        assert!((shape_rate(shape, 10_000.0) / 1e-3 - 1.0).abs() < 0.05);
+        for keys in [1e6, 1e7, 1e12] {
+            assert!(shape_rate(shape, keys) > 0.99, "{}", shape_rate(shape, keys));
         }
     }
 
@@ -123,7 +209,7 @@ mod tests {
 
     #[test]
     fn more_bits_are_never_worse() {
-        let rates: Vec<f64> = (4..60).map(|bits| best_probes(f64::from(bits)).1).collect();
+        let rates: Vec<f64> = (4..60).map(|bits| best_probes(f64::from(bits), 1).1).collect();
         assert!(rates.windows(2).all(|pair| pair[1] < pair[0]));
     }
 
@@ -140,7 +226,7 @@ mod tests {
     fn the_first_minimum_is_the_lowest() {
         for bits in (2..100).map(f64::from) {
             let lowest = (1..=PROBES_MAX).map(|probes| blocked_rate(bits, probes)).fold(1.0, f64::min);
-            assert!(best_probes(bits).1 <= lowest, "{bits} bits a key");
+            assert!(best_probes(bits, 1).1 <= lowest, "{bits} bits a key");
         }
     }
 }

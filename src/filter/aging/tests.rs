@@ -47,14 +47,16 @@ fn measured_rates_at_capacity_are_at_or_under_the_target() {
         (1, 1e-2, 1_000_000),
         (4, 1e-2, 1_000_000),
         (1, 1e-3, 4_000_000),
-        (4, 1e-3, 8_000_000),
+        (4, 1e-3, 4_000_000),
         (8, 1e-3, 4_000_000),
-        (4, 1e-4, 16_000_000),
+        (4, 1e-4, 8_000_000),
+        (4, 1e-5, 8_000_000),
     ] {
         let found = strangers(slices, 80_000, rate, 1, asked);
         assert_rate(&format!("{slices} slices"), found, asked, rate);
         // Nor is memory wasted: sizing promises a few per cent, not a factor.
-        let least = asked as f64 * rate * 0.85;
+        let expected = asked as f64 * rate;
+        let least = expected * 0.9 - 3.09 * expected.sqrt();
         assert!(found as f64 >= least, "{slices} slices: only {found} false positives of {asked}");
     }
 }
@@ -83,7 +85,7 @@ fn a_filter_far_too_small_forgets_nothing() {
 #[test]
 fn memory_is_what_is_published() {
     // Bits a key of the guaranteed window, four slices.
-    for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 58.0)] {
+    for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
         let bits = Plan::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
         println!("{rate:.0e}: {bits:.2} bits a key");
@@ -128,6 +130,128 @@ fn load_is_that_of_the_open_generation() {
     filter.advance(1);
     assert!(filter.usage().load == 0.0, "the new slice has no key yet");
     assert_eq!((filter.usage().keys, filter.usage().open_keys), (5, 0));
+}
+
+#[test]
+fn small_rates_are_met_with_two_blocks_a_key() {
+    // Too rare to be counted at the target; four times overfull without chaining, they are not.
+    let window = Window::Time { slice_ms: 1, slices: 4 };
+    let plan = Plan::new(window, 40_000, 1e-6);
+    assert_eq!(plan.shape.lines, 2);
+    let overfull = Plan { capacity: plan.capacity * 4, ..plan };
+    let expected = overfull.rate_unchained(window, 1.0).rate;
+    assert!((expected - plan.rate_unchained(window, 4.0).rate).abs() < 1e-12);
+    let filter = full(overfull, 4, overfull.capacity, 3);
+    let asked = 100_000;
+    let found = (0..asked).filter(|&number| filter.contains(key(3, (1 << 40) + number))).count() as f64;
+    println!("measured {:.3e}, predicted {expected:.3e}", found / asked as f64);
+    assert!((found / asked as f64 / expected - 1.0).abs() < 0.05, "{found} of {asked}, expected {expected}");
+}
+
+// ---- Predictions. ----
+
+#[test]
+fn measured_rates_are_the_predicted_ones() {
+    let window = Window::Time { slice_ms: 1, slices: 4 };
+    for (rate, asked) in [(1e-2, 400_000), (1e-3, 2_000_000)] {
+        let plan = Plan::new(window, 80_000, rate);
+        for quarters in [2, 4, 8, 16] {
+            let filter = full(plan, 4, plan.capacity * quarters / 4, quarters);
+            let prediction = plan.predict(window, quarters as f64 / 4.0);
+            assert_eq!(filter.usage().bytes, prediction.bytes);
+            let found = (0..asked).filter(|&number| filter.contains(key(quarters, (1 << 40) + number))).count() as f64;
+            let expected = prediction.rate * asked as f64;
+            println!("{rate:.0e}, {quarters}/4 full: {:.3e}, predicted {:.3e}", found / asked as f64, prediction.rate);
+            let most = expected * 1.1 + 3.09 * expected.sqrt();
+            assert!(found <= most, "{quarters}/4 full: {found} false positives of {asked}, expected {expected:.0}");
+            // The sum of what the layers may add is a bound; what they do add is what is predicted.
+            let least = expected * 0.9 - 3.09 * expected.sqrt();
+            assert!(found >= least, "{quarters}/4 full: only {found} false positives of {asked}, expected {expected:.0}");
+        }
+    }
+}
+
+#[test]
+fn predictions_keep_the_target_and_grow_with_the_load() {
+    for slices in [1, 4, 8] {
+        let window = Window::Time { slice_ms: 1, slices };
+        for rate in [1e-2, 1e-3, 1e-4, 1e-6] {
+            let plan = Plan::new(window, 1_000_000, rate);
+            let loads: Vec<Prediction> = [0.0, 0.5, 1.0, 1.5, 2.0, 4.0].map(|load| plan.predict(window, load)).into();
+            assert!(loads.iter().all(|of| of.rate <= rate), "{loads:?}");
+            assert!(loads.windows(2).all(|of| of[0].rate < of[1].rate && of[0].bytes <= of[1].bytes), "{loads:?}");
+            assert!(loads[0].rate == 0.0 && loads[2].bytes == plan.bytes(window));
+            assert!((loads[2].rate - plan.rate_unchained(window, 1.0).rate).abs() < 1e-12);
+            assert!(plan.rate_unchained(window, 4.0).rate > 10.0 * rate);
+            assert_eq!(plan.rate_unchained(window, 4.0).bytes, plan.bytes(window));
+        }
+    }
+}
+
+// ---- Look-ups ahead. ----
+
+/// Plays keys by number, some of them again and again, in batches; says what was seen. Each key is put in
+/// unless it is there, and each that is in the window must be: `HashMap` knows.
+fn play(rate: f64, count: u64, ahead: impl Fn(&Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
+    const SLICES: u32 = 3;
+    let window = Window::Time { slice_ms: 100, slices: SLICES };
+    // Far too small, so that layers of several shapes are asked.
+    let mut filter = Aging::new(window, Plan::new(window, 500, rate));
+    let mut last_seen = std::collections::HashMap::new();
+    let mut seen = Vec::new();
+    let numbers: Vec<u64> = (0..count).map(|turn| key(5, turn).low() % (turn + 1)).collect();
+    for (turn, batch) in numbers.chunks(50).enumerate() {
+        let time = i64::try_from(turn).unwrap() * 7;
+        filter.advance(time);
+        let keys: Vec<Fingerprint> = batch.iter().map(|&number| key(6, number)).collect();
+        ahead(&filter, &keys);
+        for &key in &keys {
+            let there = filter.contains(key);
+            let within = last_seen.get(&key).is_some_and(|&last| time - last < 100 * i64::from(SLICES));
+            assert!(there || !within, "forgot a key of its window");
+            if !there {
+                filter.insert(key).unwrap();
+                last_seen.insert(key, time);
+            }
+            seen.push(there);
+        }
+    }
+    filter.mark_stale();
+    (seen, filter)
+}
+
+#[test]
+fn answers_are_the_same_whatever_was_prefetched() {
+    let ways: [fn(&Aging, &[Fingerprint]); 5] = [
+        |filter, keys| filter.prefetch(keys),
+        // Too many, too few, in another order, and others altogether.
+        |filter, keys| filter.prefetch(&keys.repeat(3)),
+        |filter, keys| filter.prefetch(&keys[..keys.len() / 2]),
+        |filter, keys| filter.prefetch(&keys.iter().rev().copied().collect::<Vec<_>>()),
+        |filter, _| filter.prefetch(&[key(99, 0), key(99, 1)]),
+    ];
+    for rate in [1e-2, 1e-6] {
+        let (seen, filter) = play(rate, 8_000, |_, _| {});
+        assert!(filter.generations.iter().any(|generation| generation.layers.len() > 2));
+        for way in ways {
+            let (again, other) = play(rate, 8_000, way);
+            assert!(seen == again);
+            assert!(dirty(&filter) == dirty(&other));
+        }
+    }
+}
+
+#[test]
+fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
+    let (filter, _) = large();
+    let keys: Vec<Fingerprint> = (0..64).map(|number| key(7, number)).collect();
+    filter.prefetch(&keys);
+    for at in [3, 3, 0, 63, 62, 5, 5, 4] {
+        assert!(filter.contains(keys[at]));
+        assert!(!filter.contains(key(1_000, at as u64)));
+    }
+    filter.prefetch(&[]);
+    assert!(filter.contains(keys[1]));
 }
 
 // ---- State out and in. ----
@@ -249,7 +373,7 @@ fn impossible_manifests_are_refused() {
         Aging::from_manifest(window, plan, &manifest).map(|_| ())
     };
     assert_eq!(with(&|_| ()), Ok(()));
-    let shapes: [fn(&mut LayerManifest); 8] = [
+    let shapes: [fn(&mut LayerManifest); 11] = [
         |layer| layer.blocks = 0,
         |layer| layer.blocks = 1 << 40,
         |layer| layer.blocks = u64::MAX,
@@ -258,6 +382,9 @@ fn impossible_manifests_are_refused() {
         |layer| layer.capacity = u64::MAX,
         |layer| layer.probes = 0,
         |layer| layer.probes = u32::MAX,
+        |layer| layer.lines = 0,
+        |layer| layer.lines = 3,
+        |layer| (layer.blocks, layer.capacity, layer.keys, layer.lines) = (1, 1, 1, 2),
     ];
     for change in shapes {
         assert_eq!(with(&|manifest| change(&mut manifest.generations[0].layers[0])), Err(Mismatch::Shape));
