@@ -5,117 +5,23 @@
 //! pair of a young and an old filter (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010).
 //! Only the newest generation, the open one, ever changes. Error direction: as a Bloom filter's.
 
+mod batch;
+mod manifest;
+mod plan;
 mod union;
 
-use super::bloom::{BLOCK_BITS, Bloom, Mask, Shape};
-use super::sizing::{BITS_PER_KEY_MAX, CHAIN_SHARE, PROBES_MAX, rate_per_generation, shape_for, shape_rate};
-use super::{Different, Filter, Full, Growth, Mismatch, PageId, Part, Prediction, Usage, Window};
+pub use manifest::{GenerationManifest, LayerManifest, Manifest};
+pub use plan::Plan;
+
+use super::bloom::{Bloom, Mask, Shape};
+use super::{AtMaxMemory, Different, Filter, Full, Mismatch, PageId, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
-use serde::{Deserialize, Serialize};
+use batch::Batch;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::hint::black_box;
-
-/// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
-const BLOCKS_MAX: u64 = 1 << 32;
-
-/// Most blocks that a key has bits in.
-const LINES_MAX: u64 = 2;
-
-/// Most masks made ahead; with the lines of five generations they still fit into the first cache.
-const BATCH_MAX: usize = 64;
-
-/// Sizes worked out once for all partitions that share a configuration.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
-    /// Keys that a generation holds before it chains.
-    pub capacity: u64,
-    /// The rate that one generation may reach, chained layers included.
-    pub rate: f64,
-    /// The shape of a generation's first layer.
-    pub shape: Shape,
-    /// How its memory follows the stream.
-    pub growth: Growth,
-}
-
-impl Plan {
-    /// A filter whose window holds `keys`, asked of all generations wrong at no more than `rate`.
-    #[must_use]
-    pub fn new(window: Window, keys: u64, rate: f64) -> Self {
-        let rate = rate_per_generation(rate, window.slices() + 1);
-        let capacity = keys.max(1).div_ceil(u64::from(window.slices()));
-        Self { capacity, rate, shape: shape_for(capacity, rate * (1.0 - CHAIN_SHARE)), growth: Growth::default() }
-    }
-
-    /// The same, its memory following the stream in another way.
-    #[must_use]
-    pub const fn with_growth(self, growth: Growth) -> Self {
-        Self { growth, ..self }
-    }
-
-    /// Memory of all generations at capacity, in bytes.
-    #[must_use]
-    pub fn bytes(&self, window: Window) -> u64 {
-        self.shape.bytes() * u64::from(window.slices() + 1)
-    }
-
-    /// The rate and the memory when each generation holds `load` times its capacity, chained layers
-    /// included: the moment at which the filter is wrong most often.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub fn predict(&self, window: Window, load: f64) -> Prediction {
-        let mut keys = self.capacity as f64 * load.max(0.0);
-        let (mut right, mut bytes) = (1.0, 0);
-        // As layers double, these hold any number of keys.
-        for index in 0..64 {
-            let (capacity, shape) = self.size(index);
-            right *= 1.0 - shape_rate(shape, keys.min(capacity as f64));
-            bytes += shape.bytes();
-            keys -= capacity as f64;
-            if keys <= 0.0 {
-                break;
-            }
-        }
-        Self::all(window, right, bytes)
-    }
-
-    /// The rate and the memory if nothing chained: each generation's first layer takes all of `load` times its
-    /// capacity.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
-    pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
-        Self::all(window, 1.0 - shape_rate(self.shape, self.capacity as f64 * load), self.shape.bytes())
-    }
-
-    /// Of all generations, from what one is: its probability to be right, its memory.
-    fn all(window: Window, right: f64, bytes: u64) -> Prediction {
-        let generations = window.slices() + 1;
-        // 1 - right^generations, without cancellation.
-        let rate = -(right.ln() * f64::from(generations)).exp_m1();
-        Prediction { rate, bytes: bytes * u64::from(generations) }
-    }
-
-    /// Capacity and shape of the layer `index` of a generation. The first has all of the rate but the share kept
-    /// back for chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that
-    /// their sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
-    /// al.: "Scalable Bloom Filters", 2007).
-    fn size(&self, index: usize) -> (u64, Shape) {
-        let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
-        if depth == 0 {
-            return (self.capacity, self.shape);
-        }
-        let capacity = self.capacity.div_ceil(2).saturating_mul(1 << (depth - 1));
-        (capacity, shape_for(capacity, self.rate * CHAIN_SHARE * 0.5_f64.powi(depth.cast_signed())))
-    }
-
-    /// The layer `index` of a generation, empty.
-    fn layer(&self, index: usize) -> Result<Layer, Full> {
-        let (capacity, shape) = self.size(index);
-        Ok(Layer { bloom: Bloom::new(shape).ok_or(Full::Memory)?, capacity, keys: 0 })
-    }
-}
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
 #[derive(Debug)]
@@ -123,6 +29,12 @@ struct Layer {
     bloom: Bloom,
     capacity: u64,
     keys: u64,
+}
+
+impl Layer {
+    fn new((capacity, shape): (u64, Shape)) -> Result<Self, Full> {
+        Ok(Self { bloom: Bloom::new(shape).ok_or(Full::Memory)?, capacity, keys: 0 })
+    }
 }
 
 /// The keys of one slice.
@@ -138,15 +50,21 @@ impl Generation {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, mask))
     }
 
-    fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask, plan: &Plan) -> Result<(), Full> {
-        if self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity) {
-            self.layers.push(plan.layer(self.layers.len())?);
-        }
+    /// Puts a key into the last layer, full or not.
+    fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) {
         if let Some(layer) = self.layers.last_mut() {
             layer.bloom.insert(fingerprint, mask);
             layer.keys += 1;
         }
-        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
+    }
+
+    /// Keys that it holds before it chains.
+    fn capacity(&self) -> u64 {
+        self.layers.first().map_or(1, |layer| layer.capacity)
     }
 
     /// Keys put in, each as often as it was.
@@ -164,59 +82,11 @@ pub struct Aging {
     slice: Option<i64>,
     /// Oldest first; the last is open if its slice is the current one.
     generations: VecDeque<Generation>,
+    /// Whether the current slice may not have another layer: known until memory is given back.
+    saturated: bool,
+    /// Keys forgotten before their time, to make room.
+    evicted: u64,
     batch: RefCell<Batch>,
-}
-
-/// The masks of the keys that are asked for next. Making one takes longer than a look-up that finds its lines
-/// in the cache, and nothing where it is done while they are on their way. Says nothing about any key: with it
-/// or without, all answers are the same.
-#[derive(Debug, Default)]
-struct Batch {
-    /// Of `keys`, in their order; the rest is left over from earlier batches.
-    masks: Vec<Mask>,
-    keys: Vec<Fingerprint>,
-    /// Where the key last asked for is.
-    at: usize,
-}
-
-impl Batch {
-    /// Takes in the first [`BATCH_MAX`] of these keys, without their bits.
-    fn aim(&mut self, fingerprints: &[Fingerprint], shape: Shape) {
-        self.keys.clear();
-        self.keys.extend(fingerprints.iter().take(BATCH_MAX));
-        if self.masks.len() < self.keys.len() {
-            self.masks.resize(self.keys.len(), Mask::NONE);
-        }
-        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.aim(key, shape));
-        self.at = 0;
-    }
-
-    fn draw(&mut self) {
-        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.draw(key));
-    }
-
-    /// The mask of a key: the one last asked for, or one that comes after it, or else a batch of its own.
-    #[inline]
-    fn mask(&mut self, fingerprint: Fingerprint, shape: Shape) -> &Mask {
-        // Nearly always it is one of these two: what was asked for is put in, or the next one is asked for.
-        if self.keys.get(self.at) != Some(&fingerprint) {
-            self.at += 1;
-            if self.keys.get(self.at) != Some(&fingerprint) {
-                self.search(fingerprint, shape);
-            }
-        }
-        &self.masks[self.at]
-    }
-
-    #[inline(never)]
-    fn search(&mut self, fingerprint: Fingerprint, shape: Shape) {
-        if let Some(ahead) = self.keys.iter().skip(self.at).position(|&key| key == fingerprint) {
-            self.at += ahead;
-        } else {
-            self.aim(&[fingerprint], shape);
-            self.draw();
-        }
-    }
 }
 
 impl Aging {
@@ -227,7 +97,7 @@ impl Aging {
             Window::Time { .. } => None,
             Window::Keys { .. } => Some(0),
         };
-        Self { window, plan, slice, generations: VecDeque::new(), batch: RefCell::default() }
+        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, batch: RefCell::default() }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -254,10 +124,67 @@ impl Aging {
             self.mark_stale();
         }
         self.slice = Some(slice);
+        self.saturated = false;
         let oldest = slice.saturating_sub(i64::from(self.window.slices()));
         while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
             self.generations.pop_front();
         }
+    }
+
+    /// Opens the current generation, or chains a layer to it, if it may have one.
+    fn make_room(&mut self) -> Result<(), Full> {
+        if self.open().is_none() {
+            let first = self.first_size();
+            self.generations.push_back(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
+            return Ok(());
+        }
+        let size = self.generations.back().map_or((1, self.plan.shape), |open| self.plan.resized(open.capacity()).size(open.layers.len()));
+        while !self.fits(size.1.bytes()) {
+            match self.plan.growth.at_max {
+                AtMaxMemory::Stop => return Err(Full::MaxMemory),
+                AtMaxMemory::EvictOldest if self.generations.len() > 1 => {
+                    self.evicted += self.generations.pop_front().map_or(0, |oldest| oldest.keys());
+                }
+                AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
+                    self.saturated = true;
+                    return Ok(());
+                }
+            }
+        }
+        let layer = Layer::new(size)?;
+        if let Some(open) = self.generations.back_mut() {
+            open.layers.push(layer);
+        }
+        Ok(())
+    }
+
+    /// Capacity and shape of the first layer of a generation that is about to open: what the last ones
+    /// suggest, or what there is room for.
+    fn first_size(&self) -> (u64, Shape) {
+        let held = self.generations.iter().map(Generation::keys);
+        let capacity = match self.window {
+            Window::Time { slices, .. } => self.plan.growth.capacity(self.plan.capacity, held, slices),
+            // A slice holds so many keys, and no other number.
+            Window::Keys { .. } => self.plan.capacity,
+        };
+        let plan = self.plan.resized(capacity);
+        if capacity <= self.plan.capacity || self.fits(plan.shape.bytes().saturating_sub(self.plan.shape.bytes())) {
+            plan.size(0)
+        } else {
+            self.plan.size(0)
+        }
+    }
+
+    /// Whether so many bytes more leave room for the first layers of the generations that are yet to come.
+    fn fits(&self, bytes: u64) -> bool {
+        let to_come = (u64::from(self.window.slices()) + 1).saturating_sub(self.generations.len() as u64);
+        let reserved = self.plan.shape.bytes().saturating_mul(to_come);
+        self.plan.growth.max_bytes.is_none_or(|most| self.bytes().saturating_add(reserved).saturating_add(bytes) <= most)
+    }
+
+    /// Memory of all layers.
+    fn bytes(&self) -> u64 {
+        self.layers().map(|layer| layer.bloom.shape().bytes()).sum()
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {
@@ -315,11 +242,14 @@ impl Filter for Aging {
         {
             self.rotate(self.current().saturating_add(1));
         }
-        if self.open().is_none() {
-            self.generations.push_back(Generation { slice: self.current(), layers: Vec::new() });
+        if !self.saturated && self.open().is_none_or(Generation::is_full) {
+            self.make_room()?;
         }
         let mask = self.batch.get_mut().mask(fingerprint, self.plan.shape);
-        self.generations.back_mut().map_or(Ok(()), |open| open.insert(fingerprint, mask, &self.plan))
+        if let Some(open) = self.generations.back_mut() {
+            open.insert(fingerprint, mask);
+        }
+        Ok(())
     }
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
@@ -354,8 +284,9 @@ impl Filter for Aging {
         Usage {
             keys: self.generations.iter().map(Generation::keys).sum(),
             open_keys: self.open_keys(),
-            bytes: self.layers().map(|layer| layer.bloom.shape().bytes()).sum(),
-            load: self.open_keys() as f64 / self.plan.capacity as f64,
+            bytes: self.bytes(),
+            load: self.open().map_or(0.0, |open| open.keys() as f64 / open.capacity() as f64),
+            evicted: self.evicted,
         }
     }
 
@@ -407,79 +338,6 @@ impl Filter for Aging {
 
     fn mark_stale(&mut self) {
         self.layers_mut().for_each(|layer| layer.bloom.memory.mark_stale());
-    }
-}
-
-/// A filter without its bits. Its JSON is part of the state format.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Manifest {
-    /// Number of the current slice.
-    pub slice: Option<i64>,
-    /// Oldest first.
-    pub generations: Vec<GenerationManifest>,
-}
-
-impl Manifest {
-    pub(super) fn usage(&self) -> Usage {
-        let layers = || self.generations.iter().flat_map(|generation| &generation.layers);
-        let open = self.generations.last().filter(|newest| Some(newest.slice) == self.slice);
-        Usage {
-            keys: layers().fold(0, |sum, layer| sum.saturating_add(layer.keys)),
-            open_keys: open.map_or(0, |open| open.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.keys))),
-            bytes: layers().fold(0, |sum, layer| sum.saturating_add(layer.blocks.saturating_mul(u64::from(BLOCK_BITS / 8)))),
-            load: 0.0,
-        }
-    }
-
-    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
-        self.generations.iter().flat_map(|generation| {
-            let layers = generation.layers.iter().enumerate();
-            layers.map(|(layer, stored)| Part { slice: generation.slice, layer, pages: stored.pages })
-        })
-    }
-}
-
-/// A generation without its bits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GenerationManifest {
-    /// The slice whose keys it holds.
-    pub slice: i64,
-    /// The first filter, and those chained to it.
-    pub layers: Vec<LayerManifest>,
-}
-
-/// A layer without its bits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LayerManifest {
-    /// Blocks of 64 bytes.
-    pub blocks: u64,
-    /// Blocks that a key has bits in.
-    pub lines: u32,
-    /// Bits that a key sets in each.
-    pub probes: u32,
-    /// Keys it is meant for.
-    pub capacity: u64,
-    /// Keys put in.
-    pub keys: u64,
-    /// Pages that hold anything, and so are stored.
-    pub pages: u64,
-}
-
-impl LayerManifest {
-    /// The empty layer, unless no filter is made so. Sizing gives a key 1 to 512 bits, so blocks, capacity
-    /// and keys bound each other, and one wrong number cannot ask for memory that the others do not.
-    fn layer(&self) -> Option<Layer> {
-        let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
-            && (1..=LINES_MAX.min(self.blocks)).contains(&u64::from(self.lines))
-            && (1..=PROBES_MAX).contains(&self.probes)
-            && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS)).max(u64::from(self.lines))
-            && self.capacity <= self.blocks * u64::from(BLOCK_BITS);
-        let shape = Shape { blocks: self.blocks, lines: self.lines, probes: self.probes };
-        let bloom = sane.then(|| Bloom::new(shape)).flatten()?;
-        Some(Layer { bloom, capacity: self.capacity, keys: self.keys })
     }
 }
 

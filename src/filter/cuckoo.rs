@@ -294,7 +294,7 @@ impl Filter for Cuckoo {
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {
         let keys = self.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.table.used()));
-        Usage { keys, open_keys: self.open_keys, bytes: self.bytes(), load: keys as f64 / self.plan.capacity as f64 }
+        Usage { keys, open_keys: self.open_keys, bytes: self.bytes(), load: keys as f64 / self.plan.capacity as f64, evicted: 0 }
     }
 
     fn manifest(&self) -> super::Manifest {
@@ -366,6 +366,7 @@ impl Manifest {
             open_keys: self.open_keys,
             bytes: shapes.fold(0, |sum, shape| sum.saturating_add(shape.bytes())),
             load: 0.0,
+            evicted: 0,
         }
     }
 

@@ -238,6 +238,8 @@ pub struct Usage {
     pub bytes: u64,
     /// What is filled now over what it is meant for; above 1, the kind's answer to that is at work.
     pub load: f64,
+    /// Keys forgotten before their time because the filter may not grow, counted since it was made or restored.
+    pub evicted: u64,
 }
 
 /// What a filter is expected to do at some load.
@@ -255,6 +257,9 @@ pub enum Full {
     /// This machine has no memory left for another part.
     #[error("this machine has not enough memory for another part of the filter")]
     Memory,
+    /// It has all the memory that it may have.
+    #[error("the filter has reached its max_memory; raise that, or capacity, or say with at_max_memory what is to give way")]
+    MaxMemory,
     /// Too many fingerprints wait for a checkpoint.
     #[error("too many fingerprints wait to be stored; make room in the state directory, or see in the log why checkpoints fail")]
     Unsaved,

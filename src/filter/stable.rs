@@ -236,6 +236,7 @@ impl Filter for Stable {
             open_keys: self.keys,
             bytes: self.cells.as_ref().map_or(0, |cells| cells.shape.bytes()),
             load: filled as f64 / (self.plan.shape.stable_fill() * self.plan.shape.cells as f64),
+            evicted: 0,
         }
     }
 
@@ -305,7 +306,7 @@ impl Manifest {
 
     pub(super) fn usage(&self) -> Usage {
         let bytes = self.cells.as_ref().map_or(0, |cells| cells.bytes);
-        Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0 }
+        Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {

@@ -1,0 +1,87 @@
+//! An aging filter without its bits, as it is stored. Must never ask for memory that its numbers do not bear out.
+
+use super::Layer;
+use crate::filter::bloom::{BLOCK_BITS, Bloom, Shape};
+use crate::filter::sizing::{BITS_PER_KEY_MAX, PROBES_MAX};
+use crate::filter::{Part, Usage};
+use serde::{Deserialize, Serialize};
+
+/// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
+const BLOCKS_MAX: u64 = 1 << 32;
+
+/// Most blocks that a key has bits in.
+const LINES_MAX: u64 = 2;
+
+/// A filter without its bits. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Number of the current slice.
+    pub slice: Option<i64>,
+    /// Oldest first.
+    pub generations: Vec<GenerationManifest>,
+}
+
+impl Manifest {
+    pub(in crate::filter) fn usage(&self) -> Usage {
+        let layers = || self.generations.iter().flat_map(|generation| &generation.layers);
+        let open = self.generations.last().filter(|newest| Some(newest.slice) == self.slice);
+        Usage {
+            keys: layers().fold(0, |sum, layer| sum.saturating_add(layer.keys)),
+            open_keys: open.map_or(0, |open| open.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.keys))),
+            bytes: layers().fold(0, |sum, layer| sum.saturating_add(layer.blocks.saturating_mul(u64::from(BLOCK_BITS / 8)))),
+            load: 0.0,
+            evicted: 0,
+        }
+    }
+
+    pub(in crate::filter) fn parts(&self) -> impl Iterator<Item = Part> {
+        self.generations.iter().flat_map(|generation| {
+            let layers = generation.layers.iter().enumerate();
+            layers.map(|(layer, stored)| Part { slice: generation.slice, layer, pages: stored.pages })
+        })
+    }
+}
+
+/// A generation without its bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerationManifest {
+    /// The slice whose keys it holds.
+    pub slice: i64,
+    /// The first filter, and those chained to it.
+    pub layers: Vec<LayerManifest>,
+}
+
+/// A layer without its bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayerManifest {
+    /// Blocks of 64 bytes.
+    pub blocks: u64,
+    /// Blocks that a key has bits in.
+    pub lines: u32,
+    /// Bits that a key sets in each.
+    pub probes: u32,
+    /// Keys it is meant for.
+    pub capacity: u64,
+    /// Keys put in.
+    pub keys: u64,
+    /// Pages that hold anything, and so are stored.
+    pub pages: u64,
+}
+
+impl LayerManifest {
+    /// The empty layer, unless no filter is made so. Sizing gives a key 1 to 512 bits, so blocks, capacity
+    /// and keys bound each other, and one wrong number cannot ask for memory that the others do not.
+    pub(super) fn layer(&self) -> Option<Layer> {
+        let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
+            && (1..=LINES_MAX.min(self.blocks)).contains(&u64::from(self.lines))
+            && (1..=PROBES_MAX).contains(&self.probes)
+            && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS)).max(u64::from(self.lines))
+            && self.capacity <= self.blocks * u64::from(BLOCK_BITS);
+        let shape = Shape { blocks: self.blocks, lines: self.lines, probes: self.probes };
+        let bloom = sane.then(|| Bloom::new(shape)).flatten()?;
+        Some(Layer { bloom, capacity: self.capacity, keys: self.keys })
+    }
+}
