@@ -252,8 +252,8 @@ impl Dedup {
             _ => return Err(Mismatch::Kind),
         };
         let expected = snapshot.stream_time.and_then(|time| rules.window.slice_at(time));
-        let sliced = filter.as_ref().filter(|_| rules.filter.is_some_and(Spec::has_slices));
-        let slices = [sliced.map(|filter| filter.slice()), exact.as_ref().map(Exact::slice)];
+        let by_slices = filter.as_ref().filter(|_| rules.filter.is_some_and(Spec::has_slices));
+        let slices = [by_slices.map(|filter| filter.slice()), exact.as_ref().map(Exact::slice)];
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(Mismatch::StreamTime);
         }

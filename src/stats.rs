@@ -22,6 +22,8 @@ pub struct Stats {
     pub unsee: AtomicU64,
     /// Unseen records that the filter alone would have dropped; the exact memory put it right.
     pub corrected: AtomicU64,
+    /// Keys forgotten before their time, because a filter may not grow.
+    pub evicted: AtomicU64,
     /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
     /// Records whose time was too far ahead to be believed.
@@ -57,8 +59,6 @@ pub struct Tally {
     late: u64,
     invalid: u64,
     unsee: u64,
-    /// See [`Stats::corrected`].
-    pub corrected: u64,
     /// See [`Stats::warmed_up`].
     pub warmed_up: u64,
     /// See [`Stats::future`].
@@ -85,7 +85,6 @@ impl Tally {
         add(&stats.late, self.late);
         add(&stats.invalid, self.invalid);
         add(&stats.unsee, self.unsee);
-        add(&stats.corrected, self.corrected);
         add(&stats.warmed_up, self.warmed_up);
         add(&stats.future, self.future);
     }

@@ -108,6 +108,7 @@ pub fn seal(key: &[u8], value: &mut Vec<u8>) {
 }
 
 /// The value without its checksum; `None` if that does not fit.
+#[must_use]
 pub fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (value, sum) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
     (sum == checksum(key, value).to_le_bytes()).then_some(value)

@@ -40,18 +40,12 @@ type Source<'a> = (&'a PathBuf, Store, Vec<(PartitionId, Head)>);
 /// Joins one partition, from all directories that have it.
 fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<(), Error> {
     let mut joined: Option<(Head, Dedup)> = None;
-    let mut held = Vec::new();
+    let mut parts = Vec::new();
     for (dir, store, heads) in sources {
         let Some((_, head)) = heads.iter().find(|(other, _)| other == id) else { continue };
         let Loaded::Usable { memory, .. } = store.load(id, &head.settings, outline_rules(head))? else { continue };
-        held.push((store, head));
-        let (whole, own) = match &mut joined {
-            Some(joined) => joined,
-            None => {
-                let empty = Dedup::new(outline_rules(head));
-                joined.insert((head.clone(), empty))
-            }
-        };
+        parts.push((store, head));
+        let (whole, own) = joined.get_or_insert_with(|| (head.clone(), Dedup::new(outline_rules(head))));
         let misfit = |what: String| Error::Merge(format!("{id} of {}: {what}", dir.display()));
         if whole.settings != head.settings {
             return Err(misfit(whole.settings.difference(&head.settings)));
@@ -66,7 +60,7 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
     head.memory = memory.snapshot();
     let (mut saved, _) = new.save(id, &head, &mut memory, None)?;
     memory.attach(Box::new(StoredFingerprints::new(Arc::clone(new), id.clone(), saved)));
-    for (store, theirs) in held {
+    for (store, theirs) in parts {
         for (generation, slice) in theirs.memory.generations() {
             store.each_fingerprint(id, generation, &mut |fingerprint| {
                 let Some(exact) = memory.exact_mut() else { return Ok(()) };

@@ -30,7 +30,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(target) = &args.merge {
         let partitions = merge::merge(&args.dirs, target)?;
         eprintln!("joined {partitions} partitions in {}", target.display());
-        return show(&[target.clone()], args.json);
+        return show(std::slice::from_ref(target), args.json);
     }
     show(&args.dirs, args.json)
 }

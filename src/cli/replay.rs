@@ -140,6 +140,12 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     let rate = (summary.records as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
     row("records", format!("{}, {} a second", HumanCount(summary.records), HumanCount(rate)));
     row("unseen", HumanCount(summary.unseen).to_string());
+    if summary.corrected > 0 {
+        row("corrected", format!("{}: the filter called them seen, and the exact memory did not", HumanCount(summary.corrected)));
+    }
+    if summary.unsee > 0 {
+        row("taken back", format!("{}, not emitted", HumanCount(summary.unsee)));
+    }
     let fate = match &topic.on_duplicate {
         OnDuplicate::Drop => String::new(),
         OnDuplicate::Mark => ", which the worker emits with a mark".to_owned(),

@@ -120,9 +120,8 @@ impl Exact {
     fn holds(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         match generation.changes.get(&fingerprint) {
             Some(Change::Put) => Ok(true),
-            Some(Change::Delete) => Ok(false),
             None if generation.stored => self.archive.contains(generation.id, fingerprint),
-            None => Ok(false),
+            Some(Change::Delete) | None => Ok(false),
         }
     }
 

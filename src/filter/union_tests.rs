@@ -73,7 +73,9 @@ proptest! {
         // Its state goes out and in like any other's.
         let mut again = spec.restore(&own.manifest()).unwrap();
         let pages = stored(&mut *own);
-        pages.iter().for_each(|(id, bytes)| again.read_page(*id, bytes).unwrap());
+        for (id, bytes) in &pages {
+            again.read_page(*id, bytes).unwrap();
+        }
         prop_assert!(stored(&mut *again) == pages);
     }
 }

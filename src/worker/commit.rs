@@ -36,7 +36,10 @@ impl Worker {
         self.end_transaction();
         self.replacements = 0;
         add(&self.shared.stats.commits, 1);
-        let load = self.memories.values().map(|memory| memory.dedup.usage().load).fold(0.0, f64::max);
+        let mut load = 0.0_f64;
+        for (&(space, partition), memory) in &mut self.memories {
+            load = load.max(memory.tell(&self.topics[space].topic.space, partition, &self.shared.stats));
+        }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
         self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
         if self.sink.singly() {

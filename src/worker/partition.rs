@@ -6,9 +6,12 @@ use crate::checkpoint::{self, Head, PartitionId, Saved, Store, StoredFingerprint
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::record::{Offset, Timestamp, TopicPartition};
-use crate::stats::add;
+use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// Load past which a filter is said to fill up.
+const FILLING: f64 = 0.7;
 
 /// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
 const UNSAVED_URGENT: u64 = 1 << 20;
@@ -66,6 +69,14 @@ impl Input {
     }
 }
 
+/// What was told of a memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    filling: bool,
+    evicted: u64,
+    corrected: u64,
+}
+
 /// The memory of one partition number of one space.
 pub(super) struct Memory {
     pub(super) dedup: Dedup,
@@ -75,23 +86,54 @@ pub(super) struct Memory {
     offsets: BTreeMap<String, Offset>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
+    /// What was told of it already.
+    told: Told,
     /// Checkpoints that failed since the last that did not.
     failures: u32,
 }
 
 impl Memory {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false, failures: 0 }
+        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false, told: Told::default(), failures: 0 }
     }
 
     pub(super) fn loaded(mut dedup: Dedup, saved: Saved, offsets: BTreeMap<String, Offset>, store: &Arc<Store>, id: PartitionId) -> Self {
         dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id, saved)));
-        Self { dedup, saved: Some(saved), offsets, changed: false, failures: 0 }
+        Self { dedup, saved: Some(saved), offsets, changed: false, told: Told::default(), failures: 0 }
     }
 
     /// The offset of a topic that a loaded memory had come to.
     pub(super) fn offset(&self, topic: &str) -> Option<Offset> {
         self.offsets.get(topic).copied()
+    }
+
+    /// Counts and logs what became of it since the last time. Returns its load.
+    pub(super) fn tell(&mut self, space: &str, partition: i32, stats: &Stats) -> f64 {
+        let (usage, corrected, told) = (self.dedup.usage(), self.dedup.corrected(), self.told);
+        // A kind without slices fills up once and for all, and is meant to.
+        let fills = usage.load > FILLING && self.dedup.slice().is_some();
+        if fills && !told.filling {
+            tracing::warn!(
+                space,
+                partition,
+                load = usage.load,
+                bytes = usage.bytes,
+                "filter is past 70 % of its capacity; beyond that it takes more memory, or does what filter.at_max_memory says (told once)"
+            );
+        }
+        if usage.evicted > told.evicted {
+            let keys = usage.evicted - told.evicted;
+            tracing::warn!(
+                space,
+                partition,
+                keys,
+                "filter is at its max_memory, and forgot keys before their time: they may come out again"
+            );
+        }
+        add(&stats.evicted, usage.evicted.saturating_sub(told.evicted));
+        add(&stats.corrected, corrected - told.corrected);
+        self.told = Told { filling: told.filling || fills, evicted: usage.evicted, corrected };
+        usage.load
     }
 
     /// Whether a checkpoint would differ from what is stored.
