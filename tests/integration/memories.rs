@@ -1,7 +1,7 @@
 //! Promise: whatever remembers, the same comes out, also of a worker that is killed.
 
 use crate::harness::{News, TestRecord, UNSEE, broker, topic};
-use crate::stream::{PARTITIONS, RECORDS, Stream};
+use crate::stream::{RECORDS, Stream};
 use std::time::Duration;
 
 const KILLS: usize = 4;
@@ -19,7 +19,7 @@ fn with_regrets() -> Vec<TestRecord> {
 
 /// Has workers read the records and be killed on the way; what comes out is compared with the exact window.
 fn killed(hint: &str, records: Vec<TestRecord>, lines: &str) {
-    let output = topic(broker(), &format!("{hint}-out"), PARTITIONS as u32);
+    let output = topic(broker(), &format!("{hint}-out"), 4);
     let stream = Stream::remembered_by(broker(), hint, output, records, Duration::from_secs(20 * 60), lines)
         .with(|setup| setup.kafka(&format!("instance_id = \"{hint}\"")));
     let part = stream.records.len() / (KILLS + 1);
