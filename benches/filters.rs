@@ -370,7 +370,7 @@ fn compare(keys: u64, rounds: u64) {
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn curve() {
     println!(
-        "\nunseen, 4 slices, {RATE:.0e}, batches of {BATCH}, all generations full; the best of 3 rounds of a slice, 20 M keys at most"
+        "\nunseen, 4 slices, {RATE:.0e}, batches of {BATCH}, all generations full; processor time, the least of 10 rounds of {ROUND} keys"
     );
     println!("{:>10}{:>10}{:>12}{:>12}{:>14}", "M keys", "MB", "insert ns", "hit ns", "lines only");
     for millions in [1, 3, 10, 30, 100, 300, 1000] {

@@ -159,7 +159,7 @@ fn state_of_another_version_is_left_alone() {
     };
     let log = stream.setup.start("a").fails(1);
     let sentence =
-        format!("error: state directory {}: expected format 1, got 99; run the version of unseen that wrote it", state.display());
+        format!("error: state directory {}: expected format 2, got 99; run the version of unseen that wrote it", state.display());
     assert!(log.contains(&sentence), "{log}");
     {
         let db = open(&state);
