@@ -86,6 +86,8 @@ pub struct Aging {
     saturated: bool,
     /// Keys forgotten before their time, to make room.
     evicted: u64,
+    /// Counts the times that a layer came, went, or was filled other than by putting keys in.
+    turn: u64,
     batch: RefCell<Batch>,
 }
 
@@ -97,7 +99,7 @@ impl Aging {
             Window::Time { .. } => None,
             Window::Keys { .. } => Some(0),
         };
-        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, batch: RefCell::default() }
+        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, turn: 0, batch: RefCell::default() }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -108,6 +110,17 @@ impl Aging {
     /// The generation of the current slice, if any key came in it.
     fn open(&self) -> Option<&Generation> {
         self.generations.back().filter(|newest| newest.slice == self.current())
+    }
+
+    /// The one layer that changes, if there is one.
+    fn last(&self) -> Option<&Layer> {
+        self.open().and_then(|open| open.layers.last())
+    }
+
+    /// All other layers.
+    fn sealed(&self) -> impl Iterator<Item = &Layer> {
+        let all = self.layers().count();
+        self.layers().take(all - usize::from(self.last().is_some()))
     }
 
     /// Keys put into the open generation.
@@ -125,6 +138,7 @@ impl Aging {
         }
         self.slice = Some(slice);
         self.saturated = false;
+        self.turn += 1;
         let oldest = slice.saturating_sub(i64::from(self.window.slices()));
         while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
             self.generations.pop_front();
@@ -133,6 +147,7 @@ impl Aging {
 
     /// Opens the current generation, or chains a layer to it, if it may have one.
     fn make_room(&mut self) -> Result<(), Full> {
+        self.turn += 1;
         if self.open().is_none() {
             let first = self.first_size();
             self.generations.push_back(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
@@ -228,12 +243,18 @@ impl Filter for Aging {
         // lines are on their way as the processor can wait for.
         black_box(self.layers().fold(0, |sum, layer| sum ^ layer.bloom.load(keys, masks)));
         batch.draw();
+        batch.ask(self.sealed().map(|layer| &layer.bloom), self.turn);
     }
 
+    #[inline]
     fn contains(&self, fingerprint: Fingerprint) -> bool {
         let mut batch = self.batch.borrow_mut();
-        let mask = batch.mask(fingerprint, self.plan.shape);
-        self.generations.iter().rev().any(|generation| generation.contains(fingerprint, mask))
+        batch.mask(fingerprint, self.plan.shape);
+        let mask = batch.current();
+        match batch.answer(self.turn) {
+            Some(seen) => seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, mask)),
+            None => self.generations.iter().rev().any(|generation| generation.contains(fingerprint, mask)),
+        }
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
@@ -264,6 +285,7 @@ impl Filter for Aging {
 
     fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
         let other: &dyn Any = other;
+        self.turn += 1;
         self.take_in(other.downcast_ref().ok_or(Different::Kind)?)
     }
 
@@ -327,6 +349,7 @@ impl Filter for Aging {
     }
 
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
+        self.turn += 1;
         let generation = self.generations.iter_mut().find(|generation| generation.slice == id.slice);
         let layer = generation.and_then(|generation| generation.layers.get_mut(id.layer));
         if layer.is_some_and(|layer| layer.bloom.memory.read_page(id.page, bytes)) { Ok(()) } else { Err(Mismatch::Page(id)) }

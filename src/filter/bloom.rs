@@ -5,6 +5,7 @@
 //! blocks. Error direction: may say "seen" of a key that is not there, never "not seen" of one that is.
 
 use super::memory::Memory;
+use super::sizing::PROBES_MAX;
 use crate::key::Fingerprint;
 
 /// Bits in a block.
@@ -15,6 +16,16 @@ const BLOCK_BYTES: usize = 64;
 /// Odd multipliers that make one number into another: 2^64 over the golden ratio, and a prime of XXH64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
+
+/// The powers of [`STEP`], from 1 on.
+const STEPS: [u64; PROBES_MAX as usize + 1] = {
+    let (mut powers, mut index) = ([1_u64; PROBES_MAX as usize + 1], 1);
+    while index < powers.len() {
+        powers[index] = powers[index - 1].wrapping_mul(STEP);
+        index += 1;
+    }
+    powers
+};
 
 /// Size of a filter: it, and the fingerprints put in, determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,26 +117,25 @@ impl Mask {
 #[inline]
 fn draw(seed: u64, probes: u32, bits: &mut [u64; BLOCK_WORDS]) {
     *bits = [0; BLOCK_WORDS];
-    let mut hash = seed | 1;
-    let mut one = || {
+    let seed = seed | 1;
+    // First as many as there should be, without a look at them; in one key of eight, some are the same. No
+    // product waits for the one before it.
+    let again = STEPS[..probes as usize].iter().fold(0, |again, step| {
+        let hash = seed.wrapping_mul(*step);
         let bit = 1 << (hash >> 55 & 63);
         let word = &mut bits[(hash >> 61) as usize];
-        let again = *word & bit;
+        let again = again | *word & bit;
         *word |= bit;
-        hash = hash.wrapping_mul(STEP);
         again
-    };
-    // First as many as there should be, without a look at them; in one key of eight, some are the same.
-    let again = (0..probes).fold(0, |again, _| again | one());
+    });
     if again != 0 {
-        mend(seed, probes, bits);
+        mend(seed.wrapping_mul(STEPS[probes as usize]), probes, bits);
     }
 }
 
 /// Goes on until there are `probes` different bits.
 #[cold]
-fn mend(seed: u64, probes: u32, bits: &mut [u64; BLOCK_WORDS]) {
-    let mut hash = (0..probes).fold(seed | 1, |hash, _| hash.wrapping_mul(STEP));
+fn mend(mut hash: u64, probes: u32, bits: &mut [u64; BLOCK_WORDS]) {
     while bits.iter().map(|word| word.count_ones()).sum::<u32>() < probes {
         bits[(hash >> 61) as usize] |= 1 << (hash >> 55 & 63);
         hash = hash.wrapping_mul(STEP);
@@ -174,6 +184,19 @@ impl Bloom {
             }
         }
         sum
+    }
+
+    /// Notes in `seen` which of these keys were put in; `masks` are theirs.
+    pub(super) fn ask(&self, fingerprints: &[Fingerprint], masks: &[Mask], seen: &mut [bool]) {
+        if masks.first().is_some_and(|mask| mask.shape == self.shape) {
+            for (mask, seen) in masks.iter().zip(seen) {
+                *seen |= self.has(mask);
+            }
+        } else {
+            for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
+                *seen |= self.has_other(fingerprint);
+            }
+        }
     }
 
     /// Whether the fingerprint was put in; wrong at the planned rate for one that was not.

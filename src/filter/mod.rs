@@ -21,7 +21,7 @@ pub use cuckoo::{Cuckoo, Plan as CuckooPlan};
 pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
 pub use growth::{AtMaxMemory, Growth};
 pub use memory::PAGE_BYTES;
-pub use sizing::{CHAIN_SHARE, blocked_rate, plain_bits, plain_rate, rate_per_generation, shape_for};
+pub use sizing::{blocked_rate, plain_bits, plain_rate, rate_per_generation};
 pub use stable::{Plan as StablePlan, Shape as StableShape, Stable};
 pub use window::Window;
 

@@ -40,7 +40,7 @@ impl Decades {
 
 /// The pieces of a curve that can be drawn, as (load, place).
 pub(super) fn pieces(row: &Row, decades: Decades) -> Vec<Vec<(f64, f64)>> {
-    let place = |point: &Point| Some((point.load, decades.place(point.rate?)?));
+    let place = |point: &Point| Some((point.load, decades.place(point.rate)?));
     let points: Vec<_> = row.curve.iter().map(place).collect();
     points.split(Option::is_none).filter(|piece| !piece.is_empty()).map(|piece| piece.iter().copied().flatten().collect()).collect()
 }
@@ -99,12 +99,10 @@ impl Report {
 fn legend(report: &Report, decades: Decades) -> String {
     let mut lines: Vec<String> = Vec::new();
     for (index, row) in report.kinds.iter().enumerate() {
-        let last = row.curve.iter().rev().find(|point| point.rate.is_some());
-        let note = match last {
-            _ if row.curve.iter().all(|point| point.rate == Some(0.0)) => " (no error)",
-            _ if pieces(row, decades).is_empty() => " (below the picture)",
-            Some(last) if last.load < LOAD_MAX => " (ends when full)",
-            _ => "",
+        let note = match () {
+            () if row.curve.iter().all(|point| point.rate == 0.0) => " (no error)",
+            () if pieces(row, decades).is_empty() => " (below the picture)",
+            () => "",
         };
         let entry = format!("{} {}{note}", MARKS[index % MARKS.len()], row.kind);
         match lines.last_mut() {

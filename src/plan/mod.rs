@@ -61,7 +61,7 @@ pub struct Row {
     pub disk_bytes: u64,
     /// Memory, or disk, a planned key.
     pub bits_per_key: f64,
-    /// Bits, cells or slots that are looked at for a key that is not there.
+    /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
     pub probes: u32,
     /// What a look-up reads.
     pub reads: String,
@@ -90,8 +90,8 @@ pub struct Row {
 pub struct Point {
     /// Keys in a window over the planned ones.
     pub load: f64,
-    /// Share of unseen keys that are called seen; `None` if the filter is full.
-    pub rate: Option<f64>,
+    /// Share of unseen keys that are called seen.
+    pub rate: f64,
     /// Memory of the whole topic, in bytes.
     pub memory_bytes: u64,
 }
@@ -134,14 +134,16 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
-        Some(_) if kind.elastic => Some(ask.false_positive_rate),
+        // Any rate that its memory can give, so the one that was asked for, as a rule.
+        Some(bytes) if kind.elastic => {
+            (memory_bytes <= bytes).then(|| rounded((kind.predict)(f64::INFINITY).rate.max(ask.false_positive_rate)))
+        }
         Some(bytes) => reachable(make, ask, bytes / partitions.max(1)),
         None => None,
     };
     let point = |load: f64| {
         let expected = (kind.predict)(load);
-        let rate = kind.load_max.is_none_or(|full| load <= full).then(|| rounded(expected.rate));
-        Point { load, rate, memory_bytes: expected.bytes.saturating_mul(partitions) }
+        Point { load, rate: rounded(expected.rate), memory_bytes: expected.bytes.saturating_mul(partitions) }
     };
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     let bits_per_key = ((memory_bytes + disk_bytes) as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
@@ -154,8 +156,8 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         probes: kind.probes,
         reads: kind.reads.clone(),
         loads: LOADS.map(point).to_vec(),
-        remembers: kind.forgets == 0.0,
-        forgets: rounded(kind.forgets),
+        remembers: kind.forgets.is_none(),
+        forgets: rounded(kind.forgets.unwrap_or(0.0)),
         takes_back: kind.takes_back,
         overfull: kind.overfull.to_owned(),
         fits,
@@ -186,7 +188,9 @@ fn reachable(make: Make, ask: &Ask, bytes: u64) -> Option<f64> {
 
 /// With four digits: more would be a claim of precision that no formula here has.
 fn rounded(rate: f64) -> f64 {
-    format!("{rate:.3e}").parse().unwrap_or(rate)
+    let digits = format!("{rate:.3e}").parse().unwrap_or(rate);
+    // A difference may come out as -0.
+    if digits > 0.0 { digits } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -81,14 +81,10 @@ fn curve(svg: &mut String, row: &Row, index: usize, decades: Decades) {
     for piece in pieces(row, decades) {
         let points: Vec<_> = piece.iter().map(|&(load, place)| format!("{:.1},{:.1}", x(load), y(place))).collect();
         _ = writeln!(svg, "<polyline {style} points=\"{}\"/>", points.join(" "));
-        // A curve that ends before the picture does: the filter is full.
-        if let Some(&(load, place)) = piece.last().filter(|(load, _)| *load < LOAD_MAX) {
-            _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"{colour}\"/>", x(load), y(place));
-        }
     }
     let (left, down) = (WIDTH - RIGHT + 16.0, TOP + 10.0 + 22.0 * f64::from(u32::try_from(index).unwrap_or(0)));
     _ = writeln!(svg, "<polyline {style} points=\"{left:.1},{down:.1} {:.1},{down:.1}\"/>", left + 26.0);
-    let exact = row.curve.iter().all(|point| point.rate == Some(0.0));
+    let exact = row.curve.iter().all(|point| point.rate == 0.0);
     let note = if exact { ": no error" } else { "" };
     text(svg, "start", (left + 33.0, down + 4.0), &format!("{}{note}", row.kind));
 }

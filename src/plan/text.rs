@@ -54,10 +54,8 @@ impl Report {
                 let disk = row.disk_bytes.div_ceil(u64::from(self.ask.partitions));
                 cells.push(size(if row.disk_bytes > 0 { disk } else { row.partition_bytes }));
             }
-            let most = row.loads.last().map_or_else(String::new, |last| match last.rate {
-                None => "full".to_owned(),
-                Some(_) if row.disk_bytes > 0 => scaled(row.disk_bytes, last.load),
-                Some(_) => size(last.memory_bytes),
+            let most = row.loads.last().map_or_else(String::new, |last| {
+                if row.disk_bytes > 0 { scaled(row.disk_bytes, last.load) } else { size(last.memory_bytes) }
             });
             cells.extend([format!("{:.1}", row.bits_per_key), most, row.reads.clone()]);
             cells
@@ -73,7 +71,7 @@ impl Report {
         head.extend(within.clone());
         let row = |row: &Row| {
             let mut cells = vec![row.kind.clone()];
-            cells.extend(row.loads.iter().map(|point: &Point| point.rate.map_or_else(|| "full".to_owned(), rate)));
+            cells.extend(row.loads.iter().map(|point: &Point| rate(point.rate)));
             if within.is_some() {
                 cells.push(row.rate_within_memory.map_or_else(|| "does not fit".to_owned(), rate));
             }
@@ -154,19 +152,19 @@ fn scaled(bytes: u64, load: f64) -> String {
 }
 
 /// A number of bytes with one decimal.
-pub(super) fn size(bytes: u64) -> String {
+fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let (shift, unit) = units.into_iter().find(|(shift, _)| bytes >> shift > 0).unwrap_or((10, "KiB"));
+    let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else { return format!("{bytes} B") };
     let tenths = bytes.saturating_mul(10) >> shift;
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// A number of bytes as a configuration would have it: `40MiB`; no more than it is.
-pub(super) fn whole_size(bytes: u64) -> String {
+/// The greatest number of bytes, no more than these, that reads well in a configuration, and how it does: `40MiB`.
+pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     // Two digits at least, or too much would be cut off.
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift >= 10 || (bytes > 0 && bytes.is_multiple_of(1 << shift)));
-    unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+    unit.map_or_else(|| (bytes, bytes.to_string()), |(shift, unit)| (bytes >> shift << shift, format!("{}{unit}", bytes >> shift)))
 }
 
 /// A count as a configuration would have it: `10M`.

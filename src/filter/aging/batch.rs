@@ -1,19 +1,22 @@
 //! Work done ahead for a batch of keys. Must never change an answer.
 
-use crate::filter::bloom::{Mask, Shape};
+use crate::filter::bloom::{Bloom, Mask, Shape};
 use crate::key::Fingerprint;
 
 /// Most masks made ahead; with the lines of five generations they still fit into the first cache.
 const BATCH_MAX: usize = 64;
 
-/// The masks of the keys that are asked for next. Making one takes longer than a look-up that finds its lines
-/// in the cache, and nothing where it is done while they are on their way. Says nothing about any key: with it
-/// or without, all answers are the same.
+/// The masks of the keys that are asked for next, and what the layers that do not change any more say of them. One
+/// layer asked for all keys takes a fraction of what all layers asked for one key do.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// Of `keys`, in their order; the rest is left over from earlier batches.
     pub(super) masks: Vec<Mask>,
     pub(super) keys: Vec<Fingerprint>,
+    /// Whether any of the layers that were asked has the key.
+    seen: Vec<bool>,
+    /// As of when they were asked; see [`Batch::ask`].
+    turn: Option<u64>,
     /// Where the key last asked for is.
     at: usize,
 }
@@ -27,11 +30,34 @@ impl Batch {
             self.masks.resize(self.keys.len(), Mask::NONE);
         }
         self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.aim(key, shape));
-        self.at = 0;
+        (self.at, self.turn) = (0, None);
     }
 
     pub(super) fn draw(&mut self) {
         self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.draw(key));
+    }
+
+    /// Asks layers for all keys. What they say holds as long as `turn` does: until there is another layer, or one
+    /// less.
+    pub(super) fn ask<'a>(&mut self, layers: impl Iterator<Item = &'a Bloom>, turn: u64) {
+        self.seen.clear();
+        self.seen.resize(self.keys.len(), false);
+        for layer in layers {
+            layer.ask(&self.keys, &self.masks[..self.keys.len()], &mut self.seen);
+        }
+        self.turn = Some(turn);
+    }
+
+    /// What the layers said of the key whose mask was last asked for, if that still holds.
+    #[inline]
+    pub(super) fn answer(&self, turn: u64) -> Option<bool> {
+        if self.turn == Some(turn) { self.seen.get(self.at).copied() } else { None }
+    }
+
+    /// The mask of the key last asked for.
+    #[inline]
+    pub(super) fn current(&self) -> &Mask {
+        &self.masks[self.at]
     }
 
     /// The mask of a key: the one last asked for, or one that comes after it, or else a batch of its own.

@@ -1,0 +1,215 @@
+//! `unseen plan` as a command: what it prints, what it counts, and how it ends.
+
+use assert_cmd::Command;
+use assert_cmd::cargo::cargo_bin_cmd;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+
+/// What a comparison has without being asked, in the order of its tables.
+const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];
+
+/// A command that none of this machine's settings reach.
+fn plan(args: &[&str]) -> Command {
+    let mut command = cargo_bin_cmd!("unseen");
+    command.env_clear().arg("plan").args(args);
+    command
+}
+
+/// What it prints when it ends well and has nothing to complain about.
+fn printed(command: &mut Command) -> String {
+    let output = command.assert().success().code(0).get_output().clone();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+fn parsed(command: &mut Command) -> Value {
+    serde_json::from_str(&printed(command)).expect("one JSON object")
+}
+
+/// What it complains of when it ends so.
+fn refused(command: &mut Command, code: i32) -> String {
+    let output = command.assert().failure().code(code).get_output().clone();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+fn fields(value: &Value) -> BTreeSet<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_table_of_all_kinds_is_printed() {
+    let text = printed(&mut plan(&["--keys", "10M"]));
+    let heading = "10M keys in a window of 4 slices, 1 partition\nerror: share of unseen keys called seen, to be at most 1e-4\n\nkind ";
+    assert!(text.starts_with(heading), "{text}");
+    let (costs, rest) = text.split_once("\n\nerror at").expect("the table of errors");
+    let named: Vec<_> = costs.lines().skip(4).filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(named, KINDS);
+    assert!(rest.contains("\n  filter = { kind = \"aging\", capacity = \"10M\", false_positive_rate = 1e-4, slices = 4 }\n"), "{rest}");
+    assert!(rest.contains("\n        load: keys in a window over the planned 10M\n"), "{rest}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80 || line.starts_with("  filter = ")), "{text}");
+}
+
+#[test]
+fn json_has_the_fields_that_help_tells_of() {
+    let help = printed(&mut plan(&["--help"]));
+    let documented = help.split("JSON (--json)").nth(1).expect("its help is in the long one");
+    let words: BTreeSet<_> = documented.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let args = ["--sample", "-", "--memory", "1MiB", "--partitions", "3", "--window", "1h", "--json"];
+    let report = parsed(plan(&args).write_stdin("a\nb\na\n"));
+    assert_eq!(fields(&report), BTreeSet::from(["ask", "sample", "kinds"]));
+    assert_eq!(
+        report["ask"],
+        json!({
+            "keys": 2, "false_positive_rate": 1e-4, "partitions": 3, "slices": 4, "window_ms": 3_600_000, "memory_bytes": 1_048_576,
+        })
+    );
+    let kinds = report["kinds"].as_array().expect("an array");
+    assert_eq!(kinds.iter().map(|row| row["kind"].as_str().expect("a name")).collect::<Vec<_>>(), KINDS);
+    for row in kinds {
+        let known = [
+            "kind",
+            "memory_bytes",
+            "partition_bytes",
+            "disk_bytes",
+            "bits_per_key",
+            "probes",
+            "reads",
+            "loads",
+            "curve",
+            "remembers",
+            "forgets",
+            "takes_back",
+            "overfull",
+            "fits",
+            "rate_within_memory",
+            "configuration",
+        ];
+        assert_eq!(fields(row), BTreeSet::from(known));
+        let loads = row["loads"].as_array().expect("an array");
+        assert_eq!(loads.iter().map(|point| point["load"].as_f64().expect("a number")).collect::<Vec<_>>(), [1.0, 1.5, 2.0, 4.0]);
+        assert_eq!(row["curve"].as_array().map(Vec::len), Some(81));
+        assert_eq!(fields(&loads[0]), BTreeSet::from(["load", "rate", "memory_bytes"]));
+        assert!(loads.iter().all(|point| point["rate"].as_f64().is_some_and(|rate| (0.0..=1.0).contains(&rate))), "{row}");
+    }
+    for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0]] {
+        let missing: Vec<_> = fields(value).into_iter().filter(|&field| !words.contains(field)).collect();
+        assert!(missing.is_empty(), "--help does not tell of {missing:?}: {documented}");
+    }
+}
+
+#[test]
+fn without_a_sample_or_a_bound_json_says_null() {
+    let report = parsed(&mut plan(&["--rate", "5000/s", "--window", "24h", "--kinds", "aging,bloom", "--json"]));
+    assert_eq!((&report["ask"]["keys"], &report["sample"]), (&json!(432_000_000), &Value::Null));
+    let kinds = report["kinds"].as_array().expect("an array");
+    assert_eq!(kinds.iter().map(|row| row["kind"].as_str().expect("a name")).collect::<Vec<_>>(), ["aging", "unchained", "bloom"]);
+    assert!(kinds.iter().all(|row| row["fits"].is_null() && row["rate_within_memory"].is_null()));
+}
+
+#[test]
+fn a_sample_of_ndjson_is_counted_exactly() {
+    // Slices of 25 ms: ids 1 2 | 1 | 3 4 | and one long after. A line without an id, and one that is not JSON.
+    let lines = "{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":5}\n{\"id\":1,\"t\":30}\n{\"no\":1}\nbroken\n{\"id\":3,\"t\":60}\n\
+                 {\"id\":4,\"t\":61}\n{\"id\":1,\"t\":900}\n";
+    let args = ["--sample", "-", "--key", "/id", "--time", "/t", "--window", "100ms", "--json"];
+    let report = parsed(plan(&args).write_stdin(lines));
+    let expected = json!({
+        "records": 8, "distinct": 4, "repeats": 2, "repeat_share": 0.3333, "invalid": 2, "untimed": 2, "span_ms": 900,
+        "window_keys": 4,
+    });
+    assert_eq!((&report["sample"], &report["ask"]["keys"]), (&expected, &json!(4)));
+
+    let text = printed(plan(&args[..8]).write_stdin(lines));
+    assert!(
+        text.starts_with(
+            "sample: 8 records, 4 distinct keys, 2 repeats (33.3 %), 2 without a key\n        4 in the busiest window of 100ms\n"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_sample_of_kcat_is_counted_exactly() {
+    let line = |key: &str, time: i64| format!("{{\"partition\":0,\"tstype\":\"create\",\"ts\":{time},\"key\":{key},\"payload\":\"x\"}}\n");
+    let lines = [line("\"a\"", 10), line("\"b\"", 20), line("\"a\"", 30), line("null", 40)].concat();
+    let report = parsed(plan(&["--sample", "-", "--format", "kcat", "--json"]).write_stdin(lines));
+    let expected = json!({
+        "records": 4, "distinct": 2, "repeats": 1, "repeat_share": 0.3333, "invalid": 1, "untimed": 0, "span_ms": 30,
+        "window_keys": null,
+    });
+    assert_eq!((&report["sample"], &report["ask"]["keys"]), (&expected, &json!(2)));
+}
+
+#[test]
+fn a_picture_is_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("plan.svg");
+    let name = path.to_str().expect("UTF-8");
+    let beside = printed(&mut plan(&["--keys", "10M", "--svg", name]));
+    assert_eq!(beside, printed(&mut plan(&["--keys", "10M"])), "the tables are printed all the same");
+    let picture = fs::read_to_string(&path).expect("the picture");
+    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && picture.ends_with("</svg>\n"), "{picture}");
+    // An element for each that begins, none empty of a name; each that is not closed at once is closed later.
+    let (closed, ends) = (picture.matches("/>").count(), picture.matches("</").count());
+    assert_eq!(picture.matches('<').count(), closed + 2 * ends);
+    assert!(KINDS.iter().all(|kind| picture.contains(&format!(">{kind}"))), "{picture}");
+
+    let nowhere = directory.path().join("none").join("plan.svg");
+    let message = refused(&mut plan(&["--keys", "10M", "--svg", nowhere.to_str().expect("UTF-8")]), 1);
+    assert!(message.starts_with(&format!("error: cannot write {}: ", nowhere.display())), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn bad_usage_is_told_in_one_sentence() {
+    for (args, message) in [
+        (
+            &["--keys", "10M", "--kinds", "cuckold"][..],
+            "error: --kinds: expected kinds among aging, unchained, pair, stable, cuckoo, exact, bloom, got `cuckold`\n",
+        ),
+        (&["--rate", "1/h", "--window", "1s"], "error: --rate: expected 1 to 100000000000 keys, got 0 keys in a window\n"),
+        (&["--sample", "-", "--format", "kcat", "--time", "/t"], "error: --time: lines of `kcat -J` bring the record's own time\n"),
+    ] {
+        assert_eq!(refused(&mut plan(args), 2), message);
+    }
+    // These are clap's, who adds where to find help; the first line says it all.
+    for (args, message) in [
+        (&["--keys", "ten"][..], "expected a whole number such as 5000, \"200k\" or \"10M\", got \"ten\""),
+        (&["--keys", "0"], "expected 1 to 100000000000 keys, got 0"),
+        (&["--keys", "10M", "--false-positive-rate", "2"], "expected a rate between 0 and 1, such as 1e-4, got \"2\""),
+        (&["--keys", "10M", "--window", "0s"], "expected at least a millisecond, got 0s"),
+        (&["--keys", "10M", "--slices", "65"], "65 is not in 1..=64"),
+        (&["--keys", "10M", "--rate", "1/s", "--window", "1h"], "cannot be used with"),
+        (&["--keys", "10M", "--key", "/id"], "cannot be used with"),
+        (&["--rate", "1/s"], "required arguments were not provided"),
+        (&[], "required arguments were not provided"),
+    ] {
+        let got = refused(&mut plan(args), 2);
+        let first = got.lines().next().unwrap_or_default();
+        assert!(first.starts_with("error: ") && first.contains(message), "{args:?}: {got}");
+    }
+}
+
+#[test]
+fn a_broken_sample_is_named() {
+    let good = "{\"partition\":0,\"ts\":1,\"key\":\"a\",\"payload\":\"x\"}\n";
+    let args = ["--sample", "-", "--format", "kcat"];
+    let message = refused(plan(&args).write_stdin(format!("{good}\n{{}}\n")), 1);
+    let start = format!("error: standard input: line 3, at byte {}: expected a record as `kcat -J` prints it, got: ", good.len() + 1);
+    assert!(message.starts_with(&start), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("sample.kcat");
+    fs::write(&path, "no record\n").expect("a file");
+    let name = path.to_str().expect("UTF-8");
+    let message = refused(&mut plan(&["--sample", name, "--format", "kcat"]), 1);
+    assert!(message.starts_with(&format!("error: {name}: line 1, at byte 0: ")), "{message}");
+
+    let message = refused(plan(&["--sample", "-"]).write_stdin("\n"), 1);
+    assert_eq!(message, "error: standard input: the sample has no record with a key; say where the key is with --key\n");
+    let message = refused(&mut plan(&["--sample", "no such file"]), 1);
+    assert!(message.starts_with("error: no such file: "), "{message}");
+}
