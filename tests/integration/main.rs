@@ -2,6 +2,7 @@
 
 mod harness;
 mod harness_smoke;
+mod inspect;
 mod stream;
 
 mod broker_restart;

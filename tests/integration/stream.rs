@@ -58,13 +58,15 @@ impl Stream {
         let setup = Setup::new(broker, hint).worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"").topic(
             &input,
             &output,
-            &format!(
-                "space = \"news\"\nkey = [{{ json = \"/user_id\" }}, {{ json = \"/news_id\" }}]\nwindow = \"{}s\"\n\
-                     {filter}",
-                window.as_secs()
-            ),
+            &Self::lines(window, filter),
         );
         Self { broker: broker.to_owned(), input, output, records, expected, oracle, setup }
+    }
+
+    /// What its configuration says of the topic, beside its names.
+    pub fn lines(window: Duration, filter: &str) -> String {
+        let key = "key = [{ json = \"/user_id\" }, { json = \"/news_id\" }]";
+        format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())
     }
 
     /// Lines for `[kafka]`, and whatever else the test wants of its workers.
