@@ -1,7 +1,7 @@
 //! Promise: whatever remembers, the same comes out, also of a worker that is killed.
 
 use crate::harness::{News, TestRecord, UNSEE, broker, topic};
-use crate::stream::{RECORDS, Stream};
+use crate::stream::{LIMIT, RECORDS, Stream};
 use std::time::Duration;
 
 const KILLS: usize = 4;
@@ -61,4 +61,21 @@ fn keys_of_a_confirmed_filter_are_taken_back() {
 fn keys_of_a_cuckoo_filter_are_taken_back() {
     let filter = "filter = { kind = \"cuckoo\", capacity = \"100k\", false_positive_rate = 1e-9 }";
     killed("cuckoo", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+}
+
+/// What cannot be stored waits in memory, and no key is forgotten or made up for it.
+#[test]
+fn fingerprints_outlast_a_full_disk() {
+    let output = topic(broker(), "full-out", 4);
+    let stream = Stream::remembered_by(broker(), "full", output, news(), Duration::from_secs(20 * 60), "filter = { kind = \"exact\" }")
+        .with(|setup| setup.kafka("instance_id = \"full\""));
+    let half = stream.records.len() / 2;
+    stream.produce(..half);
+    // Room for some fingerprints, and soon for none.
+    let mut worker = stream.setup.start_on_full_disk("a", &[], 512 << 10);
+    worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+    stream.wait_until_read(half, &mut worker);
+    worker.lift_file_limit();
+    stream.produce(half..);
+    stream.check(worker);
 }
