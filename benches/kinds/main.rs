@@ -33,7 +33,7 @@ use ring::{Ring, Sealed};
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::Instant;
-use unseen::filter::{Filter, Plan, Spec, Window};
+use unseen::filter::{CuckooPlan, Filter, Plan, Spec, StablePlan, Window};
 use unseen::key::Fingerprint;
 
 /// Slices of a window.
@@ -88,7 +88,7 @@ fn row<K: Kind + 'static>(name: &'static str, traits: [&'static str; 4], make: i
     Row { name, make: Box::new(move |keys, rate| Box::new(make(keys, rate))), lookups: 20_000_000, traits }
 }
 
-/// The kinds that unseen offers. New ones are added here, as `Spec`s: stable, cuckoo.
+/// The kinds that unseen keeps in memory. New ones are added here, as `Spec`s.
 fn offered() -> Vec<Row> {
     let aging = |slices| {
         move |keys: usize, rate| {
@@ -99,6 +99,15 @@ fn offered() -> Vec<Row> {
     vec![
         row("aging, 4 slices", ["no", "chains", "slices", "seen"], aging(4)),
         row("aging, 1 slice (pair)", ["no", "chains", "slices", "seen"], aging(1)),
+        row("cuckoo, 4 slices", ["yes", "chains", "tags", "seen"], |keys, rate| {
+            let window = Window::keys(keys as u64, 4);
+            Spec::Cuckoo { window, plan: CuckooPlan::new(window, keys as u64, rate) }.build()
+        }),
+        row("stable, 16 bits", ["no", "no", "random", "both"], |keys, rate| {
+            // Sized by memory, not by keys: two bytes for each key of the window. Seeded, for its generator is the
+            // one that makes the keys here: without it, inserts would count down the cells of earlier keys.
+            Spec::Stable { plan: StablePlan { seed: 1, ..StablePlan::new(keys as u64 * 2, rate) } }.build()
+        }),
     ]
 }
 

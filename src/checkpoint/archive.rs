@@ -30,3 +30,40 @@ impl Archive for StoredFingerprints {
         self.store.holds_fingerprint(&self.id, self.saved, generation, fingerprint).map_err(|error| ArchiveError(error.to_string()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Error, Head, Settings};
+    use crate::dedup::{Dedup, Late, Rules};
+    use crate::filter::{Fault, Window};
+    use crate::record::Verdict;
+    use std::collections::BTreeMap;
+
+    const RULES: Rules =
+        Rules { window: Window::Time { slice_ms: 10, slices: 1 }, filter: None, exact: true, refresh: false, late: Late::Emit };
+
+    fn save(store: &Store, id: &PartitionId, memory: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
+        let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
+        let head = Head { settings, offsets: BTreeMap::new(), memory: memory.snapshot() };
+        store.save(id, &head, memory, saved).map(|(saved, _)| saved)
+    }
+
+    #[test]
+    fn a_store_that_was_set_aside_is_not_answered_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(dir.path()).unwrap());
+        let id = PartitionId { space: "orders".to_owned(), partition: 0 };
+        let mut memory = Dedup::new(RULES);
+        let judge = |memory: &mut Dedup, key| memory.judge(Fingerprint(key), Some(5), i64::MAX);
+        assert_eq!(judge(&mut memory, 1), Ok(Verdict::Unseen));
+        let saved = save(&store, &id, &mut memory, None).unwrap();
+        memory.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id.clone(), saved)));
+        assert_eq!((judge(&mut memory, 1), judge(&mut memory, 2)), (Ok(Verdict::Duplicate), Ok(Verdict::Unseen)));
+
+        store.set_aside("a test").unwrap();
+        assert!(matches!(judge(&mut memory, 1), Err(Fault::Archive(_))), "\"unseen\" would let it through twice");
+        assert!(matches!(save(&store, &id, &mut memory, Some(saved)), Err(Error::Lost { .. })), "half of a memory is not stored");
+        assert_eq!(judge(&mut memory, 2), Ok(Verdict::Duplicate), "what is in memory is known all the same");
+    }
+}
