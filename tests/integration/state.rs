@@ -152,19 +152,20 @@ fn a_changed_window_is_not_misread() {
 fn state_of_another_version_is_left_alone() {
     let stream = half_read("state-version");
     let state = stream.setup.state_dir("a");
-    let before = {
+    let (own, before) = {
         let db = open(&state);
+        let own = db.get("format").expect("it can be read").expect("a format");
         db.put("format", "99").expect("it can be written");
-        contents(&db)
+        (String::from_utf8(own).expect("a number"), contents(&db))
     };
     let log = stream.setup.start("a").fails(1);
     let sentence =
-        format!("error: state directory {}: expected format 2, got 99; run the version of unseen that wrote it", state.display());
+        format!("error: state directory {}: expected format {own}, got 99; run the version of unseen that wrote it", state.display());
     assert!(log.contains(&sentence), "{log}");
     {
         let db = open(&state);
         assert!(contents(&db) == before, "what the other version wrote was changed");
-        db.put("format", "1").expect("it can be written");
+        db.put("format", own).expect("it can be written");
     }
     assert!(entries(&state).iter().all(|path| !path.to_string_lossy().contains("corrupt")), "it was set aside");
     stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
