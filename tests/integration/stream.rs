@@ -86,6 +86,12 @@ impl Stream {
         produce(&self.broker, &self.input, &self.records[range]);
     }
 
+    /// Takes what the input really holds for the truth, instead of what was sent to it.
+    pub fn expect_from_input(&mut self) {
+        self.records = read_committed(&self.broker, &self.input, PARTITIONS).concat();
+        self.expected = self.oracle.expected(&self.records, PARTITIONS);
+    }
+
     /// Waits until the first `count` records are read and what came of them is committed.
     pub fn wait_until_read(&self, count: usize, worker: &mut Worker) {
         let mut ends = [0; PARTITIONS];
