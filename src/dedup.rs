@@ -10,6 +10,10 @@ use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 use serde::{Deserialize, Serialize};
 
+/// How many lifetimes of a key a stable filter's log reaches back. What it had put in before leaves a cell in some
+/// thousands non-zero that a filter made anew from the log has zero.
+const LIFETIMES: i64 = 8;
+
 /// What becomes of a record that is older than the window and was not seen within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,6 +25,17 @@ pub enum Late {
     Drop,
     /// It goes to the topic's dead letters.
     DeadLetter,
+}
+
+/// What a record did to a memory. Done again in the same order, from the same state, it leaves the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// Its key was put in.
+    Insert,
+    /// Its key was renewed.
+    Refresh,
+    /// Its key was taken back.
+    Unsee,
 }
 
 /// The rules of one key space.
@@ -46,6 +61,7 @@ pub struct Dedup {
     exact: Option<Exact>,
     stream_time: Option<Timestamp>,
     corrected: u64,
+    mutation: Option<Mutation>,
 }
 
 impl Dedup {
@@ -58,6 +74,7 @@ impl Dedup {
             exact: rules.exact.then(|| Exact::new(rules.window)),
             stream_time: None,
             corrected: 0,
+            mutation: None,
         }
     }
 
@@ -78,21 +95,18 @@ impl Dedup {
     /// [`Fault`] when it cannot be decided.
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
         self.advance(time, horizon);
+        self.mutation = None;
         if self.is_seen(fingerprint)? {
-            if self.rules.refresh {
-                self.refresh(fingerprint)?;
+            if self.rules.refresh && self.refresh(fingerprint)? {
+                self.mutation = Some(Mutation::Refresh);
             }
             return Ok(Verdict::Duplicate);
         }
         if self.rules.late != Late::Emit && self.is_late(time) {
             return Ok(Verdict::Late);
         }
-        if let Some(filter) = &mut self.filter {
-            filter.insert(fingerprint)?;
-        }
-        if let Some(exact) = &mut self.exact {
-            exact.insert(fingerprint)?;
-        }
+        self.insert(fingerprint)?;
+        self.mutation = Some(Mutation::Insert);
         Ok(Verdict::Unseen)
     }
 
@@ -104,6 +118,22 @@ impl Dedup {
     /// [`Fault`] when nobody knows whether it is remembered.
     pub fn unsee(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
         self.advance(time, horizon);
+        self.mutation = self.take_back(fingerprint)?.then_some(Mutation::Unsee);
+        Ok(Verdict::Unsee)
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
+        if let Some(filter) = &mut self.filter {
+            filter.insert(fingerprint)?;
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.insert(fingerprint)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was a key to take back, as far as that is known.
+    fn take_back(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
             None => true,
@@ -112,7 +142,7 @@ impl Dedup {
             // A filter that cannot do it says "seen" on; the exact memory then corrects it.
             filter.unsee(fingerprint);
         }
-        Ok(Verdict::Unsee)
+        Ok(there)
     }
 
     fn advance(&mut self, time: Option<Timestamp>, horizon: Timestamp) {
@@ -136,14 +166,16 @@ impl Dedup {
         Ok(seen)
     }
 
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
+    /// Returns whether that changed anything.
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
+        let mut changed = false;
         if let Some(filter) = &mut self.filter {
-            filter.refresh(fingerprint)?;
+            changed |= filter.refresh(fingerprint)?;
         }
         if let Some(exact) = &mut self.exact {
-            exact.refresh(fingerprint)?;
+            changed |= exact.refresh(fingerprint)?;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Whether a record of that time is older than the window.
@@ -186,6 +218,74 @@ impl Dedup {
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected
+    }
+
+    // ---- The same again, from a log of what changed it. ----
+
+    /// What the last record did to the memory, if anything.
+    #[must_use]
+    pub const fn mutation(&self) -> Option<Mutation> {
+        self.mutation
+    }
+
+    /// Does it again to other keys.
+    ///
+    /// # Errors
+    /// [`Fault`] when there is no room, or nobody knows what is remembered.
+    pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), Fault> {
+        match mutation {
+            Mutation::Insert => self.insert(fingerprint),
+            Mutation::Refresh => self.refresh(fingerprint).map(drop),
+            Mutation::Unsee => self.take_back(fingerprint).map(drop),
+        }
+    }
+
+    /// Where the memory stands, for its log to be searched by: what was put in at a smaller mark than
+    /// [`Dedup::oldest_mark`] is not needed any more. It never falls.
+    #[must_use]
+    pub fn mark(&self) -> i64 {
+        self.mark_before(0)
+    }
+
+    /// The mark of the oldest keys that are still remembered.
+    #[must_use]
+    pub fn oldest_mark(&self) -> i64 {
+        self.mark_before(if self.has_slices() { i64::from(self.rules.window.slices()) } else { LIFETIMES })
+    }
+
+    fn mark_before(&self, eras: i64) -> i64 {
+        match (&self.exact, &self.filter) {
+            (Some(exact), _) => exact.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras))),
+            (None, Some(filter)) if self.has_slices() => {
+                filter.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras)))
+            }
+            (None, Some(filter)) => filter.era().saturating_sub(eras).max(0),
+            (None, None) => 0,
+        }
+    }
+
+    fn has_slices(&self) -> bool {
+        self.rules.exact || self.rules.filter.is_some_and(Spec::has_slices)
+    }
+
+    /// What the log must say beside the keys; see [`Filter::hint`].
+    #[must_use]
+    pub fn hint(&self) -> Option<u64> {
+        self.filter.as_ref().and_then(|filter| filter.hint())
+    }
+
+    /// Comes to the time and the mark that the log says of the keys which follow. Without a mark only time passes,
+    /// as where the log was written under other settings.
+    pub fn resume(&mut self, time: Option<Timestamp>, mark: Option<i64>, hint: Option<u64>) {
+        self.advance(time, Timestamp::MAX);
+        let Some(mark) = mark else { return };
+        let era = if self.has_slices() { self.rules.window.slice_of(mark) } else { mark };
+        if let Some(filter) = &mut self.filter {
+            filter.resume(era, hint);
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.resume(era);
+        }
     }
 
     // ---- State out and in: a snapshot, the filter's pages, and what changed of the exact memory. ----
@@ -257,7 +357,7 @@ impl Dedup {
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(Mismatch::StreamTime);
         }
-        Ok(Self { rules, filter, exact, stream_time: snapshot.stream_time, corrected: 0 })
+        Ok(Self { rules, filter, exact, stream_time: snapshot.stream_time, corrected: 0, mutation: None })
     }
 
     /// Takes in what the filter of another memory of the same rules remembers, and makes room for its exact

@@ -10,6 +10,8 @@ pub mod filter;
 
 pub mod dedup;
 
+pub mod changelog;
+
 pub mod config;
 
 pub mod replay;

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 11] = ["record", "key", "filter", "dedup", "config", "replay", "plan", "stats", "checkpoint", "kafka", "worker"];
+const PARTS: [&str; 12] = ["record", "key", "filter", "dedup", "changelog", "config", "replay", "plan", "stats", "checkpoint", "kafka", "worker"];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
-const PURE: [&str; 4] = ["record", "key", "filter", "dedup"];
+const PURE: [&str; 5] = ["record", "key", "filter", "dedup", "changelog"];
 
 /// Every source file with its path below `src`, comments left out.
 fn sources() -> Vec<(String, String)> {

@@ -86,6 +86,8 @@ pub struct Aging {
     saturated: bool,
     /// Keys forgotten before their time, to make room.
     evicted: u64,
+    /// What the current slice is to be opened for, if that is known from a log.
+    told: Option<u64>,
     /// Counts the times that a layer came, went, or was filled other than by putting keys in.
     turn: u64,
     batch: RefCell<Batch>,
@@ -99,7 +101,7 @@ impl Aging {
             Window::Time { .. } => None,
             Window::Keys { .. } => Some(0),
         };
-        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, turn: 0, batch: RefCell::default() }
+        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, told: None, turn: 0, batch: RefCell::default() }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -138,6 +140,7 @@ impl Aging {
         }
         self.slice = Some(slice);
         self.saturated = false;
+        self.told = None;
         self.turn += 1;
         let oldest = slice.saturating_sub(i64::from(self.window.slices()));
         while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
@@ -176,6 +179,9 @@ impl Aging {
     /// Capacity and shape of the first layer of a generation that is about to open: what the last ones
     /// suggest, or what there is room for.
     fn first_size(&self) -> (u64, Shape) {
+        if let Some(capacity) = self.told {
+            return self.plan.resized(capacity).size(0);
+        }
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
             Window::Time { slices, .. } => self.plan.growth.capacity(self.plan.capacity, held, slices),
@@ -273,14 +279,17 @@ impl Filter for Aging {
         Ok(())
     }
 
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
         // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
         let there = {
             let mut batch = self.batch.borrow_mut();
             let mask = batch.mask(fingerprint, self.plan.shape);
             self.open().is_some_and(|open| open.contains(fingerprint, mask))
         };
-        if there { Ok(()) } else { self.insert(fingerprint) }
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(!there)
     }
 
     fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
@@ -295,6 +304,19 @@ impl Filter for Aging {
         {
             self.rotate(slice);
         }
+    }
+
+    fn resume(&mut self, era: i64, hint: Option<u64>) {
+        if self.window.length_ms().is_none() && era > self.current() {
+            self.rotate(era);
+        }
+        if era == self.current() {
+            self.told = hint;
+        }
+    }
+
+    fn hint(&self) -> Option<u64> {
+        self.open().map(Generation::capacity)
     }
 
     fn slice(&self) -> Option<i64> {

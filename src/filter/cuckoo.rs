@@ -244,10 +244,10 @@ impl Filter for Cuckoo {
         Ok(())
     }
 
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
-        let Some(copy) = self.oldest(fingerprint) else { return self.insert(fingerprint) };
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+        let Some(copy) = self.oldest(fingerprint) else { return self.insert(fingerprint).map(|()| true) };
         if copy.age == 0 {
-            return Ok(());
+            return Ok(false);
         }
         // Now, and again if a slice begins with this key: it must not expire under our hands. It stays in
         // its slot, but its layer may move up.
@@ -259,7 +259,7 @@ impl Filter for Cuckoo {
             layer.table.tag(copy.slot, tag);
         }
         self.open_keys = self.open_keys.saturating_add(1);
-        Ok(())
+        Ok(true)
     }
 
     /// Takes one copy of a key out, the oldest. **Of a key that was never put in, a stranger's copy may be taken**, with
@@ -283,6 +283,15 @@ impl Filter for Cuckoo {
             && self.slice.is_none_or(|current| slice > current)
         {
             self.rotate(slice);
+        }
+    }
+
+    fn resume(&mut self, era: i64, _hint: Option<u64>) {
+        let Window::Keys { slice_keys, .. } = self.window else { return };
+        // A full slice ends with its next key, which may be one to be renewed: it must not expire before.
+        let ends = self.open_keys >= slice_keys;
+        if self.slice.is_none_or(|current| era > current.saturating_add(i64::from(ends))) {
+            self.rotate(era);
         }
     }
 

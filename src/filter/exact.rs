@@ -150,13 +150,16 @@ impl Exact {
         Ok(())
     }
 
-    /// Renews a key that is there: puts it into the open generation unless it is in that.
+    /// Renews a key that is there: puts it into the open generation unless it is in that. Returns whether it did.
     ///
     /// # Errors
     /// When the archive cannot be read, or there is no room; it is then as it was.
-    pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
+    pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
         let there = self.open().map_or(Ok(false), |open| self.holds(open, fingerprint))?;
-        if there { Ok(()) } else { Ok(self.insert(fingerprint)?) }
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(!there)
     }
 
     /// Takes a key back. Returns whether it was there.
@@ -181,6 +184,13 @@ impl Exact {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
         {
+            self.rotate(slice);
+        }
+    }
+
+    /// Goes on in the slice that a log says its keys were put in; see [`super::Filter::resume`].
+    pub fn resume(&mut self, slice: i64) {
+        if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
         }
     }

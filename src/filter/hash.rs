@@ -25,6 +25,11 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
+    /// Where it stands after so many numbers.
+    pub(super) const fn after(seed: u64, draws: u64) -> Self {
+        Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
+    }
+
     /// The next number.
     pub(super) const fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);

@@ -51,11 +51,11 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// [`Full`] when there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
 
-    /// Renews a key that is remembered, as if it were put in now.
+    /// Renews a key that is remembered, as if it were put in now. Returns whether that changed anything.
     ///
     /// # Errors
     /// [`Full`] when there is no room. It is then as it was.
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full>;
 
     /// Takes a key back: it is not remembered any more, if the kind can do that. Returns whether it did.
     fn unsee(&mut self, _fingerprint: Fingerprint) -> bool {
@@ -71,6 +71,24 @@ pub trait Filter: Any + fmt::Debug + Send {
 
     /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
     fn advance(&mut self, time: Timestamp);
+
+    /// Goes on in the slice (see [`Filter::era`]) that a log says its keys were put in, with the log's hint: the
+    /// same keys put in then leave the same state. For the past, and for windows by time, it changes nothing.
+    fn resume(&mut self, _era: i64, _hint: Option<u64>) {}
+
+    /// What a log must say beside the keys for the same state to come of it; asked for after the first key
+    /// that the log has of a slice.
+    #[must_use]
+    fn hint(&self) -> Option<u64> {
+        None
+    }
+
+    /// A number that rises as keys expire, and never falls: the slice; for kinds without slices, how often all
+    /// keys were replaced by others.
+    #[must_use]
+    fn era(&self) -> i64 {
+        self.slice().unwrap_or(0)
+    }
 
     /// Number of the current slice; `None` before any time is known, and for kinds without slices.
     #[must_use]

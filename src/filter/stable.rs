@@ -192,8 +192,8 @@ impl Filter for Stable {
 
     /// Sets the key's cells again. This is an insertion like any other, decrements and all, as in the
     /// paper: without them a stream of many duplicates would drive the false-positive rate up.
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
-        self.insert(fingerprint)
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+        self.insert(fingerprint).map(|()| true)
     }
 
     /// Of each cell, the larger value counts.
@@ -221,6 +221,23 @@ impl Filter for Stable {
     }
 
     fn advance(&mut self, _time: Timestamp) {}
+
+    /// The hint is the number of the insertion: where the generator stands follows from it.
+    fn resume(&mut self, _era: i64, hint: Option<u64>) {
+        if let Some(keys) = hint {
+            self.keys = keys;
+            self.numbers = SplitMix::after(self.plan.seed, keys);
+        }
+    }
+
+    fn hint(&self) -> Option<u64> {
+        self.keys.checked_sub(1)
+    }
+
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, and below what a log counts")]
+    fn era(&self) -> i64 {
+        (self.keys as f64 / self.lifetime) as i64
+    }
 
     fn slice(&self) -> Option<i64> {
         None

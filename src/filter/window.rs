@@ -56,6 +56,26 @@ impl Window {
         }
     }
 
+    /// A number for a slice that a log can be searched by: for windows by time, the time at which it starts, so
+    /// that it stays comparable when the window is changed.
+    #[must_use]
+    pub const fn mark(self, slice: i64) -> i64 {
+        let mark = match self {
+            Self::Time { slice_ms, .. } => slice.saturating_mul(slice_ms),
+            Self::Keys { .. } => slice,
+        };
+        if mark < 0 { 0 } else { mark }
+    }
+
+    /// The slice of a mark.
+    #[must_use]
+    pub const fn slice_of(self, mark: i64) -> i64 {
+        match self {
+            Self::Time { slice_ms, .. } => mark.div_euclid(slice_ms),
+            Self::Keys { .. } => mark,
+        }
+    }
+
     /// How far behind stream time a record may be and still lie within the window; `None` for windows by count.
     #[must_use]
     pub const fn length_ms(self) -> Option<i64> {

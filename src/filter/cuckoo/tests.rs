@@ -241,7 +241,7 @@ impl Model {
 fn apply(filter: &mut Cuckoo, step: Step, time: &mut i64) {
     match step {
         Step::Insert(number) => filter.insert(key(0, number)).unwrap(),
-        Step::Refresh(number) => filter.refresh(key(0, number)).unwrap(),
+        Step::Refresh(number) => _ = filter.refresh(key(0, number)).unwrap(),
         Step::Unsee(number) => _ = filter.unsee(key(0, number)),
         Step::Advance(by) => {
             *time += by;

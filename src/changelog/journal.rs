@@ -1,0 +1,133 @@
+//! What changed a memory since its last commit: it is to be logged with the next.
+
+use super::Origin;
+use super::record::{self, Span};
+use crate::dedup::{Dedup, Mutation};
+use crate::key::Fingerprint;
+use crate::record::{Offset, Timestamp};
+use std::collections::VecDeque;
+
+/// Most fingerprints in a record of the log, half a megabyte: far below what brokers take.
+const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
+
+/// What was done in one slice, in order.
+#[derive(Debug)]
+struct Group {
+    mark: i64,
+    time: Option<Timestamp>,
+    hint: Option<u64>,
+    /// Whether the filter was asked for the hint: after the first key that was put in.
+    is_hinted: bool,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Which input topic's record did it, as the worker numbers them.
+    topic: usize,
+    offset: Offset,
+    mutation: Mutation,
+    fingerprint: Fingerprint,
+}
+
+/// What changed a memory, and is not logged yet.
+#[derive(Debug, Default)]
+pub struct Journal {
+    groups: VecDeque<Group>,
+    len: usize,
+    /// Whether no time was known at the last record.
+    is_untimed: bool,
+}
+
+impl Journal {
+    /// Notes what the record at `offset` of a topic did to the memory, if anything.
+    pub fn note(&mut self, dedup: &Dedup, topic: usize, offset: Offset, fingerprint: Fingerprint) {
+        let (mutation, time) = (dedup.mutation(), dedup.stream_time());
+        // Keys that came before any time was known belong to the first that is, whatever came with it.
+        let is_first_time = time.is_some() && self.groups.back().map_or(self.is_untimed, |group| group.time.is_none());
+        self.is_untimed = time.is_none();
+        if mutation.is_none() && !is_first_time {
+            return;
+        }
+        let mark = dedup.mark();
+        if self.groups.back().is_none_or(|group| group.mark != mark || group.time.is_some() != time.is_some()) {
+            self.groups.push_back(Group { mark, time, hint: None, is_hinted: false, entries: Vec::new() });
+        }
+        if let Some(group) = self.groups.back_mut() {
+            group.time = time;
+            let Some(mutation) = mutation else { return };
+            if mutation != Mutation::Unsee && !group.is_hinted {
+                (group.hint, group.is_hinted) = (dedup.hint(), true);
+            }
+            group.entries.push(Entry { topic, offset, mutation, fingerprint });
+            self.len += 1;
+        }
+    }
+
+    /// Number of changes that wait.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The records to be logged for a commit of `spans`, each with the mark to store it under. `is_in` says
+    /// of a topic's offset whether the commit has it, `is_whole` whether it has all that was decided. There is
+    /// always one record, so that the log says how far it goes.
+    #[must_use]
+    pub fn records(
+        &self,
+        dedup: &Dedup,
+        origin: Origin,
+        spans: &[Span<'_>],
+        is_in: impl Fn(usize, Offset) -> bool,
+        is_whole: bool,
+    ) -> Vec<(i64, Vec<u8>)> {
+        let (mut parts, mut is_left) = (Vec::new(), false);
+        for group in &self.groups {
+            let entries: Vec<_> = group.entries.iter().filter(|entry| is_in(entry.topic, entry.offset)).copied().collect();
+            let mut hint = group.hint;
+            if group.entries.is_empty() && !is_left {
+                parts.push((group.mark, group.time, None, Vec::new()));
+            }
+            is_left |= entries.len() < group.entries.len();
+            parts.extend(entries.chunks(RECORD_FINGERPRINTS_MAX).map(|part| (group.mark, group.time, hint.take(), part.to_vec())));
+        }
+        if parts.is_empty() {
+            parts.push((dedup.mark(), None, None, Vec::new()));
+        }
+        let last = parts.len() - 1;
+        let records = parts.into_iter().enumerate().map(|(number, (mark, time, hint, entries))| {
+            // Time may have passed since the last key, with records that were none.
+            let end_time = dedup.stream_time().filter(|_| is_whole && number == last);
+            let mut bytes = record::head(origin, [time, end_time], hint, spans);
+            for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
+                record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));
+            }
+            (mark, bytes)
+        });
+        records.collect()
+    }
+
+    /// The changes of which `is_in` holds are logged and committed.
+    pub fn committed(&mut self, is_in: impl Fn(usize, Offset) -> bool) {
+        let mut is_left = false;
+        self.groups.retain_mut(|group| {
+            let before = group.entries.len();
+            group.entries.retain(|entry| !is_in(entry.topic, entry.offset));
+            if group.entries.len() < before {
+                // What it told of the first key is said.
+                group.hint = None;
+            }
+            self.len -= before - group.entries.len();
+            let keep = !group.entries.is_empty() || (before == 0 && is_left);
+            is_left |= keep;
+            keep
+        });
+    }
+}

@@ -1,0 +1,171 @@
+//! One record of the log: what one commit did to one memory, or a part of that.
+//!
+//! Owns the bytes. 16 a fingerprint, and some 70 for each record: a filter of any kind and size draws its
+//! places from all of a fingerprint's bits, and two keys must not become one by the log.
+//!
+//! ```text
+//! u8   version, 1
+//! u64  how keys are taken, u64 the window                  see Origin
+//! i64  stream time before its keys, i64 after them         or i64::MIN
+//! u64  hint                                                or u64::MAX
+//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is
+//! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
+//! ```
+//!
+//! All numbers are little-endian. A record holds keys of one slice only.
+
+use super::Origin;
+use crate::dedup::Mutation;
+use crate::key::Fingerprint;
+use crate::record::{Offset, Timestamp};
+
+const VERSION: u8 = 1;
+/// Bytes of a fingerprint.
+pub(super) const FINGERPRINT_BYTES: usize = 16;
+
+/// The bytes are no record of a changelog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not a record of a changelog that this version of unseen can read: {0}")]
+pub struct Broken(&'static str);
+
+/// The records of one input topic whose effect a record holds: from `start`, and to `end` but not with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// First offset.
+    pub start: Offset,
+    /// The offset after the last.
+    pub end: Offset,
+}
+
+/// Fingerprints to which the same was done, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run<'a> {
+    /// What was done.
+    pub mutation: Mutation,
+    bytes: &'a [u8],
+}
+
+impl Run<'_> {
+    /// Number of fingerprints.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        (self.bytes.len() / FINGERPRINT_BYTES) as u64
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The fingerprints, in order.
+    pub fn fingerprints(&self) -> impl Iterator<Item = Fingerprint> {
+        let (chunks, _) = self.bytes.as_chunks();
+        chunks.iter().map(|bytes| Fingerprint(u128::from_le_bytes(*bytes)))
+    }
+}
+
+/// A record as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Under which settings it was written.
+    pub origin: Origin,
+    /// Stream time when its last key was put in; none before any time is known.
+    pub time: Option<Timestamp>,
+    /// Stream time after the commit.
+    pub end_time: Option<Timestamp>,
+    /// See [`crate::filter::Filter::hint`].
+    pub hint: Option<u64>,
+    /// Whose effect it is; those of one commit all say the same.
+    pub spans: Vec<Span<'a>>,
+    /// What was done.
+    pub runs: Vec<Run<'a>>,
+}
+
+impl<'a> Record<'a> {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`Broken`], whatever the bytes are.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Broken> {
+        let mut reader = Reader(bytes);
+        if reader.take::<1>()? != [VERSION] {
+            return Err(Broken("its version is another"));
+        }
+        let origin = Origin { keys: u64::from_le_bytes(reader.take()?), window: u64::from_le_bytes(reader.take()?) };
+        let mut time = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&time| time != i64::MIN));
+        let (time, end_time) = (time()?, time()?);
+        let hint = Some(u64::from_le_bytes(reader.take()?)).filter(|&hint| hint != u64::MAX);
+        let topics = u16::from_le_bytes(reader.take()?);
+        let mut spans = Vec::new();
+        for _ in 0..topics {
+            let length = u16::from_le_bytes(reader.take()?);
+            let topic = std::str::from_utf8(reader.slice(usize::from(length))?).map_err(|_| Broken("a topic's name is not UTF-8"))?;
+            spans.push(Span { topic, start: i64::from_le_bytes(reader.take()?), end: i64::from_le_bytes(reader.take()?) });
+        }
+        let mut runs = Vec::new();
+        while !reader.0.is_empty() {
+            let mutation = mutation(reader.take::<1>()?[0])?;
+            let count = u32::from_le_bytes(reader.take()?) as usize;
+            runs.push(Run { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(Broken("it is cut off"))?)? });
+        }
+        Ok(Self { origin, time, end_time, hint, spans, runs })
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn slice(&mut self, length: usize) -> Result<&'a [u8], Broken> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Broken("it is cut off"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Broken("it is cut off"))?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+}
+
+/// The beginning of a record, before its runs.
+pub(super) fn head(origin: Origin, times: [Option<Timestamp>; 2], hint: Option<u64>, spans: &[Span<'_>]) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.extend_from_slice(&origin.keys.to_le_bytes());
+    out.extend_from_slice(&origin.window.to_le_bytes());
+    for time in times {
+        out.extend_from_slice(&time.unwrap_or(i64::MIN).to_le_bytes());
+    }
+    out.extend_from_slice(&hint.unwrap_or(u64::MAX).to_le_bytes());
+    out.extend_from_slice(&u16::try_from(spans.len()).unwrap_or(u16::MAX).to_le_bytes());
+    for span in spans {
+        out.extend_from_slice(&u16::try_from(span.topic.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend_from_slice(span.topic.as_bytes());
+        out.extend_from_slice(&span.start.to_le_bytes());
+        out.extend_from_slice(&span.end.to_le_bytes());
+    }
+    out
+}
+
+/// Appends what was done to `fingerprints`, which are as many as a u32 counts.
+pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl ExactSizeIterator<Item = Fingerprint>) {
+    out.push(match mutation {
+        Mutation::Insert => b'i',
+        Mutation::Refresh => b'r',
+        Mutation::Unsee => b'u',
+    });
+    out.extend_from_slice(&u32::try_from(fingerprints.len()).unwrap_or(u32::MAX).to_le_bytes());
+    fingerprints.for_each(|fingerprint| out.extend_from_slice(&fingerprint.0.to_le_bytes()));
+}
+
+const fn mutation(byte: u8) -> Result<Mutation, Broken> {
+    match byte {
+        b'i' => Ok(Mutation::Insert),
+        b'r' => Ok(Mutation::Refresh),
+        b'u' => Ok(Mutation::Unsee),
+        _ => Err(Broken("it says something unknown was done")),
+    }
+}
