@@ -53,6 +53,14 @@ pub struct Rules {
     pub late: Late,
 }
 
+impl Rules {
+    /// Whether keys are forgotten by slices of the window.
+    #[must_use]
+    pub fn is_sliced(&self) -> bool {
+        self.exact || self.filter.is_some_and(Spec::has_slices)
+    }
+}
+
 /// The memory of one partition.
 #[derive(Debug)]
 pub struct Dedup {
@@ -250,22 +258,18 @@ impl Dedup {
     /// The mark of the oldest keys that are still remembered.
     #[must_use]
     pub fn oldest_mark(&self) -> i64 {
-        self.mark_before(if self.has_slices() { i64::from(self.rules.window.slices()) } else { LIFETIMES })
+        self.mark_before(if self.rules.is_sliced() { i64::from(self.rules.window.slices()) } else { LIFETIMES })
     }
 
     fn mark_before(&self, eras: i64) -> i64 {
         match (&self.exact, &self.filter) {
             (Some(exact), _) => exact.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras))),
-            (None, Some(filter)) if self.has_slices() => {
+            (None, Some(filter)) if self.rules.is_sliced() => {
                 filter.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras)))
             }
             (None, Some(filter)) => filter.era().saturating_sub(eras).max(0),
             (None, None) => 0,
         }
-    }
-
-    fn has_slices(&self) -> bool {
-        self.rules.exact || self.rules.filter.is_some_and(Spec::has_slices)
     }
 
     /// What the log must say beside the keys; see [`Filter::hint`].
@@ -279,7 +283,7 @@ impl Dedup {
     pub fn resume(&mut self, time: Option<Timestamp>, mark: Option<i64>, hint: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(mark) = mark else { return };
-        let era = if self.has_slices() { self.rules.window.slice_of(mark) } else { mark };
+        let era = if self.rules.is_sliced() { self.rules.window.slice_of(mark) } else { mark };
         if let Some(filter) = &mut self.filter {
             filter.resume(era, hint);
         }

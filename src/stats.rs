@@ -36,6 +36,14 @@ pub struct Stats {
     pub checkpoints: AtomicU64,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
+    /// Memories rebuilt from a changelog.
+    pub rebuilds: AtomicU64,
+    /// Keys that they hold.
+    pub rebuilt_keys: AtomicU64,
+    /// Time it took, in milliseconds, all together.
+    pub rebuild_ms: AtomicU64,
+    /// Memories that are being rebuilt now; their partitions wait.
+    pub rebuilding: AtomicU64,
     /// Highest load of an open generation, in thousandths of its capacity.
     pub load_permille: AtomicU64,
 }
@@ -43,6 +51,11 @@ pub struct Stats {
 /// Adds to a count.
 pub fn add(count: &AtomicU64, by: u64) {
     count.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Takes from a count of what there is now.
+pub fn take(count: &AtomicU64, by: u64) {
+    count.fetch_sub(by, Ordering::Relaxed);
 }
 
 /// Reads a count.

@@ -33,7 +33,7 @@ fn real_head(input: &Input<'_>) -> Vec<u8> {
         let _ = memory.judge(Fingerprint((number << 96) | (number << 32)), Some(number as i64), i64::MAX);
     }
     let settings = Settings { window: Window::keys(1, 1), filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
-    let head = Head { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), memory: memory.snapshot() };
+    let head = Head { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), log: None, memory: memory.snapshot() };
     let mut json = serde_json::to_vec(&head).unwrap();
     for &(at, byte) in &input.edits {
         let at = usize::from(at) % json.len();

@@ -44,13 +44,13 @@ pub enum Step {
     /// It goes on from an offset before the one that the log had come to: the group was set back. What the log
     /// says from there on up to this record did not happen.
     SetBack,
+    /// It is the first that the memory has not, and does not go on from where that has come to.
+    Gap,
 }
 
 /// Follows a log, and makes the memory that was logged.
 #[derive(Debug)]
 pub struct Follower {
-    /// The memory so far.
-    pub dedup: Dedup,
     /// For each input topic, the offset it has come to.
     pub offsets: BTreeMap<String, Offset>,
     /// Fingerprints taken in.
@@ -65,30 +65,30 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Goes on from `dedup`, which has come to `offsets`, up to `bounds`. Of keys under a smaller mark than
+    /// Follows from where a memory has come to `offsets`, up to `bounds`. Of keys under a smaller mark than
     /// `oldest_mark` it is known that they have expired.
     #[must_use]
-    pub const fn new(
-        dedup: Dedup,
-        offsets: BTreeMap<String, Offset>,
-        origin: Origin,
-        bounds: BTreeMap<String, Offset>,
-        oldest_mark: i64,
-    ) -> Self {
-        Self { dedup, offsets, fingerprints: 0, origin, bounds, oldest_mark, last: Vec::new() }
+    pub const fn new(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTreeMap<String, Offset>, oldest_mark: i64) -> Self {
+        Self { offsets, fingerprints: 0, origin, bounds, oldest_mark, last: Vec::new() }
     }
 
-    /// Takes one record in. `mark` is what it was stored under.
+    /// Whether it is another part of the commit that was taken in last.
+    #[must_use]
+    pub fn continues(&self, record: &Record<'_>) -> bool {
+        let same = |(span, last): (&Span<'_>, &(String, Offset, Offset))| (span.topic, span.start, span.end) == (&*last.0, last.1, last.2);
+        record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
+    }
+
+    /// Lets the memory take one record in. `mark` is what it was stored under.
     ///
     /// # Errors
     /// [`Fault`] when the memory has no room, or cannot tell.
-    pub fn follow(&mut self, record: &Record<'_>, mark: i64) -> Result<Step, Fault> {
+    pub fn follow(&mut self, dedup: &mut Dedup, record: &Record<'_>, mark: i64) -> Result<Step, Fault> {
         let beyond = |span: &Span<'_>| self.bounds.get(span.topic).is_some_and(|&bound| span.end > bound);
         if record.origin.keys != self.origin.keys || record.spans.iter().any(beyond) {
             return Ok(Step::Passed);
         }
-        let same = record.spans.len() == self.last.len()
-            && record.spans.iter().zip(&self.last).all(|(span, (topic, start, end))| (span.topic, span.start, span.end) == (topic, *start, *end));
+        let same = self.continues(record);
         if !same {
             let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to);
             if record.spans.iter().any(|span| known(&span)) {
@@ -96,19 +96,23 @@ impl Follower {
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.end <= come_to));
                 return Ok(if self.last.is_empty() && old { Step::Passed } else { Step::SetBack });
             }
+            let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
+            if self.last.is_empty() && record.spans.iter().any(lacks) {
+                return Ok(Step::Gap);
+            }
         }
         let mark = (record.origin.window == self.origin.window).then_some(mark);
         if mark.is_none_or(|mark| mark >= self.oldest_mark) {
             // Of a record without keys, the mark only says when it was written.
-            self.dedup.resume(record.time, mark.filter(|_| !record.runs.is_empty()), record.hint);
+            dedup.resume(record.time, mark.filter(|_| !record.runs.is_empty()), record.hint);
             for run in &record.runs {
                 for fingerprint in run.fingerprints() {
-                    self.dedup.apply(run.mutation, fingerprint)?;
+                    dedup.apply(run.mutation, fingerprint)?;
                 }
                 self.fingerprints += run.len();
             }
         }
-        self.dedup.resume(record.end_time, None, None);
+        dedup.resume(record.end_time, None, None);
         if !same {
             self.last = record.spans.iter().map(|span| (span.topic.to_owned(), span.start, span.end)).collect();
         }

@@ -121,12 +121,12 @@ fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
 }
 
 /// Makes a memory from a log.
-fn follow(rules: Rules, log: &[(i64, Vec<u8>)]) -> Follower {
-    let mut follower = Follower::new(Dedup::new(rules), BTreeMap::new(), ORIGIN, BTreeMap::new(), 0);
+fn follow(rules: Rules, log: &[(i64, Vec<u8>)]) -> (Follower, Dedup) {
+    let (mut follower, mut dedup) = (Follower::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), 0), Dedup::new(rules));
     for (mark, bytes) in log {
-        assert_eq!(follower.follow(&Record::decode(bytes).unwrap(), *mark).unwrap(), Step::Taken);
+        assert_eq!(follower.follow(&mut dedup, &Record::decode(bytes).unwrap(), *mark).unwrap(), Step::Taken);
     }
-    follower
+    (follower, dedup)
 }
 
 /// All that a memory is, but for the numbers of its exact generations.
@@ -160,9 +160,9 @@ proptest! {
         let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { topic: 0, ..arrival }).collect();
         let mut live = Live::new(rules);
         live.take(&arrivals, &mut 0);
-        let mut followed = follow(rules, &live.log);
+        let (followed, mut made) = follow(rules, &live.log);
         prop_assert_eq!(&followed.offsets, &BTreeMap::from([("a".to_owned(), live.committed[0])]));
-        let (followed_state, live_state) = (state(&mut followed.dedup), state(&mut live.dedup));
+        let (followed_state, live_state) = (state(&mut made), state(&mut live.dedup));
         prop_assert_eq!(&followed_state.0, &live_state.0);
         prop_assert!(followed_state == live_state);
     }
@@ -180,16 +180,16 @@ proptest! {
         let (mut live, mut clock) = (Live::new(rules), 10_000);
         live.take(&arrivals, &mut clock);
         let oldest = live.dedup.oldest_mark();
-        let first = live.log.iter().position(|(mark, _)| *mark >= oldest).unwrap();
-        let mut followed = follow(rules, &live.log[first..]);
-        let (followed_state, live_state) = (state(&mut followed.dedup), state(&mut live.dedup));
+        let first = live.log.iter().position(|(mark, _)| *mark >= oldest).unwrap_or(0);
+        let (_, mut made) = follow(rules, &live.log[first..]);
+        let (followed_state, live_state) = (state(&mut made), state(&mut live.dedup));
         prop_assert_eq!(&followed_state.0, &live_state.0);
         prop_assert!(followed_state == live_state);
         let mut again = clock;
         let expected = live.take(&more, &mut clock);
         for (arrival, expected) in more.iter().zip(expected) {
             again += arrival.clock;
-            prop_assert_eq!(judge(&mut followed.dedup, arrival, again), expected);
+            prop_assert_eq!(judge(&mut made, arrival, again), expected);
         }
     }
 
@@ -231,18 +231,20 @@ fn a_record_is_read_as_it_was_written() {
 #[test]
 fn nothing_is_taken_from_beyond_what_is_committed() {
     let bounds = BTreeMap::from([("a".to_owned(), 4)]);
-    let mut follower = Follower::new(Dedup::new(window()), BTreeMap::new(), ORIGIN, bounds, 0);
-    let mut step = |bytes: &[u8]| follower.follow(&Record::decode(bytes).unwrap(), 0).unwrap();
+    let mut follower = Follower::new(BTreeMap::new(), ORIGIN, bounds, 0);
+    let mut dedup = Dedup::new(window());
+    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &Record::decode(bytes).unwrap(), 0).unwrap();
     assert_eq!(step(&put(0, 4, 0)), Step::Taken);
     assert_eq!(step(&put(4, 4, 4)), Step::Passed);
-    assert_eq!(follower.dedup.judge(key(3), Some(5), 9).unwrap(), Verdict::Duplicate);
-    assert_eq!(follower.dedup.judge(key(4), Some(5), 9).unwrap(), Verdict::Unseen);
+    assert_eq!(dedup.judge(key(3), Some(5), 9).unwrap(), Verdict::Duplicate);
+    assert_eq!(dedup.judge(key(4), Some(5), 9).unwrap(), Verdict::Unseen);
 }
 
 #[test]
 fn a_group_that_was_set_back_is_noticed() {
-    let mut follower = Follower::new(Dedup::new(window()), BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new(), 0);
-    let mut step = |bytes: &[u8]| follower.follow(&Record::decode(bytes).unwrap(), 0).unwrap();
+    let mut follower = Follower::new(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new(), 0);
+    let mut dedup = Dedup::new(window());
+    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &Record::decode(bytes).unwrap(), 0).unwrap();
     assert_eq!(step(&put(0, 6, 0)), Step::Passed, "the checkpoint has it");
     assert_eq!(step(&put(6, 4, 6)), Step::Taken);
     assert_eq!(step(&put(6, 4, 6)), Step::Taken, "another part of the same commit");
@@ -250,9 +252,16 @@ fn a_group_that_was_set_back_is_noticed() {
 }
 
 #[test]
+fn a_log_that_begins_later_does_not_go_on_from_a_checkpoint() {
+    let mut follower = Follower::new(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new(), 0);
+    let record = put(0, 6, 7);
+    assert_eq!(follower.follow(&mut Dedup::new(window()), &Record::decode(&record).unwrap(), 0).unwrap(), Step::Gap);
+}
+
+#[test]
 fn fingerprints_of_other_keys_mean_nothing() {
     let other = Origin { keys: 9, ..ORIGIN };
-    let mut follower = Follower::new(Dedup::new(window()), BTreeMap::new(), other, BTreeMap::new(), 0);
-    assert_eq!(follower.follow(&Record::decode(&put(0, 4, 0)).unwrap(), 0).unwrap(), Step::Passed);
+    let mut follower = Follower::new(BTreeMap::new(), other, BTreeMap::new(), 0);
+    assert_eq!(follower.follow(&mut Dedup::new(window()), &Record::decode(&put(0, 4, 0)).unwrap(), 0).unwrap(), Step::Passed);
     assert_eq!(follower.fingerprints, 0);
 }

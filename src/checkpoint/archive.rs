@@ -45,7 +45,7 @@ mod tests {
 
     fn save(store: &Store, id: &PartitionId, memory: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
         let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
-        let head = Head { settings, offsets: BTreeMap::new(), memory: memory.snapshot() };
+        let head = Head { settings, offsets: BTreeMap::new(), log: None, memory: memory.snapshot() };
         store.save(id, &head, memory, saved).map(|(saved, _)| saved)
     }
 

@@ -63,6 +63,9 @@ pub struct Head {
     pub settings: Settings,
     /// For each input topic, the offset below which every record had its effect, and none at or past it.
     pub offsets: BTreeMap<String, Offset>,
+    /// Where to read on in the changelog: all before has had its effect.
+    #[serde(default)]
+    pub log: Option<Offset>,
     /// The memory's outline.
     pub memory: Snapshot,
 }

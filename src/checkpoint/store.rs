@@ -330,7 +330,7 @@ impl Store {
             decoder.page(&key, &sealed).map_err(corrupt)?;
         }
         let memory = decoder.finish().map_err(corrupt)?;
-        Ok(Loaded::Usable { memory: Box::new(memory), offsets: head.offsets, saved: Saved { epoch: open.epoch } })
+        Ok(Loaded::Usable { memory: Box::new(memory), offsets: head.offsets, log: head.log, saved: Saved { epoch: open.epoch } })
     }
 }
 
@@ -350,6 +350,8 @@ pub enum Loaded {
         memory: Box<Dedup>,
         /// For each input topic, the offset that the memory has come to.
         offsets: BTreeMap<String, Offset>,
+        /// Where to read on in the changelog.
+        log: Option<Offset>,
         /// Proof that it is stored as it is.
         saved: Saved,
     },

@@ -40,6 +40,7 @@ group_id = "unseen-demo"
 
 [state]
 dir = "{}"
+changelog = false          # the embedded broker hides nothing on an abort, and the demo ends with its state
 
 [[topics]]
 input  = "news.events"

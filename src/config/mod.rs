@@ -65,6 +65,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The topic in which a space's memory is logged, if it is.
+    #[must_use]
+    pub fn changelog(&self, space: &str) -> Option<String> {
+        self.state.changelog.then(|| format!("{}-{space}-changelog", self.kafka.group_id))
+    }
+}
+
 /// How to reach Kafka. Its `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Kafka {
@@ -142,13 +150,15 @@ pub enum Delivery {
 pub struct State {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// What to do for a partition without usable checkpoint.
+    /// Whether what is remembered is also logged to a topic, from which a partition's memory can be rebuilt.
+    pub changelog: bool,
+    /// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
     pub cold_start: ColdStart,
     /// Bytes a second that checkpoints may write on average; larger ones are written less often.
     pub write_rate_max: u64,
 }
 
-/// What to do for a partition without usable checkpoint.
+/// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {

@@ -77,13 +77,14 @@ impl Default for Worker {
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct State {
     pub(super) dir: String,
+    pub(super) changelog: Switch,
     pub(super) cold_start: ColdStart,
     pub(super) write_rate_max: Bytes,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { dir: "state".to_owned(), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
+        Self { dir: "state".to_owned(), changelog: Switch(true), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
     }
 }
 

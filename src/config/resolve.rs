@@ -15,7 +15,22 @@ pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
     let state = state(raw.state, report);
     let log = log(raw.log, report);
     let topics = topics::resolve(raw.topics, report);
-    Some(Config { kafka: kafka?, worker: worker?, state, log, topics })
+    let config = Config { kafka: kafka?, worker: worker?, state, log, topics };
+    changelogs(&config, report);
+    Some(config)
+}
+
+/// The names of the changelog topics are made of others.
+fn changelogs(config: &Config, report: &mut Report) {
+    for (at, topic) in config.topics.iter().enumerate() {
+        let Some(name) = config.changelog(&topic.space) else { return };
+        if !topics::is_topic_name(&name) {
+            let message = format!(
+                "with state.changelog, {name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change the space or kafka.group_id, or set state.changelog to false"
+            );
+            report.add(&format!("topics[{at}].space"), message);
+        }
+    }
 }
 
 fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
@@ -84,7 +99,7 @@ fn state(raw: raw::State, report: &mut Report) -> State {
     if raw.write_rate_max.0 == 0 {
         report.add("state.write_rate_max", "must not be 0: nothing could be kept");
     }
-    State { dir: PathBuf::from(raw.dir), cold_start: raw.cold_start, write_rate_max: raw.write_rate_max.0 }
+    State { dir: PathBuf::from(raw.dir), changelog: raw.changelog.0, cold_start: raw.cold_start, write_rate_max: raw.write_rate_max.0 }
 }
 
 fn log(raw: raw::Log, report: &mut Report) -> Log {

@@ -139,7 +139,7 @@ fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, 
     }
 }
 
-fn is_topic_name(name: &str) -> bool {
+pub(super) fn is_topic_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed) && name != "." && name != ".."
 }

@@ -50,6 +50,29 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
+/// A client that reads changelogs, which it is told which to.
+pub(super) fn log_reader(config: &Config, isolation: &str) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("fetch.queue.backoff.ms", "5"),
+            // A log is read by one partition at a time, from its beginning to its end.
+            ("fetch.message.max.bytes", "8388608"),
+            ("fetch.wait.max.ms", "50"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        // librdkafka assigns nothing to a client without one; it is not joined.
+        .set("group.id", &config.kafka.group_id)
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", isolation);
+    client
+}
+
 /// Whether topics share a key space, so that equal partition numbers must go to one worker.
 fn shares_spaces(config: &Config) -> bool {
     config.topics.iter().enumerate().any(|(at, topic)| config.topics[..at].iter().any(|other| other.space == topic.space))

@@ -3,12 +3,14 @@
 //! The only place that names rdkafka. Owns how librdkafka is configured and what its errors mean;
 //! must never decide what becomes of a record.
 
+mod changelog;
 mod client;
 mod embedded;
 mod sink;
 mod source;
 mod topology;
 
+pub use changelog::{LogReader, Logged};
 pub use client::check_properties;
 pub use embedded::{Embedded, Generator, Reader};
 pub use sink::{Failure, Outgoing, Sink};

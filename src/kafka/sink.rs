@@ -14,6 +14,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -61,9 +62,14 @@ pub struct Sink {
     singly: bool,
 }
 
+/// What records of a changelog say for their origin.
+const OF_LOG: usize = usize::MAX;
+
 #[derive(Default)]
 struct Context {
     failures: Mutex<Vec<Failed>>,
+    /// Offsets of the last records that were written to changelogs.
+    logged: Mutex<BTreeMap<TopicPartition, Offset>>,
 }
 
 /// A record that the broker did not take.
@@ -90,7 +96,16 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, origin: usize) {
-        let Err((error, message)) = result else { return };
+        let (error, message) = match result {
+            Ok(message) => {
+                if origin == OF_LOG {
+                    let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
+                    self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, message.offset());
+                }
+                return;
+            }
+            Err(failure) => failure,
+        };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let code = error.rdkafka_error_code();
         // One that fails takes with it all that are queued: those must not crowd it out.
@@ -176,6 +191,26 @@ impl Sink {
             let own = own.unwrap_or_else(|| OwnedHeaders::new_with_capacity(headers.len()));
             Some(headers.iter().fold(own, |all, (key, value)| all.insert(Header { key, value: Some(value.as_bytes()) })))
         };
+        self.queue(record, message.bytes())
+    }
+
+    /// Hands a record of a changelog to librdkafka, to be stored under `mark`.
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn log(&self, log: &TopicPartition, mark: i64, value: &[u8]) -> Result<(), Failure> {
+        let record: BaseRecord<'_, [u8], [u8], usize> =
+            BaseRecord::with_opaque_to(&log.topic, OF_LOG).partition(log.partition).timestamp(mark).payload(value);
+        self.queue(record, value.len())
+    }
+
+    /// Where the last records of changelogs lie that were written since this was asked, if they were committed.
+    pub fn take_logged(&self) -> BTreeMap<TopicPartition, Offset> {
+        std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn queue(&self, mut record: BaseRecord<'_, [u8], [u8], usize>, bytes: usize) -> Result<(), Failure> {
+        let (origin, topic) = (record.delivery_opaque, record.topic);
         let started = Instant::now();
         loop {
             match self.producer.send(record) {
@@ -188,7 +223,7 @@ impl Sink {
                     self.producer.poll(Duration::from_millis(10));
                 }
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
-                    return Err(Failure::Oversize(vec![(origin, message.bytes())]));
+                    return Err(Failure::Oversize(vec![(origin, bytes)]));
                 }
                 // In a transaction that has failed already.
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
@@ -230,9 +265,13 @@ impl Sink {
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
         self.take_reports();
         let failures = std::mem::take(&mut *self.failures());
+        let too_large = |failed: &&Failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge);
+        if let Some(failed) = failures.iter().filter(too_large).find(|failed| failed.origin == OF_LOG) {
+            return Failure::Exit(format!("a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000", failed.message));
+        }
         let oversize: Vec<_> = failures
             .iter()
-            .filter(|failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge))
+            .filter(too_large)
             .map(|failed| (failed.origin, failed.bytes))
             .collect();
         if oversize.is_empty() {
@@ -261,13 +300,19 @@ impl Sink {
 
     fn commit_transaction(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
         let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
-        self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
+        // What was remembered in a warm-up is logged without any.
+        if offsets.count() > 0 {
+            self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
+        }
         self.flush()?;
         self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))
     }
 
     fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
         self.flush()?;
+        if offsets.count() == 0 {
+            return Ok(());
+        }
         source.commit(offsets).map_err(|error| Failure::Abort(format!("cannot commit offsets: {error}")))
     }
 

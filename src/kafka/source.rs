@@ -259,6 +259,27 @@ impl Source {
             .map_err(|error| Error::Fatal(format!("cannot go to offset {offset} of {partition}: {error}")))
     }
 
+    /// Stops reading partitions that are assigned, for their memory is not there yet.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+        self.consumer.pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {partitions:?}: {error}")))
+    }
+
+    /// Reads them again.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+        let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+        self.consumer.resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
+    }
+
     /// What the group has committed, once no transaction on it is open any more; in the order asked for.
     ///
     /// # Errors

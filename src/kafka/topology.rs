@@ -28,7 +28,7 @@ pub struct Topology {
 
 /// Keeps librdkafka's last complaint, to be told if no broker answers.
 #[derive(Default)]
-struct Observer {
+pub(super) struct Observer {
     complaint: Mutex<String>,
 }
 
@@ -47,12 +47,12 @@ impl ClientContext for Observer {
 
 impl ConsumerContext for Observer {}
 
-/// Waits for a broker, and looks at the topics.
+/// Waits for a broker, and looks at the topics. With `make`, changelog topics that are missing are made.
 ///
 /// # Errors
 /// When no broker answers within `kafka.connect_timeout`, a topic is missing, or topics that share a
 /// space have different partition counts.
-pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
+pub fn discover(config: &Config, make: bool, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
     let observer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client::observer(&config.kafka), Observer::default())
         .map_err(|error| client::property_error(&error))?;
     wait(&observer, config, stop)?;
@@ -65,6 +65,9 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Er
         }
     }
     compare(config, &mut topology, &mut problems);
+    if problems.is_empty() {
+        super::changelog::ensure(config, &observer, &mut topology, make, &mut problems);
+    }
     if !problems.is_empty() {
         return Err(Error::Topology(problems));
     }
@@ -77,7 +80,7 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Er
 /// # Errors
 /// One sentence for each thing that is wrong.
 pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
-    match discover(config, &|| false) {
+    match discover(config, false, &|| false) {
         Ok(topology) => Ok(topology.warnings),
         Err(Error::Topology(problems)) => Err(problems),
         Err(other) => Err(vec![other.to_string()]),
@@ -125,7 +128,7 @@ fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
 }
 
 /// Number of partitions; none if there is no such topic.
-fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
+pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
     let metadata = observer.fetch_metadata(Some(topic), client::CALL_TIMEOUT)?;
     let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
     match found.error().map(RDKafkaErrorCode::from) {
@@ -161,12 +164,19 @@ fn compare(config: &Config, topology: &mut Topology, problems: &mut Vec<String>)
 fn batch_bytes(config: &Config) -> usize {
     let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::default()) else { return BATCH_BYTES };
     let topics: Vec<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| ResourceSpecifier::Topic(name)).collect();
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else { return BATCH_BYTES };
     let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
-    let answer = runtime.block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
+    let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
     let limits = answer
         .into_iter()
         .flatten()
         .filter_map(|resource| resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok()));
     limits.map(|limit| limit.saturating_sub(BATCH_OVERHEAD).max(1)).fold(BATCH_BYTES, usize::min)
+}
+
+/// Waits for an answer of the brokers.
+pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
+    match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime.block_on(answer),
+        Err(error) => Err(KafkaError::AdminOpCreation(error.to_string())),
+    }
 }

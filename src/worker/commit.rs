@@ -5,9 +5,11 @@
 
 use super::partition::{self, Input};
 use super::{Error, Flow, Shared, Worker};
-use crate::kafka::{Failure, Sink, Source};
+use crate::changelog::Span;
+use crate::kafka::{Committed, Failure, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::stats::add;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// How often a producer may be replaced without a commit in between.
@@ -28,17 +30,24 @@ impl Worker {
                 (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
             })
             .collect();
-        if let Err(failure) = self.sink.commit(&offsets, source) {
+        if let Err(failure) = self.log().and_then(|()| self.sink.commit(&offsets, source)) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
         }
+        self.logged(self.sink.take_logged());
         self.inputs.values_mut().filter(|input| input.is_ahead()).for_each(Input::committed);
         self.end_transaction();
         self.replacements = 0;
         add(&self.shared.stats.commits, 1);
         let mut load = 0.0_f64;
         for (&(space, partition), memory) in &mut self.memories {
-            load = load.max(memory.tell(&self.topics[space].topic.space, partition, &self.shared.stats));
+            let plan = &self.topics[space];
+            load = load.max(memory.tell(&plan.topic.space, partition, &self.shared.stats));
+            let oldest = memory.dedup.oldest_mark();
+            if let Some(log) = plan.log.as_ref().filter(|_| oldest > memory.trimmed) {
+                memory.trimmed = oldest;
+                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, oldest);
+            }
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
         self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
@@ -46,6 +55,42 @@ impl Worker {
             self.sink = connect(&self.shared, &self.transactional_id, false)?;
         }
         Ok(Flow::On)
+    }
+
+    /// Writes to the changelogs what the records of the open transaction did.
+    fn log(&self) -> Result<(), Failure> {
+        for (id, memory) in &self.memories {
+            let plan = &self.topics[id.0];
+            let Some(log) = &plan.log else { continue };
+            let inputs = || self.inputs.values().filter(|input| input.memory == *id);
+            let spans: Vec<_> = inputs()
+                .filter(|input| input.position > input.logged)
+                .map(|input| Span { topic: &input.partition.topic, start: input.logged, end: input.position })
+                .collect();
+            if spans.is_empty() {
+                continue;
+            }
+            let is_in = |topic: usize, offset| self.inputs.get(&(topic, id.1)).is_some_and(|input| offset < input.position);
+            let is_whole = inputs().all(|input| input.decisions.is_all_carried());
+            let log = TopicPartition { topic: log.clone(), partition: id.1 };
+            for (mark, record) in memory.journal.records(&memory.dedup, plan.origin, &spans, is_in, is_whole) {
+                self.sink.log(&log, mark, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was written to the changelogs is committed, `ends` says where it lies.
+    fn logged(&mut self, mut ends: BTreeMap<TopicPartition, Offset>) {
+        for (id, memory) in &mut self.memories {
+            let Some(log) = &self.topics[id.0].log else { continue };
+            let inputs = &self.inputs;
+            memory.journal.committed(|topic, offset| inputs.get(&(topic, id.1)).is_some_and(|input| offset < input.position));
+            if let Some(last) = ends.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
+                memory.log_end = Some(last + 1);
+            }
+        }
+        self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
     }
 
     fn end_transaction(&mut self) {
@@ -110,6 +155,7 @@ impl Worker {
             // Someone else has them; the rebalance that says so is on its way.
             self.inputs.clear();
             self.memories.clear();
+            self.waiting.clear();
             return Ok(());
         }
         self.inputs.values_mut().for_each(Input::rewind);
@@ -119,14 +165,12 @@ impl Worker {
             .filter(|input| source.seek(&input.partition, input.position).is_err())
             .map(|input| input.partition.clone())
             .collect();
-        if !stuck.is_empty() {
-            source.restart(&stuck, &self.positions())?;
-        }
-        Ok(())
+        if stuck.is_empty() { Ok(()) } else { self.start_anew(source, &stuck) }
     }
 
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
-        self.inputs.values().map(|input| (input.partition.clone(), input.position)).collect()
+        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
+        read.chain(self.parked().map(|found| (found.partition.clone(), found.parked()))).collect()
     }
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
@@ -140,12 +184,17 @@ impl Worker {
                 self.transactional_id
             )));
         }
+        let ends = self.sink.take_logged();
         self.sink = connect(&self.shared, &self.transactional_id, false)?;
         if source.lost() {
             return self.rewind(source);
         }
         let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
         let committed = self.patiently(|| source.committed(&partitions))?;
+        let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
+        if self.inputs.values().zip(&committed).any(is_ours) {
+            self.logged(ends);
+        }
         let mut foreign = Vec::new();
         for (input, committed) in self.inputs.values_mut().zip(&committed) {
             if input.is_ahead() && committed.offset == Some(input.position) {

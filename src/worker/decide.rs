@@ -40,7 +40,11 @@ pub(super) fn decide(
                 } else {
                     memory.dedup.judge(fingerprint, message.timestamp(), horizon)
                 };
-                Ok((verdict.map_err(Undecided::Fault)?, None))
+                let verdict = verdict.map_err(Undecided::Fault)?;
+                if message.offset() >= input.logged {
+                    memory.journal.note(&memory.dedup, input.topic, message.offset(), fingerprint);
+                }
+                Ok((verdict, None))
             }
             Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
         },

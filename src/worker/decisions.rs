@@ -70,6 +70,11 @@ impl Decisions {
         self.carried = 0;
     }
 
+    /// Whether the open transaction carries all that is decided.
+    pub(super) const fn is_all_carried(&self) -> bool {
+        self.carried == self.taken.len()
+    }
+
     /// Whether nothing is decided but uncommitted: the barrier at which a checkpoint may be taken.
     pub(super) const fn is_empty(&self) -> bool {
         self.taken.is_empty()

@@ -9,8 +9,10 @@ mod decide;
 mod decisions;
 mod emit;
 mod partition;
+mod rebuild;
 mod restore;
 
+use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
@@ -22,9 +24,12 @@ use crate::stats::{Stats, Tally};
 use decide::{Keyed, Undecided, decide};
 use emit::{Fate, Routes};
 use partition::{Input, Memory};
+use rebuild::{Rebuilder, Rebuilt};
+use restore::Waiting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most records taken from the consumer at a time.
@@ -101,6 +106,10 @@ pub struct Worker {
     sink: Sink,
     inputs: BTreeMap<(usize, i32), Input>,
     memories: BTreeMap<MemoryId, Memory>,
+    /// Memories that are not there yet.
+    waiting: BTreeMap<MemoryId, Waiting>,
+    rebuilder: Rebuilder,
+    rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     transaction: Option<Transaction>,
     /// Where the records of the open transaction came from.
     origins: Vec<(usize, i32, Offset)>,
@@ -120,6 +129,10 @@ struct Plan {
     space: usize,
     rules: Rules,
     settings: checkpoint::Settings,
+    /// What the fingerprints in its changelog depend on.
+    origin: Origin,
+    /// The topic of its changelog, if there is one.
+    log: Option<String>,
     routes: Routes,
 }
 
@@ -136,6 +149,23 @@ enum Flow {
     Back,
 }
 
+fn plans(shared: &Shared) -> Vec<Plan> {
+    let config = &shared.config;
+    let plan = |topic: &Topic| {
+        let settings = partition::settings(config, topic);
+        Plan {
+            topic: topic.clone(),
+            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(0),
+            rules: topic.rules(shared.topology.partitions.get(&topic.input).copied().unwrap_or(1)),
+            origin: partition::origin(&settings),
+            settings,
+            log: config.changelog(&topic.space),
+            routes: Routes::new(topic, &shared.topology),
+        }
+    };
+    config.topics.iter().map(plan).collect()
+}
+
 impl Worker {
     /// Connects worker `number` of this process, ends what its past self left open, and joins no group yet.
     ///
@@ -145,14 +175,8 @@ impl Worker {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
         let sink = commit::connect(&shared, &transactional_id, false)?;
-        let topics = config.topics.iter().map(|topic| Plan {
-            topic: topic.clone(),
-            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(0),
-            rules: topic.rules(shared.topology.partitions.get(&topic.input).copied().unwrap_or(1)),
-            settings: partition::settings(config, topic),
-            routes: Routes::new(topic, &shared.topology),
-        });
-        let topics = topics.collect();
+        let topics = plans(&shared);
+        let rebuilder = Rebuilder::start(&shared);
         let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
         Ok(Self {
             transactional_id,
@@ -162,6 +186,9 @@ impl Worker {
             shared,
             inputs: BTreeMap::new(),
             memories: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            rebuilder,
+            rebuilt: channel(),
             transaction: None,
             origins: Vec::new(),
             replacements: 0,
@@ -188,9 +215,11 @@ impl Worker {
             while let Some(rebalance) = source.next_rebalance() {
                 self.rebalance(source, rebalance)?;
             }
+            self.finish_rebuilds(source)?;
             if self.commit_in().is_some_and(|due| due.is_zero()) {
                 self.commit(source)?;
             }
+            self.log_warm_up(source)?;
             self.checkpoint(false);
             let batch = source.poll(BATCH_RECORDS, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
@@ -293,7 +322,8 @@ impl Worker {
         if input.is_warm_up(offset) {
             input.warmed_up(offset);
             self.tally.warmed_up += 1;
-            return Ok(Flow::On);
+            let full = memory.journal.len() >= self.shared.config.worker.transaction_records_max;
+            return if full { self.log_warm_up(source).map(|()| Flow::On) } else { Ok(Flow::On) };
         }
         input.decisions.carry(offset, verdict);
         if std::mem::take(&mut input.warming_up) {
@@ -349,6 +379,20 @@ impl Worker {
         if full { self.commit(source) } else { Ok(Flow::On) }
     }
 
+    /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
+    fn log_warm_up(&mut self, source: &Source) -> Result<(), Error> {
+        let most = self.shared.config.worker.transaction_records_max;
+        let due = Instant::now() >= self.next_checkpoint || self.memories.values().any(|memory| memory.journal.len() >= most);
+        if self.transaction.is_some() || !due || self.memories.values().all(|memory| memory.journal.is_empty()) {
+            return Ok(());
+        }
+        if let Err(failure) = self.sink.begin() {
+            return self.fail(source, failure);
+        }
+        self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
+        self.commit(source).map(drop)
+    }
+
     // ---- Rebalances ----
 
     fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
@@ -358,6 +402,9 @@ impl Worker {
                 let starts = self.restore(source, &partitions)?;
                 tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
                 source.assign(&starts)?;
+                let parked: Vec<_> =
+                    self.parked().map(|found| found.partition.clone()).filter(|partition| partitions.contains(partition)).collect();
+                source.pause(&parked)?;
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
@@ -386,6 +433,8 @@ impl Worker {
     /// Drops the memory of partitions that are not ours any more.
     fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
+        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
+        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
         self.memories.retain(|id, _| self.inputs.values().any(|input| input.memory == *id));
     }
 
@@ -398,19 +447,31 @@ impl Worker {
             return;
         }
         let mut bytes = 0;
-        for (id, memory) in &mut self.memories {
-            let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == *id).collect();
-            let Some(plan) = inputs.first().map(|input| &self.topics[input.topic]) else { continue };
-            if memory.is_due(&self.shared.store) && inputs.iter().all(|input| input.decisions.is_empty()) {
-                bytes +=
-                    memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings, &inputs);
+        for (&id, memory) in &mut self.memories {
+            let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == id).collect();
+            let is_whole = inputs.iter().all(|input| input.decisions.is_empty()) && memory.journal.is_empty();
+            if inputs.is_empty() || !is_whole || !memory.is_due(&self.shared.store) {
+                continue;
             }
+            for input in inputs {
+                memory.offsets.insert(input.partition.topic.clone(), input.position);
+            }
+            let plan = &self.topics[id.0];
+            bytes += memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings);
         }
         // Large checkpoints are written less often, so that the average stays below the bound.
         let state = &self.shared.config.state;
         let rate = (state.write_rate_max / u64::from(self.shared.config.worker.workers)).max(1);
         let pause = Duration::from_millis(bytes.saturating_mul(1000) / rate);
         self.next_checkpoint = Instant::now() + self.shared.config.worker.checkpoint_interval.max(pause);
+    }
+
+    /// Looks at the topics again, for they have changed.
+    fn refresh_topology(&mut self) -> Result<(), Error> {
+        let topology = self.patiently(|| kafka::discover(&self.shared.config, true, &|| self.stopping()))?;
+        self.shared.topology = Arc::new(topology);
+        self.topics = plans(&self.shared);
+        Ok(())
     }
 
     /// Asks the brokers until they answer, or until told to stop.

@@ -2,7 +2,8 @@
 
 use super::decisions::Decisions;
 use super::{MemoryId, Shared};
-use crate::checkpoint::{self, Head, PartitionId, Saved, Store, StoredFingerprints};
+use crate::changelog::{Journal, Origin};
+use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -35,6 +36,8 @@ pub(super) struct Input {
     pub(super) warming_up: bool,
     /// Stream time at `warm_until`, if known: no record below it took stream time further.
     pub(super) warm_horizon: Option<Timestamp>,
+    /// Up to where the changelog has what its records did.
+    pub(super) logged: Offset,
     pub(super) decisions: Decisions,
 }
 
@@ -83,7 +86,13 @@ pub(super) struct Memory {
     /// The checkpoint that changes may be added to.
     saved: Option<Saved>,
     /// Offsets that the memory had come to when it was loaded, of all topics of the space.
-    offsets: BTreeMap<String, Offset>,
+    pub(super) offsets: BTreeMap<String, Offset>,
+    /// What changed it, and is not in the changelog yet.
+    pub(super) journal: Journal,
+    /// Up to where the changelog is in it, by the changelog's own offsets.
+    pub(super) log_end: Option<Offset>,
+    /// The mark that its changelog was trimmed by.
+    pub(super) trimmed: i64,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
     /// What was told of it already.
@@ -94,12 +103,37 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(rules: Rules) -> Self {
-        Self { dedup: Dedup::new(rules), saved: None, offsets: BTreeMap::new(), changed: false, told: Told::default(), failures: 0 }
+        Self {
+            dedup: Dedup::new(rules),
+            saved: None,
+            offsets: BTreeMap::new(),
+            journal: Journal::default(),
+            log_end: None,
+            trimmed: 0,
+            changed: false,
+            told: Told::default(),
+            failures: 0,
+        }
     }
 
-    pub(super) fn loaded(mut dedup: Dedup, saved: Saved, offsets: BTreeMap<String, Offset>, store: &Arc<Store>, id: PartitionId) -> Self {
-        dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id, saved)));
-        Self { dedup, saved: Some(saved), offsets, changed: false, told: Told::default(), failures: 0 }
+    /// What the store has of a partition, if that can be used. A corrupt store is set aside.
+    pub(super) fn load(store: &Arc<Store>, id: &PartitionId, settings: &checkpoint::Settings, rules: Rules) -> Result<Self, checkpoint::Error> {
+        match store.load(id, settings, rules) {
+            Ok(Loaded::Usable { mut memory, offsets, log, saved }) => {
+                memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
+                Ok(Self { dedup: *memory, saved: Some(saved), offsets, log_end: log, ..Self::new(rules) })
+            }
+            Ok(Loaded::Nothing) => Ok(Self::new(rules)),
+            Ok(Loaded::Foreign { difference }) => {
+                tracing::warn!(partition = %id, "checkpoint is of another configuration and cannot be used: {difference}");
+                Ok(Self::new(rules))
+            }
+            Err(checkpoint::Error::Corrupt { what, .. }) => {
+                store.set_aside(&what)?;
+                Ok(Self::new(rules))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The offset of a topic that a loaded memory had come to.
@@ -147,13 +181,11 @@ impl Memory {
         self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint as of the positions of `inputs`, all that use this memory. Returns the bytes
-    /// written; a failure is told and counted, and the next checkpoint tries again.
-    pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings, inputs: &[&Input]) -> u64 {
-        for input in inputs {
-            self.offsets.insert(input.partition.topic.clone(), input.position);
-        }
-        let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), memory: self.dedup.snapshot() };
+    /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
+    /// and the next checkpoint tries again.
+    pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
+        let head =
+            Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {
@@ -179,6 +211,11 @@ impl Memory {
             }
         }
     }
+}
+
+/// What the fingerprints in a topic's changelog depend on.
+pub(super) fn origin(settings: &checkpoint::Settings) -> Origin {
+    Origin::new(&format!("{} {:?}", settings.hash, settings.keys), &settings.window.to_string())
 }
 
 /// What a topic's stored bits depend on.

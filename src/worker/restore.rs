@@ -1,19 +1,26 @@
-//! How a partition begins: from its checkpoint and the log, up to the group's committed offset.
+//! How a partition begins: from its checkpoint, its changelog and the log, up to the group's committed offset.
 //!
-//! Restore loads the newest checkpoint that is not past the committed offset; warm-up reads the gap
+//! Restore loads the newest checkpoint that is not past the committed offset; what that lacks, the
+//! changelog has, and is taken in beside the work on other partitions; what both lack, warm-up reads
 //! again without emitting. Must never start past the committed offset.
 
 use super::partition::{Input, Memory, noted};
+use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
-use crate::checkpoint::{self, Loaded, PartitionId};
+use crate::checkpoint::PartitionId;
 use crate::config::{ColdStart, Start};
 use crate::kafka::{Committed, Source};
 use crate::record::{Offset, TopicPartition};
+use crate::stats::{add, take};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What is known of a partition that is about to be read.
-struct Found {
-    partition: TopicPartition,
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) partition: TopicPartition,
     topic: usize,
     committed: Committed,
     low: Offset,
@@ -26,84 +33,195 @@ struct Course {
     warm_until: Offset,
 }
 
+/// A memory that is being rebuilt, and the partitions that wait for it.
+pub(super) struct Waiting {
+    pub(super) found: Vec<Found>,
+    began: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Found {
+    /// Where it stands while it waits.
+    pub(super) fn parked(&self) -> Offset {
+        self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
+    }
+}
+
 impl Worker {
-    /// Restores the memory of newly assigned partitions, and says where each is to be read from.
+    /// Restores the memory of newly assigned partitions, or begins to, and says where each is to be read from.
     pub(super) fn restore(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = Instant::now();
+        self.look_again(partitions)?;
         let committed = self.patiently(|| source.committed(partitions))?;
-        let mut found = Vec::new();
+        let mut all = Vec::new();
         for (partition, committed) in partitions.iter().zip(committed) {
             let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == partition.topic) else { continue };
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
-            found.push(Found { partition: partition.clone(), topic, committed, low, high });
+            all.push(Found { partition: partition.clone(), topic, committed, low, high });
         }
-        for found in &found {
-            self.load(found)?;
+        for found in &all {
+            let id = self.memory_of(found);
+            if !self.memories.contains_key(&id) {
+                let plan = &self.topics[found.topic];
+                let memory = Memory::load(&self.shared.store, &self.stored_as(id), &plan.settings, plan.rules)?;
+                self.memories.insert(id, memory);
+            }
         }
         // Topics of one space share their memory: if it reaches past one's committed offset, it is of no use to any.
-        for found in &found {
+        for found in &all {
             self.drop_if_beyond(source, found)?;
         }
-        let mut starts = Vec::new();
-        for found in found {
-            let course = self.course(source, &found)?;
-            let horizon = noted(&found.committed.metadata);
-            tracing::info!(
-                partition = %found.partition, committed = ?found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
-                elapsed_ms = began.elapsed().as_millis(), "partition restored"
-            );
-            starts.push((found.partition.clone(), course.start));
-            let id = self.memory_of(&found);
-            if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
-                // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
-                // this process exact: its heir reads the log from here.
-                memory.changed = true;
-                self.next_checkpoint = Instant::now();
+        for id in all.iter().map(|found| self.memory_of(found)).collect::<BTreeSet<_>>() {
+            let mut of_memory: Vec<_> = all.iter().filter(|found| self.memory_of(found) == id).cloned().collect();
+            let others = self.waiting.remove(&id).map(|mut waiting| std::mem::take(&mut waiting.found)).unwrap_or_default();
+            if !others.is_empty() || self.lacks(id, &of_memory) {
+                of_memory.extend(others);
+                self.rebuild(id, of_memory);
             }
-            let input = Input {
-                topic: found.topic,
-                memory: id,
-                position: course.start,
-                committed: course.start,
-                group: found.committed.offset,
-                warm_until: course.warm_until,
-                warming_up: course.start < course.warm_until,
-                warm_horizon: horizon,
-                decisions: super::decisions::Decisions::default(),
-                partition: found.partition,
-            };
-            self.inputs.insert((input.topic, input.partition.partition), input);
+        }
+        let mut starts = Vec::new();
+        for found in all {
+            if self.waiting.contains_key(&self.memory_of(&found)) {
+                starts.push((found.partition.clone(), found.parked()));
+            } else {
+                starts.push((found.partition.clone(), self.begin(source, found, began)?));
+            }
         }
         Ok(starts)
     }
 
-    fn memory_of(&self, found: &Found) -> MemoryId {
-        (self.topics[found.topic].space, found.partition.partition)
+    /// Partitions that were added since the start are not known yet: neither to us, nor to the changelog.
+    fn look_again(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
+        let known = |partition: &TopicPartition| self.shared.topology.partitions.get(&partition.topic).copied().unwrap_or(0);
+        let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
+        tracing::warn!(topic = added.topic, partition = added.partition, "partitions were added: keys that moved to another partition may be emitted once more within their window");
+        self.refresh_topology()
     }
 
-    /// Loads a partition's memory unless another topic of its space has it already.
-    fn load(&mut self, found: &Found) -> Result<(), Error> {
-        let id = self.memory_of(found);
-        if self.memories.contains_key(&id) {
-            return Ok(());
-        }
-        let plan = &self.topics[found.topic];
-        let stored = PartitionId { space: plan.topic.space.clone(), partition: id.1 };
-        let memory = match self.shared.store.load(&stored, &plan.settings, plan.rules) {
-            Ok(Loaded::Usable { memory, offsets, saved }) => Memory::loaded(*memory, saved, offsets, &self.shared.store, stored),
-            Ok(Loaded::Nothing) => Memory::new(plan.rules),
-            Ok(Loaded::Foreign { difference }) => {
-                tracing::warn!(partition = %stored, "checkpoint is of another configuration and cannot be used: {difference}");
-                Memory::new(plan.rules)
-            }
-            Err(checkpoint::Error::Corrupt { what, .. }) => {
-                self.shared.store.set_aside(&what)?;
-                Memory::new(plan.rules)
-            }
-            Err(error) => return Err(error.into()),
+    /// Whether a memory is not where the group is, and the changelog may bring it there.
+    fn lacks(&self, id: MemoryId, found: &[Found]) -> bool {
+        let is_new = self.inputs.values().all(|input| input.memory != id);
+        let Some(memory) = self.memories.get(&id).filter(|_| is_new && self.topics[id.0].log.is_some()) else { return false };
+        let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
+        !found.iter().all(|found| {
+            let offset = memory.offset(&found.partition.topic);
+            begins(found) || (offset.is_some() && offset == found.committed.offset)
+        })
+    }
+
+    fn rebuild(&mut self, id: MemoryId, found: Vec<Found>) {
+        let plan = &self.topics[id.0];
+        let (Some(log), Some(memory)) = (&plan.log, self.memories.remove(&id)) else { return };
+        let bounds = found.iter().filter_map(|found| Some((found.partition.topic.clone(), found.committed.offset?)));
+        // What had expired when the group last committed is of no use. Topics of a space share their stream time.
+        let stream_time = found.iter().filter_map(|found| noted(&found.committed.metadata)).max();
+        let window = plan.rules.window;
+        let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| window.mark(slice - i64::from(window.slices())));
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let job = Job {
+            id,
+            partition: self.stored_as(id),
+            log: TopicPartition { topic: log.clone(), partition: id.1 },
+            memory,
+            rules: plan.rules,
+            settings: plan.settings.clone(),
+            bounds: bounds.collect(),
+            oldest_mark: oldest.filter(|_| plan.rules.is_sliced()).unwrap_or(0),
+            cancelled: Arc::clone(&cancelled),
+            done: self.rebuilt.0.clone(),
         };
-        self.memories.insert(id, memory);
+        self.rebuilder.rebuild(job);
+        add(&self.shared.stats.rebuilding, 1);
+        self.waiting.insert(id, Waiting { found, began: Instant::now(), cancelled });
+    }
+
+    /// Goes on with partitions whose memory is there now.
+    pub(super) fn finish_rebuilds(&mut self, source: &Source) -> Result<(), Error> {
+        while let Ok(Rebuilt { id, cancelled, memory }) = self.rebuilt.1.try_recv() {
+            take(&self.shared.stats.rebuilding, 1);
+            if !self.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
+                continue;
+            }
+            let memory = memory?;
+            let Some(mut waiting) = self.waiting.remove(&id) else { continue };
+            self.memories.insert(id, memory);
+            let found = std::mem::take(&mut waiting.found);
+            for found in &found {
+                self.drop_if_beyond(source, found)?;
+            }
+            let mut elsewhere = Vec::new();
+            for found in &found {
+                let start = self.begin(source, found.clone(), waiting.began)?;
+                if start != found.parked() && source.seek(&found.partition, start).is_err() {
+                    elsewhere.push(found.partition.clone());
+                }
+            }
+            let partitions: Vec<_> = found.into_iter().map(|found| found.partition).collect();
+            if elsewhere.is_empty() {
+                source.resume(&partitions)?;
+            } else {
+                self.start_anew(source, &partitions)?;
+            }
+        }
         Ok(())
+    }
+
+    /// The partitions that wait for their memory.
+    pub(super) fn parked(&self) -> impl Iterator<Item = &Found> {
+        self.waiting.values().flat_map(|waiting| &waiting.found)
+    }
+
+    /// Starts reading partitions anew where they stand; those that wait go on waiting.
+    pub(super) fn start_anew(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+        source.restart(partitions, &self.positions())?;
+        source.pause(&self.parked().map(|found| found.partition.clone()).collect::<Vec<_>>())?;
+        Ok(())
+    }
+
+    /// A partition's memory is there: says from where it is to be read.
+    fn begin(&mut self, source: &Source, found: Found, began: Instant) -> Result<Offset, Error> {
+        let course = self.course(source, &found)?;
+        let horizon = noted(&found.committed.metadata);
+        tracing::info!(
+            partition = %found.partition, committed = ?found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
+            elapsed_ms = began.elapsed().as_millis(), "partition restored"
+        );
+        let id = self.memory_of(&found);
+        if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
+            // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
+            // this process exact: its heir reads the log from here.
+            memory.changed = true;
+            self.next_checkpoint = Instant::now();
+        }
+        let input = Input {
+            topic: found.topic,
+            memory: id,
+            position: course.start,
+            committed: course.start,
+            group: found.committed.offset,
+            warm_until: course.warm_until,
+            warming_up: course.start < course.warm_until,
+            warm_horizon: horizon,
+            logged: if self.topics[found.topic].log.is_some() { course.start } else { Offset::MAX },
+            decisions: super::decisions::Decisions::default(),
+            partition: found.partition,
+        };
+        self.inputs.insert((input.topic, input.partition.partition), input);
+        Ok(course.start)
+    }
+
+    pub(super) fn stored_as(&self, id: MemoryId) -> PartitionId {
+        PartitionId { space: self.topics[id.0].topic.space.clone(), partition: id.1 }
+    }
+
+    fn memory_of(&self, found: &Found) -> MemoryId {
+        (self.topics[found.topic].space, found.partition.partition)
     }
 
     fn drop_if_beyond(&mut self, source: &Source, found: &Found) -> Result<(), Error> {
@@ -196,11 +314,12 @@ impl Worker {
             self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.memory).collect();
         let partitions: Vec<_> =
             self.inputs.values().filter(|input| memories.contains(&input.memory)).map(|input| input.partition.clone()).collect();
+        if partitions.is_empty() {
+            return Ok(());
+        }
         self.forget(&partitions);
         self.restore(source, &partitions)?;
-        let positions = self.positions();
-        source.restart(&partitions, &positions)?;
-        Ok(())
+        self.start_anew(source, &partitions)
     }
 
     /// librdkafka stopped reading a partition, for its position lies outside its log: finds out which.

@@ -6,6 +6,7 @@ mod inspect;
 mod stream;
 
 mod broker_restart;
+mod changelog;
 mod drain;
 mod invalid;
 mod kills;

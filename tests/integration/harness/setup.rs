@@ -34,6 +34,13 @@ impl Setup {
         }
     }
 
+    /// In a group that is there already.
+    pub fn of_group(mut self, group: &str) -> Self {
+        self.kafka = self.kafka.replace(&self.group, group);
+        group.clone_into(&mut self.group);
+        self
+    }
+
     /// Adds lines to `[kafka]`, such as `connect_timeout = "5s"`.
     pub fn kafka(mut self, lines: &str) -> Self {
         add(&mut self.kafka, lines);

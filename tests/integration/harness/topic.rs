@@ -25,6 +25,11 @@ pub fn make_topic(broker: &str, name: &str, partitions: u32) {
     create(broker, name, partitions, &[]);
 }
 
+/// [`make_topic`] with topic properties of its own.
+pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
+    create(broker, name, partitions, properties);
+}
+
 fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
     // Test records carry times long past: by them the broker would find all records due for deletion.
     let mut topic = NewTopic::new(name, partitions.cast_signed(), TopicReplication::Fixed(1)).set("retention.ms", "-1");
@@ -70,6 +75,12 @@ pub fn delete_records_before(broker: &str, topic: &str, partition: i32, offset: 
     for result in results.elements() {
         result.error().unwrap_or_else(|error| panic!("{topic}[{partition}]: records not deleted: {error}"));
     }
+}
+
+/// Where a partition begins.
+pub fn first_offset(broker: &str, topic: &str, partition: i32) -> i64 {
+    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
+    consumer.fetch_watermarks(topic, partition, PATIENCE).expect("the broker answers").0
 }
 
 /// The offset that a group has committed; `None` before its first commit.

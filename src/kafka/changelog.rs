@@ -1,0 +1,225 @@
+//! The topics that memories are logged to: made, read and trimmed.
+//!
+//! Owns how such a topic must be set up, and when all of one is read. Must never decide what a
+//! record of it means.
+
+use super::Error;
+use super::client::{self, CALL_TIMEOUT};
+use super::topology::{Observer, Topology, block_on, partitions};
+use crate::config::Config;
+use crate::record::{Offset, TopicPartition};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use std::time::{Duration, Instant};
+
+/// How such a topic is set up. It is trimmed by what is still needed, and by nothing else: its records bear marks
+/// for times, which may be of any age.
+const SETTINGS: [(&str, &str); 5] = [
+    ("cleanup.policy", "delete"),
+    ("retention.ms", "-1"),
+    ("retention.bytes", "-1"),
+    ("message.timestamp.type", "CreateTime"),
+    ("message.timestamp.after.max.ms", "9223372036854775807"),
+];
+
+/// Files of this size are dropped as a whole once they are trimmed.
+const SEGMENT_BYTES: &str = "67108864";
+
+/// How long to look for records at a time; bounds how late a stop is noticed.
+const TURN: Duration = Duration::from_millis(100);
+
+/// Makes sure that each space's changelog is there as it must be; with `make`, by making it.
+pub(super) fn ensure(
+    config: &Config,
+    observer: &BaseConsumer<Observer>,
+    topology: &mut Topology,
+    make: bool,
+    problems: &mut Vec<String>,
+) {
+    for (at, topic) in config.topics.iter().enumerate() {
+        let is_first = config.topics[..at].iter().all(|other| other.space != topic.space);
+        let (Some(name), true) = (config.changelog(&topic.space), is_first) else { continue };
+        let Some(&wanted) = topology.partitions.get(&topic.input) else { continue };
+        match ensure_one(config, observer, &name, wanted, make) {
+            Ok(found) => {
+                topology.partitions.insert(name, found);
+            }
+            Err(problem) => problems.push(format!("state.changelog: {problem}; or set state.changelog to false")),
+        }
+    }
+}
+
+/// Returns how many partitions it has.
+fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, make: bool) -> Result<u32, String> {
+    let look = || partitions(observer, name).map_err(|error| format!("cannot look at topic {name:?}: {error}"));
+    let found = look()?;
+    if found == wanted || (found < wanted && !make) {
+        return if found > 0 { check(config, name).map(|()| found) } else { Ok(found) };
+    }
+    if found > wanted {
+        return Err(format!("topic {name:?} has {found} partitions and its input {wanted}; they must be as many, so delete it to have it made anew"));
+    }
+    let (admin, options) = admin(config).map_err(|error| error.to_string())?;
+    let count = i32::try_from(wanted).unwrap_or(i32::MAX);
+    let failed = |what: &str, reason: String| {
+        format!("cannot {what} topic {name:?}: {reason}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
+    };
+    let made = if found == 0 {
+        let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
+        for (setting, value) in SETTINGS {
+            topic = topic.set(setting, value);
+        }
+        block_on(admin.create_topics([&topic], &options))
+    } else {
+        block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
+    };
+    let what = if found == 0 { "create" } else { "add partitions to" };
+    match made.map_err(|error| failed(what, error.to_string()))?.into_iter().next() {
+        // Somebody else was faster.
+        Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
+        Some(Err((_, code))) => return Err(failed(what, code.to_string())),
+        _ => tracing::info!(topic = name, partitions = wanted, "changelog topic made ready"),
+    }
+    let asked = Instant::now();
+    while look()? < wanted {
+        if asked.elapsed() > CALL_TIMEOUT {
+            return Err(format!("topic {name:?} was made, but the brokers do not show it"));
+        }
+        std::thread::sleep(TURN / 2);
+    }
+    check(config, name).map(|()| wanted)
+}
+
+/// Whether a topic keeps what it is given.
+fn check(config: &Config, name: &str) -> Result<(), String> {
+    let (admin, options) = admin(config).map_err(|error| error.to_string())?;
+    let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
+    let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
+        tracing::warn!(topic = name, "the brokers do not tell how the changelog topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1");
+        return Ok(());
+    };
+    let entries = found.entry_map();
+    for (setting, wanted) in SETTINGS {
+        let value = entries.get(setting).and_then(|entry| entry.value.as_deref());
+        if value.is_some_and(|value| value != wanted) {
+            return Err(format!("topic {name:?} has {setting}={}, and must have {setting}={wanted}; alter it", value.unwrap_or_default()));
+        }
+    }
+    Ok(())
+}
+
+fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), KafkaError> {
+    let admin = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::default())?;
+    Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
+}
+
+/// A record of a changelog.
+pub struct Logged<'a> {
+    /// Its offset.
+    pub offset: Offset,
+    /// The mark that it was stored under.
+    pub mark: i64,
+    /// What it says.
+    pub value: &'a [u8],
+}
+
+/// Reads changelogs, one partition at a time.
+pub struct LogReader {
+    committed: BaseConsumer<Observer>,
+    uncommitted: BaseConsumer<Observer>,
+    admin: AdminClient<Observer>,
+    options: AdminOptions,
+}
+
+impl LogReader {
+    /// A reader. It joins no group.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let consumer = |isolation: &str| {
+            let client = client::log_reader(config, isolation);
+            BaseConsumer::from_config_and_context(&client, Observer::default()).map_err(|error| client::property_error(&error))
+        };
+        let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
+        Ok(Self { committed: consumer("read_committed")?, uncommitted: consumer("read_uncommitted")?, admin, options })
+    }
+
+    /// The first offset of a log and the one after its last, once no transaction is open in it that was when it
+    /// was asked; `None` while one is.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn ends(&self, log: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
+        let ask = |consumer: &BaseConsumer<Observer>| {
+            consumer
+                .fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT)
+                .map_err(|error| Error::Fatal(format!("cannot read how far {log} reaches: {error}")))
+        };
+        let (_, end) = ask(&self.uncommitted)?;
+        let (low, stable) = ask(&self.committed)?;
+        Ok((stable >= end).then_some((low, stable)))
+    }
+
+    /// Hands over the committed records from `from` to the end, in order, until `take` says to stop by `false`, or
+    /// `stop` does.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or what `take` fails with.
+    pub fn read<E: From<Error>>(
+        &self,
+        log: &TopicPartition,
+        from: Offset,
+        stop: &dyn Fn() -> bool,
+        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {log}: {error}"));
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&log.topic, log.partition, Position::Offset(from)).map_err(failed)?;
+        self.committed.assign(&list).map_err(failed)?;
+        let ended = loop {
+            match self.committed.poll(TURN) {
+                _ if stop() => break Ok(()),
+                None => {}
+                Some(Ok(message)) => {
+                    let (offset, mark) = (message.offset(), message.timestamp().to_millis().unwrap_or(0));
+                    match take(Logged { offset, mark, value: message.payload().unwrap_or_default() }) {
+                        Ok(true) => {}
+                        Ok(false) => break Ok(()),
+                        Err(error) => break Err(error),
+                    }
+                }
+                Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
+                Some(Err(error @ KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
+                    break Err(failed(error).into());
+                }
+                Some(Err(error)) => tracing::warn!(log = %log, error = %error, "trouble reading a changelog; still trying"),
+            }
+        };
+        self.committed.unassign().map_err(failed)?;
+        ended
+    }
+
+    /// Drops what was logged under smaller marks than `mark`. Returns where the log begins then.
+    ///
+    /// # Errors
+    /// When the brokers refuse, or do not answer.
+    pub fn trim(&self, log: &TopicPartition, mark: i64) -> Result<Option<Offset>, Error> {
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {log}: {error}"));
+        let asked = |position| {
+            let mut list = TopicPartitionList::new();
+            list.add_partition_offset(&log.topic, log.partition, position).map(|()| list).map_err(failed)
+        };
+        let found = self.committed.offsets_for_times(asked(Position::Offset(mark))?, CALL_TIMEOUT).map_err(failed)?;
+        let Some(Position::Offset(first)) = found.find_partition(&log.topic, log.partition).map(|element| element.offset()) else {
+            return Ok(None);
+        };
+        let answer = block_on(self.admin.delete_records(&asked(Position::Offset(first))?, &self.options)).map_err(failed)?;
+        answer.elements().iter().try_for_each(|element| element.error()).map_err(failed)?;
+        Ok(Some(first))
+    }
+}

@@ -1,0 +1,256 @@
+//! A memory from its changelog, beside the work on other partitions.
+//!
+//! Owns the threads that read changelogs: they make memories anew and trim what is not needed any more.
+//! Must never take in what the group has not committed, nor hold up a worker.
+
+use super::partition::{self, Memory};
+use super::{Error, MemoryId, Shared};
+use crate::changelog::{Follower, Origin, Record, Step};
+use crate::checkpoint::{self, PartitionId};
+use crate::dedup::Rules;
+use crate::kafka::{LogReader, Logged};
+use crate::record::{Offset, TopicPartition};
+use crate::stats::add;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Threads that read changelogs, of one process.
+const THREADS: usize = 2;
+/// How long to wait for a transaction to end before looking again.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often a line says how far a rebuild has come.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Most times that a group was set back within one log.
+const SET_BACK_MAX: usize = 100;
+
+/// A memory to be brought to where the group has come.
+pub(super) struct Job {
+    pub(super) id: MemoryId,
+    pub(super) partition: PartitionId,
+    pub(super) log: TopicPartition,
+    /// What the checkpoint has of it.
+    pub(super) memory: Memory,
+    pub(super) rules: Rules,
+    pub(super) settings: checkpoint::Settings,
+    /// For each input topic, what the group has committed of it.
+    pub(super) bounds: BTreeMap<String, Offset>,
+    pub(super) oldest_mark: i64,
+    /// Set when nobody waits for it any more.
+    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) done: Sender<Rebuilt>,
+}
+
+/// What became of a job.
+pub(super) struct Rebuilt {
+    pub(super) id: MemoryId,
+    /// The job's own, to tell it from one that was cancelled.
+    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) memory: Result<Memory, Error>,
+}
+
+/// The threads, and what waits for them.
+pub(super) struct Rebuilder {
+    jobs: Sender<Option<Job>>,
+    trims: Arc<Mutex<BTreeMap<TopicPartition, i64>>>,
+}
+
+impl Rebuilder {
+    /// Starts the threads; they end with this.
+    pub(super) fn start(shared: &Shared) -> Self {
+        let (jobs, waiting) = channel();
+        let (waiting, trims) = (Arc::new(Mutex::new(waiting)), Arc::new(Mutex::new(BTreeMap::new())));
+        for _ in 0..THREADS {
+            let (shared, waiting, trims) = (shared.clone(), Arc::clone(&waiting), Arc::clone(&trims));
+            std::thread::spawn(move || serve(&shared, &waiting, &trims));
+        }
+        Self { jobs, trims }
+    }
+
+    pub(super) fn rebuild(&self, job: Job) {
+        // The threads live as long as this does.
+        let _ = self.jobs.send(Some(job));
+    }
+
+    /// Drops what was logged under smaller marks, some time. Of a partition, at most one such wish waits.
+    pub(super) fn trim(&self, log: TopicPartition, mark: i64) {
+        if lock(&self.trims).insert(log, mark).is_none() {
+            let _ = self.jobs.send(None);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Mutex<BTreeMap<TopicPartition, i64>>) {
+    let mut reader = None;
+    loop {
+        let Ok(job) = lock(waiting).recv() else { return };
+        if reader.is_none() {
+            reader = LogReader::new(&shared.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
+        }
+        match (job, &reader) {
+            (Some(job), Some(reader)) => {
+                let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
+                let memory = run(shared, reader, job);
+                // Whoever does not wait any more has cancelled it.
+                let _ = done.send(Rebuilt { id, cancelled, memory });
+            }
+            (Some(job), None) => {
+                let memory = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
+                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, memory });
+            }
+            (None, Some(reader)) => {
+                let Some((log, mark)) = lock(trims).pop_first() else { continue };
+                match reader.trim(&log, mark) {
+                    Ok(Some(begins)) => tracing::debug!(log = %log, begins, "changelog trimmed"),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(log = %log, error = %error, "changelog cannot be trimmed, and grows; does this user have Delete on it?"),
+                }
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// What a group that was set back makes void: below `before` in the log, the effect of `topic` from `start` on.
+struct Cut {
+    before: Offset,
+    topic: String,
+    start: Offset,
+}
+
+impl Cut {
+    fn voids(&self, offset: Offset, record: &Record<'_>) -> bool {
+        offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)
+    }
+}
+
+fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
+    let began = Instant::now();
+    let cancelled = Arc::clone(&job.cancelled);
+    let stop = || cancelled.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
+    let (low, end) = loop {
+        match reader.ends(&job.log) {
+            _ if stop() => return Ok(Memory::new(job.rules)),
+            Ok(Some(ends)) => break ends,
+            // The partition's former owner has left a transaction open.
+            Ok(None) => std::thread::sleep(PAUSE),
+            Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
+        }
+    };
+    if low == end {
+        // Nothing is logged yet.
+        return Ok(job.memory);
+    }
+    let kept = job.memory.log_end.filter(|log_end| (low..=end).contains(log_end));
+    let mut cuts: Vec<Cut> = Vec::new();
+    let mut from = match (kept, job.memory.offsets.is_empty(), job.memory.log_end) {
+        (Some(log_end), false, _) => log_end,
+        // Of a time before there was a changelog, or with a later one.
+        (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => low,
+        // The log was trimmed since: what lies between is lost to the checkpoint.
+        _ => {
+            job.memory = Memory::new(job.rules);
+            low
+        }
+    };
+    loop {
+        let mut follow = Follow { shared, job: &mut job, low: from, end, cuts: &cuts, told: Instant::now(), cut: None, gap: false };
+        let follower = follow.read(reader, from, &stop)?;
+        let (cut, gap) = (follow.cut.take(), follow.gap);
+        if gap {
+            tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
+            job.memory = Memory::load(&shared.store, &job.partition, &job.settings, job.rules)?;
+            return Ok(job.memory);
+        }
+        let Some(cut) = cut else {
+            job.memory.offsets = follower.offsets;
+            job.memory.log_end = Some(end);
+            job.memory.changed = true;
+            add(&shared.stats.rebuilds, 1);
+            add(&shared.stats.rebuilt_keys, follower.fingerprints);
+            add(&shared.stats.rebuild_ms, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+            tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "memory rebuilt from the changelog");
+            return Ok(job.memory);
+        };
+        if cuts.len() == SET_BACK_MAX {
+            tracing::error!(partition = %job.partition, "the group was set back too often for the changelog to be followed; not using it");
+            return Ok(Memory::new(job.rules));
+        }
+        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group was set back once; leaving out what was logged past that");
+        cuts.push(cut);
+        (from, job.memory) = (low, Memory::new(job.rules));
+    }
+}
+
+/// One reading of a log.
+struct Follow<'a> {
+    shared: &'a Shared,
+    job: &'a mut Job,
+    low: Offset,
+    end: Offset,
+    cuts: &'a [Cut],
+    told: Instant,
+    cut: Option<Cut>,
+    gap: bool,
+}
+
+impl Follow<'_> {
+    fn read(&mut self, reader: &LogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Follower, Error> {
+        let (job, origin): (_, Origin) = (&*self.job, partition::origin(&self.job.settings));
+        let mut follower = Follower::new(job.memory.offsets.clone(), origin, job.bounds.clone(), job.oldest_mark);
+        let log = job.log.clone();
+        if from < self.end {
+            reader.read(&log, from, stop, &mut |logged| self.take(&mut follower, &logged))?;
+        }
+        Ok(follower)
+    }
+
+    fn take(&mut self, follower: &mut Follower, logged: &Logged<'_>) -> Result<bool, Error> {
+        let record = match Record::decode(logged.value) {
+            Ok(record) => record,
+            Err(broken) => {
+                return Err(Error::Exit(format!(
+                    "{} offset {}: {broken}; run the version that wrote it, or delete the topic and set state.cold_start to say how to go on",
+                    self.job.log, logged.offset
+                )));
+            }
+        };
+        if self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
+            return Ok(true);
+        }
+        if self.job.memory.is_urgent() && !follower.continues(&record) {
+            // What an exact memory has on disk, it need not have in memory. This is a checkpoint like any other.
+            self.job.memory.offsets.clone_from(&follower.offsets);
+            self.job.memory.log_end = Some(logged.offset);
+            self.job.memory.save(self.shared, &self.job.partition, &self.job.settings);
+        }
+        let step = follower.follow(&mut self.job.memory.dedup, &record, logged.mark).map_err(|fault| {
+            Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition))
+        })?;
+        match step {
+            Step::Taken => {}
+            Step::Passed => return Ok(true),
+            Step::Gap => {
+                self.gap = true;
+                return Ok(false);
+            }
+            Step::SetBack => {
+                let back = record.spans.iter().find(|span| follower.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to));
+                self.cut = back.map(|span| Cut { before: logged.offset, topic: span.topic.to_owned(), start: span.start });
+                return Ok(self.cut.is_none());
+            }
+        }
+        if self.told.elapsed() > PROGRESS_INTERVAL {
+            self.told = Instant::now();
+            let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
+            tracing::info!(partition = %self.job.partition, percent, keys = follower.fingerprints, "rebuilding the memory from the changelog");
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,131 @@
+//! Promise: what was remembered outlives the disk, the machine and the settings it was remembered
+//! with; it comes back from the changelog exactly, whatever the input still shows.
+
+use crate::harness::{
+    Setup, Worker, broker, client, committed_offset, delete_records_before, first_offset, make_topic_with, topic, wait_until,
+};
+use crate::stream::{LIMIT, Stream};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::fs;
+use std::time::Duration;
+
+const RECORDS: usize = 60_000;
+
+/// A worker that must not begin without what was remembered.
+fn start(stream: &Stream, name: &str) -> Worker {
+    stream.setup.start_with(name, &["state.cold_start=fail"])
+}
+
+/// Takes from the input what the group has committed: only the changelog still knows of it.
+fn expire_input(stream: &Stream) {
+    for partition in 0..4 {
+        let committed = committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition).expect("a committed offset");
+        delete_records_before(&stream.broker, &stream.input, partition, committed);
+    }
+}
+
+fn changelog(stream: &Stream) -> String {
+    format!("{}-news-changelog", stream.setup.group())
+}
+
+#[test]
+fn a_lost_disk_is_made_good() {
+    // A window that rotates: of each slice, keys must be forgotten when they would have been.
+    let stream = Stream::new(broker(), "log-disk", RECORDS);
+    stream.begin(RECORDS / 2);
+    expire_input(&stream);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    stream.produce(RECORDS / 2..);
+    let log = stream.check(start(&stream, "a"));
+    assert!(log.contains("memory rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
+}
+
+#[test]
+fn a_partition_that_comes_back_finds_what_happened_elsewhere() {
+    let stream = Stream::remembered(broker(), "log-aba", RECORDS);
+    stream.begin(RECORDS / 3);
+    stream.produce(RECORDS / 3..2 * RECORDS / 3);
+    let mut other = start(&stream, "b");
+    stream.wait_until_read(2 * RECORDS / 3, &mut other);
+    other.drain();
+    expire_input(&stream);
+    stream.produce(2 * RECORDS / 3..);
+    // Its checkpoint is older than what the group has committed.
+    stream.check(start(&stream, "a"));
+}
+
+#[test]
+fn what_was_remembered_outlives_its_settings() {
+    for (hint, filter) in [
+        ("log-kind", "filter = { kind = \"cuckoo\", capacity = \"100k\", false_positive_rate = 1e-9 }"),
+        ("log-exact", "filter = { kind = \"exact\" }"),
+        ("log-slices", "filter = { kind = \"aging\", capacity = \"9k\", false_positive_rate = 1e-9, slices = 7 }"),
+    ] {
+        let stream = Stream::remembered(broker(), hint, RECORDS);
+        stream.begin(RECORDS / 2);
+        expire_input(&stream);
+        stream.produce(RECORDS / 2..);
+        let changed = Setup::new(&stream.broker, hint);
+        let window = Duration::from_secs(36 * 3600);
+        let changed = changed.of_group(stream.setup.group()).worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"").topic(
+            &stream.input,
+            &stream.output,
+            &Stream::lines(window, filter),
+        );
+        let log = stream.check(changed.start_with("a", &["state.cold_start=fail"]));
+        assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+    }
+}
+
+#[test]
+fn it_is_trimmed_behind_what_is_still_needed() {
+    let stream = Stream::new(broker(), "log-trim", RECORDS);
+    stream.begin(RECORDS);
+    for partition in 0..4 {
+        wait_until("the changelog is trimmed", LIMIT, || (first_offset(&stream.broker, &changelog(&stream), partition) > 0).then_some(()));
+    }
+}
+
+/// A transaction that somebody left open in a changelog holds up whoever needs that partition, and nobody else.
+#[test]
+fn others_work_while_one_is_rebuilt() {
+    let stream = Stream::remembered(broker(), "log-wait", RECORDS);
+    stream.begin(RECORDS / 2);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    let stranger: BaseProducer = client(&stream.broker)
+        .set("transactional.id", stream.setup.group().to_owned() + "-stranger")
+        .set("transaction.timeout.ms", "300000")
+        .create()
+        .expect("a producer");
+    stranger.init_transactions(LIMIT).expect("transactions");
+    stranger.begin_transaction().expect("a transaction");
+    stranger.send(BaseRecord::<[u8], [u8]>::to(&changelog(&stream)).partition(0).payload(b"never committed")).expect("a record");
+    stranger.flush(LIMIT).expect("it is written");
+
+    stream.produce(RECORDS / 2..);
+    let worker = start(&stream, "a");
+    let committed = |partition| committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition);
+    let before = committed(0);
+    for partition in 1..4 {
+        let end = stream.records.iter().filter(|record| record.partition == partition).count();
+        wait_until("the other partitions are read", LIMIT, || (committed(partition) == i64::try_from(end).ok()).then_some(()));
+    }
+    assert_eq!(committed(0), before, "a partition is read before its memory is there");
+    stranger.abort_transaction(LIMIT).expect("it is aborted");
+    stream.check(worker);
+}
+
+#[test]
+fn a_changelog_that_would_lose_is_refused() {
+    let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
+    let refused = |partitions: u32, properties: &[(&str, &str)], sentence: &str| {
+        let setup = Setup::new(broker(), "log-refused").topic(&input, &output, &Stream::lines(Duration::from_secs(60), "filter = { kind = \"exact\" }"));
+        let name = format!("{}-news-changelog", setup.group());
+        make_topic_with(broker(), &name, partitions, properties);
+        let log = setup.start("a").fails(1);
+        assert!(log.contains(sentence), "{log}");
+    };
+    refused(3, &[], "has 3 partitions and its input 2; they must be as many");
+    refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact, and must have cleanup.policy=delete");
+    refused(2, &[("retention.ms", "1000")], "has retention.ms=1000, and must have retention.ms=-1");
+}
