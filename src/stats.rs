@@ -28,6 +28,8 @@ pub struct Stats {
     pub warmed_up: AtomicU64,
     /// Records whose time was too far ahead to be believed.
     pub future: AtomicU64,
+    /// Keys of a sample of one in 1,024 that came out of more than one partition.
+    pub misplaced: AtomicU64,
     /// Transactions committed.
     pub commits: AtomicU64,
     /// Transactions aborted.

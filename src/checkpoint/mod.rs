@@ -23,12 +23,16 @@ mod archive;
 pub mod codec;
 pub mod decode;
 #[cfg(feature = "worker")]
+mod digest;
+#[cfg(feature = "worker")]
 pub mod merge;
 #[cfg(feature = "worker")]
 mod store;
 
 #[cfg(feature = "worker")]
 pub use archive::StoredFingerprints;
+#[cfg(feature = "worker")]
+pub use digest::digest;
 #[cfg(feature = "worker")]
 pub use store::{Loaded, Saved, Store};
 

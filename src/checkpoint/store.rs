@@ -246,6 +246,22 @@ impl Store {
         Ok(found.is_some())
     }
 
+    /// Hands over the stored pages of a partition, each with its seal, in order.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(()) };
+        let (from, to) = all_pages(id);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            take(&entry.map_err(|error| self.error(&error))?.1);
+        }
+        Ok(())
+    }
+
     /// Hands over the fingerprints of a generation, one by one.
     ///
     /// # Errors

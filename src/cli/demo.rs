@@ -74,6 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         topology: Arc::new(broker.topology()),
         store: Arc::new(Store::open(&config.state.dir)?),
         stats: Arc::clone(&stats),
+        misplaced: Arc::default(),
         stop: Arc::clone(&stop),
         instance: "demo".into(),
         config,

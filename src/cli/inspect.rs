@@ -5,7 +5,7 @@ use anyhow::Context;
 use indicatif::HumanCount;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
-use unseen::checkpoint::{Head, PartitionId, Store, merge};
+use unseen::checkpoint::{Head, PartitionId, Store, digest, merge};
 
 /// Options of `unseen inspect`.
 #[derive(clap::Args)]
@@ -36,14 +36,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn show(dirs: &[PathBuf], json: bool) -> anyhow::Result<()> {
-    let mut rows = vec![["partition", "filter", "window", "stream time", "keys", "memory", "next offsets"].map(str::to_owned)];
+    let mut rows = vec![["partition", "filter", "window", "stream time", "keys", "memory", "digest", "next offsets"].map(str::to_owned)];
     let mut all = serde_json::Map::new();
     for dir in dirs {
-        let heads = Store::open_to_read(dir)?.heads()?;
-        rows.extend(heads.iter().map(|(id, head)| row(id, head)));
-        let heads = heads.iter().map(|(id, head)| Ok((id.to_string(), serde_json::to_value(head)?)));
-        let heads = heads.collect::<serde_json::Result<serde_json::Map<_, _>>>().context("a head")?;
-        all.insert(dir.display().to_string(), heads.into());
+        let store = Store::open_to_read(dir)?;
+        let mut partitions = serde_json::Map::new();
+        for (id, head) in store.heads()? {
+            let digest = format!("{:032x}", digest(&store, &id, &head)?);
+            rows.push(row(&id, &head, &digest));
+            let mut value = serde_json::to_value(&head).context("a head")?;
+            if let Some(fields) = value.as_object_mut() {
+                fields.insert("digest".to_owned(), digest.into());
+            }
+            partitions.insert(id.to_string(), value);
+        }
+        all.insert(dir.display().to_string(), partitions.into());
     }
     if json {
         println!("{}", serde_json::to_string_pretty(&all)?);
@@ -53,7 +60,7 @@ fn show(dirs: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(id: &PartitionId, head: &Head) -> [String; 7] {
+fn row(id: &PartitionId, head: &Head, digest: &str) -> [String; 8] {
     let usage = head.memory.usage();
     let time = head.memory.stream_time.map_or_else(|| "none yet".to_owned(), time);
     let offsets: Vec<_> = head.offsets.iter().map(|(topic, offset)| format!("{topic}={offset}")).collect();
@@ -64,6 +71,7 @@ fn row(id: &PartitionId, head: &Head) -> [String; 7] {
         time,
         HumanCount(usage.keys).to_string(),
         if usage.bytes == 0 { "on disk".to_owned() } else { size(usage.bytes) },
+        digest[..12].to_owned(),
         offsets.join(" "),
     ]
 }

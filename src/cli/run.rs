@@ -101,7 +101,7 @@ fn start(
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
-    let shared = Shared { config: Arc::clone(config), topology: Arc::new(topology), store, stats, stop, instance: instance.into() };
+    let shared = Shared { config: Arc::clone(config), topology: Arc::new(topology), store, stats, misplaced: Arc::default(), stop, instance: instance.into() };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
         let (shared, ended) = (shared.clone(), ended.clone());
@@ -135,6 +135,7 @@ fn tell(stats: &Stats) {
         aborts = get(&stats.aborts),
         checkpoints = get(&stats.checkpoints),
         checkpoint_failures = get(&stats.checkpoint_failures),
+        misplaced = get(&stats.misplaced),
         rebuilds = get(&stats.rebuilds),
         rebuilding = get(&stats.rebuilding),
         "so far"

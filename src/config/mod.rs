@@ -71,6 +71,12 @@ impl Config {
     pub fn changelog(&self, space: &str) -> Option<String> {
         self.state.changelog.then(|| format!("{}-{space}-changelog", self.kafka.group_id))
     }
+
+    /// The topic in which a topic's records come in the partitions that their keys ask for, if there is one.
+    #[must_use]
+    pub fn repartitioned(&self, topic: &Topic) -> Option<String> {
+        topic.repartition.then(|| format!("{}-{}-repartition", self.kafka.group_id, topic.input))
+    }
 }
 
 /// How to reach Kafka. Its `Debug` shows no secret.
@@ -204,6 +210,8 @@ pub struct Topic {
     pub space: String,
     /// Where the key is.
     pub key: KeySpec,
+    /// Whether its records are first brought to the partition that their key asks for.
+    pub repartition: bool,
     /// How long a key stays seen.
     pub window: Window,
     /// What remembers keys.

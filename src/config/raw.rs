@@ -113,6 +113,7 @@ pub(super) struct Topic {
     pub(super) hash: Option<Value>,
     /// `{ header = "name" }`.
     pub(super) unsee: Option<Value>,
+    pub(super) repartition: Switch,
     pub(super) window: Option<Length>,
     pub(super) filter: Filter,
     pub(super) refresh: Switch,
@@ -131,6 +132,7 @@ impl Default for Topic {
             key: None,
             hash: None,
             unsee: None,
+            repartition: Switch(false),
             window: None,
             filter: Filter::default(),
             refresh: Switch(false),

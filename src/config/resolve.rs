@@ -16,12 +16,23 @@ pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
     let log = log(raw.log, report);
     let topics = topics::resolve(raw.topics, report);
     let config = Config { kafka: kafka?, worker: worker?, state, log, topics };
-    changelogs(&config, report);
+    made_topics(&config, report);
     Some(config)
 }
 
-/// The names of the changelog topics are made of others.
-fn changelogs(config: &Config, report: &mut Report) {
+/// The names of the topics that are made here are made of others.
+fn made_topics(config: &Config, report: &mut Report) {
+    for (at, topic) in config.topics.iter().enumerate() {
+        if let Some(name) = config.repartitioned(topic) {
+            let path = format!("topics[{at}].repartition");
+            if !config.state.changelog {
+                report.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
+            }
+            if !topics::is_topic_name(&name) {
+                report.add(&path, format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"));
+            }
+        }
+    }
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(name) = config.changelog(&topic.space) else { return };
         if !topics::is_topic_name(&name) {

@@ -70,6 +70,7 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
         input,
         output: output?,
         key: key?,
+        repartition: raw.repartition.0,
         window: window?,
         filter,
         unsee,

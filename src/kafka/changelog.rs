@@ -1,4 +1,4 @@
-//! The topics that memories are logged to: made, read and trimmed.
+//! The topics of our own: changelogs, and those that bring records to their partitions. Made, read and trimmed.
 //!
 //! Owns how such a topic must be set up, and when all of one is read. Must never decide what a
 //! record of it means.
@@ -32,7 +32,7 @@ const SEGMENT_BYTES: &str = "67108864";
 /// How long to look for records at a time; bounds how late a stop is noticed.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Makes sure that each space's changelog is there as it must be; with `make`, by making it.
+/// Makes sure that the topics of our own are there as they must be; with `make`, by making them.
 pub(super) fn ensure(
     config: &Config,
     observer: &BaseConsumer<Observer>,
@@ -41,14 +41,15 @@ pub(super) fn ensure(
     problems: &mut Vec<String>,
 ) {
     for (at, topic) in config.topics.iter().enumerate() {
-        let is_first = config.topics[..at].iter().all(|other| other.space != topic.space);
-        let (Some(name), true) = (config.changelog(&topic.space), is_first) else { continue };
         let Some(&wanted) = topology.partitions.get(&topic.input) else { continue };
-        match ensure_one(config, observer, &name, wanted, make) {
-            Ok(found) => {
-                topology.partitions.insert(name, found);
+        let is_first = config.topics[..at].iter().all(|other| other.space != topic.space);
+        let changelog = config.changelog(&topic.space).filter(|_| is_first).map(|name| ("state.changelog".to_owned(), name));
+        let repartitioned = config.repartitioned(topic).map(|name| (format!("topics[{at}].repartition"), name));
+        for (setting, name) in changelog.into_iter().chain(repartitioned) {
+            match ensure_one(config, observer, &name, wanted, make) {
+                Ok(found) => drop(topology.partitions.insert(name, found)),
+                Err(problem) => problems.push(format!("{setting}: {problem}; or set it to false")),
             }
-            Err(problem) => problems.push(format!("state.changelog: {problem}; or set state.changelog to false")),
         }
     }
 }
@@ -82,7 +83,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         // Somebody else was faster.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
         Some(Err((_, code))) => return Err(failed(what, code.to_string())),
-        _ => tracing::info!(topic = name, partitions = wanted, "changelog topic made ready"),
+        _ => tracing::info!(topic = name, partitions = wanted, "topic made ready"),
     }
     let asked = Instant::now();
     while look()? < wanted {
@@ -99,7 +100,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
     let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
-        tracing::warn!(topic = name, "the brokers do not tell how the changelog topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1");
+        tracing::warn!(topic = name, "the brokers do not tell how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1");
         return Ok(());
     };
     let entries = found.entry_map();
@@ -204,22 +205,31 @@ impl LogReader {
         ended
     }
 
-    /// Drops what was logged under smaller marks than `mark`. Returns where the log begins then.
+    /// The first offset that was logged under this mark or a larger one; `None` if there is none.
+    ///
+    /// # Errors
+    /// When no answer came.
+    pub fn first_at(&self, log: &TopicPartition, mark: i64) -> Result<Option<Offset>, Error> {
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot find mark {mark} in {log}: {error}"));
+        let found = self.committed.offsets_for_times(one(log, mark).map_err(failed)?, CALL_TIMEOUT).map_err(failed)?;
+        Ok(match found.find_partition(&log.topic, log.partition).map(|element| element.offset()) {
+            Some(Position::Offset(first)) => Some(first),
+            _ => None,
+        })
+    }
+
+    /// Deletes the records below an offset.
     ///
     /// # Errors
     /// When the brokers refuse, or do not answer.
-    pub fn trim(&self, log: &TopicPartition, mark: i64) -> Result<Option<Offset>, Error> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {log}: {error}"));
-        let asked = |position| {
-            let mut list = TopicPartitionList::new();
-            list.add_partition_offset(&log.topic, log.partition, position).map(|()| list).map_err(failed)
-        };
-        let found = self.committed.offsets_for_times(asked(Position::Offset(mark))?, CALL_TIMEOUT).map_err(failed)?;
-        let Some(Position::Offset(first)) = found.find_partition(&log.topic, log.partition).map(|element| element.offset()) else {
-            return Ok(None);
-        };
-        let answer = block_on(self.admin.delete_records(&asked(Position::Offset(first))?, &self.options)).map_err(failed)?;
-        answer.elements().iter().try_for_each(|element| element.error()).map_err(failed)?;
-        Ok(Some(first))
+    pub fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {partition}: {error}"));
+        let answer = block_on(self.admin.delete_records(&one(partition, offset).map_err(failed)?, &self.options)).map_err(failed)?;
+        answer.elements().iter().try_for_each(|element| element.error()).map_err(failed)
     }
+}
+
+fn one(partition: &TopicPartition, number: i64) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&partition.topic, partition.partition, Position::Offset(number)).map(|()| list)
 }

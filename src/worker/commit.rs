@@ -4,6 +4,7 @@
 //! committed, nor forget a verdict that was not.
 
 use super::partition::{self, Input};
+use super::rebuild::Trim;
 use super::{Error, Flow, Shared, Worker};
 use crate::changelog::Span;
 use crate::kafka::{Committed, Failure, Sink, Source};
@@ -46,7 +47,7 @@ impl Worker {
             let oldest = memory.dedup.oldest_mark();
             if let Some(log) = plan.log.as_ref().filter(|_| oldest > memory.trimmed) {
                 memory.trimmed = oldest;
-                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, oldest);
+                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, Trim::Mark(oldest));
             }
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
@@ -136,6 +137,12 @@ impl Worker {
         for &(origin, bytes) in culprits {
             let Some(&(topic, partition, offset)) = self.origins.get(origin) else { continue };
             let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
+            if let Some(forward) = &self.topics[topic].forward {
+                return Err(Error::Exit(format!(
+                    "{} offset {offset}: the record of {bytes} bytes is larger than topic {:?} takes; raise its max.message.bytes",
+                    input.partition, forward.topic
+                )));
+            }
             tracing::warn!(partition = %input.partition, offset, bytes, "record is larger than its topic takes");
             if input.decisions.verdict(offset) == Some(Verdict::Invalid(Reason::Oversize)) {
                 return Err(Error::Exit(format!(

@@ -8,6 +8,7 @@ mod commit;
 mod decide;
 mod decisions;
 mod emit;
+mod misplaced;
 mod partition;
 mod rebuild;
 mod restore;
@@ -17,14 +18,15 @@ use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::filter::{Fault, Full};
-use crate::kafka::{self, Batch, Failure, Message, Rebalance, Sink, Source, Topology};
+use crate::kafka::{self, Batch, Failure, Message, Outgoing, Rebalance, Sink, Source, Topology};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
 use crate::stats::{Stats, Tally};
 use decide::{Keyed, Undecided, decide};
 use emit::{Fate, Routes};
+pub use misplaced::Misplaced;
 use partition::{Input, Memory};
-use rebuild::{Rebuilder, Rebuilt};
+use rebuild::{Rebuilder, Rebuilt, Trim};
 use restore::Waiting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,6 +52,8 @@ pub struct Shared {
     pub store: Arc<Store>,
     /// What is counted.
     pub stats: Arc<Stats>,
+    /// Where the keys of a sample have come out.
+    pub misplaced: Arc<Misplaced>,
     /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,
     /// The part of the transactional ids that tells this process from others.
@@ -122,7 +126,8 @@ pub struct Worker {
 /// Whose memory: which space, and which partition number.
 type MemoryId = (usize, i32);
 
-/// A configured topic, with what follows from the cluster.
+/// A topic that is read, with what follows from the configuration and the cluster. Those that only bring records
+/// to their partitions come after all others.
 struct Plan {
     topic: Topic,
     /// Its space, by the first topic that is of it.
@@ -133,7 +138,25 @@ struct Plan {
     origin: Origin,
     /// The topic of its changelog, if there is one.
     log: Option<String>,
+    /// Where records go to be judged, if not here.
+    forward: Option<Forward>,
+    /// Whether it is a topic that records were brought to.
+    is_ours: bool,
     routes: Routes,
+}
+
+/// A topic whose partitions follow the key.
+struct Forward {
+    topic: String,
+    partitions: u32,
+}
+
+impl Forward {
+    /// The partition that a key asks for.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
+    fn partition(&self, fingerprint: Fingerprint) -> i32 {
+        (fingerprint.0 % u128::from(self.partitions.max(1))) as i32
+    }
 }
 
 /// What is known of the open transaction.
@@ -151,19 +174,34 @@ enum Flow {
 
 fn plans(shared: &Shared) -> Vec<Plan> {
     let config = &shared.config;
-    let plan = |topic: &Topic| {
+    let partitions = |topic: &str| shared.topology.partitions.get(topic).copied().unwrap_or(1);
+    let plan = |(number, topic): (usize, &Topic)| {
         let settings = partition::settings(config, topic);
+        let repartitioned = config.repartitioned(topic);
+        let is_ours = repartitioned.is_some();
+        let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
         Plan {
-            topic: topic.clone(),
-            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(0),
-            rules: topic.rules(shared.topology.partitions.get(&topic.input).copied().unwrap_or(1)),
+            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(number),
+            rules: topic.rules(partitions(&topic.input)),
             origin: partition::origin(&settings),
             settings,
             log: config.changelog(&topic.space),
-            routes: Routes::new(topic, &shared.topology),
+            forward: None,
+            is_ours,
+            routes: Routes::new(&topic, &shared.topology),
+            topic,
         }
     };
-    config.topics.iter().map(plan).collect()
+    let mut plans: Vec<_> = config.topics.iter().enumerate().map(plan).collect();
+    for (number, topic) in config.topics.iter().enumerate() {
+        let Some(name) = config.repartitioned(topic) else { continue };
+        let forward = Some(Forward { partitions: partitions(&name), topic: name });
+        let (space, routes) = (plans.len(), Routes::new(topic, &shared.topology));
+        let settings = plans[number].settings.clone();
+        let (rules, origin) = (plans[number].rules, plans[number].origin);
+        plans.push(Plan { topic: topic.clone(), space, rules, settings, origin, log: None, forward, is_ours: false, routes });
+    }
+    plans
 }
 
 impl Worker {
@@ -293,6 +331,19 @@ impl Worker {
 
     fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, keyed: Keyed, now: Timestamp) -> Result<Flow, Error> {
         let (offset, plan) = (message.offset(), &self.topics[topic]);
+        if let Some(forward) = &plan.forward {
+            if self.inputs.get(&(topic, message.partition())).is_none_or(|input| offset < input.position) {
+                return Ok(Flow::On);
+            }
+            return match keyed {
+                Ok((fingerprint, _)) => {
+                    let partition = Some(forward.partition(fingerprint));
+                    self.emit(source, topic, message, Verdict::Unseen, None, partition)
+                }
+                Err(invalid) => self.emit(source, topic, message, Verdict::Invalid(invalid.reason), Some(invalid), None),
+            };
+        }
+        let fingerprint = keyed.as_ref().ok().map(|(fingerprint, _)| *fingerprint);
         let Some(input) = self.inputs.get_mut(&(topic, message.partition())) else { return Ok(Flow::On) };
         let Some(memory) = self.memories.get_mut(&input.memory) else { return Ok(Flow::On) };
         if offset < input.position {
@@ -330,10 +381,28 @@ impl Worker {
             tracing::info!(partition = %input.partition, offset, "warmed up");
         }
         self.tally.future += u64::from(message.timestamp().is_some_and(|time| time > believed));
-        self.emit(source, topic, message, verdict, invalid)
+        if let (Verdict::Unseen, Some(fingerprint)) = (verdict, fingerprint) {
+            self.watch(topic, fingerprint, message.partition());
+        }
+        self.emit(source, topic, message, verdict, invalid, None)
     }
 
-    /// Writes a decided record to where it goes, and counts it as read.
+    /// Notices a key that comes in more than one partition.
+    fn watch(&self, topic: usize, fingerprint: Fingerprint, partition: i32) {
+        let plan = &self.topics[topic];
+        let Some(other) = self.shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
+        if self.shared.stats.misplaced.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                space = plan.topic.space,
+                partition,
+                other,
+                "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
+            );
+        }
+    }
+
+    /// Writes a decided record to where it goes, and counts it as read. With `forward` it goes to that partition,
+    /// to be judged there.
     fn emit(
         &mut self,
         source: &Source,
@@ -341,6 +410,7 @@ impl Worker {
         message: &Message<'_>,
         verdict: Verdict,
         invalid: Option<Invalid>,
+        forward: Option<i32>,
     ) -> Result<Flow, Error> {
         if self.transaction.is_none() {
             if let Err(failure) = self.sink.begin() {
@@ -350,7 +420,13 @@ impl Worker {
         }
         let (place, offset, plan) = ((topic, message.partition()), message.offset(), &self.topics[topic]);
         let mut headers = Vec::new();
-        match plan.routes.fate(&plan.topic, verdict, invalid.as_ref(), message, self.origins.len(), &mut headers) {
+        let fate = match (forward, &plan.forward) {
+            (partition @ Some(_), Some(to)) => {
+                Fate::Write(Outgoing { topic: &to.topic, partition, message, headers: &[], origin: self.origins.len() })
+            }
+            _ => plan.routes.fate(&plan.topic, verdict, invalid.as_ref(), message, self.origins.len(), &mut headers),
+        };
+        match fate {
             Fate::Drop => {}
             Fate::Write(outgoing) => {
                 self.origins.push((place.0, place.1, offset));
@@ -371,7 +447,9 @@ impl Worker {
         if let Some(input) = self.inputs.get_mut(&place) {
             input.position = offset + 1;
         }
-        self.tally.count(verdict);
+        if forward.is_none() {
+            self.tally.count(verdict);
+        }
         let full = self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += 1;
             transaction.records >= self.shared.config.worker.transaction_records_max
@@ -458,6 +536,9 @@ impl Worker {
             }
             let plan = &self.topics[id.0];
             bytes += memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings);
+        }
+        for input in self.inputs.values().filter(|input| self.topics[input.topic].is_ours) {
+            self.rebuilder.trim(input.partition.clone(), Trim::Before(input.committed));
         }
         // Large checkpoints are written less often, so that the average stays below the bound.
         let state = &self.shared.config.state;

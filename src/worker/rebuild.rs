@@ -12,9 +12,11 @@ use crate::kafka::{LogReader, Logged};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::add;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Threads that read changelogs, of one process.
@@ -51,33 +53,62 @@ pub(super) struct Rebuilt {
     pub(super) memory: Result<Memory, Error>,
 }
 
+/// What of a topic of our own is not needed any more.
+#[derive(Clone, Copy)]
+pub(super) enum Trim {
+    /// What was logged under a smaller mark.
+    Mark(i64),
+    /// What is below an offset.
+    Before(Offset),
+}
+
+/// What waits to be trimmed: of a partition, one wish at most.
+type Trims = Mutex<BTreeMap<TopicPartition, Trim>>;
+
 /// The threads, and what waits for them.
 pub(super) struct Rebuilder {
-    jobs: Sender<Option<Job>>,
-    trims: Arc<Mutex<BTreeMap<TopicPartition, i64>>>,
+    /// A job, or none where there is something to trim.
+    jobs: Option<Sender<Option<Job>>>,
+    trims: Arc<Trims>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Rebuilder {
-    /// Starts the threads; they end with this.
+    /// Starts the threads; they end with this, once whoever waits for a memory has given it up.
     pub(super) fn start(shared: &Shared) -> Self {
         let (jobs, waiting) = channel();
         let (waiting, trims) = (Arc::new(Mutex::new(waiting)), Arc::new(Mutex::new(BTreeMap::new())));
-        for _ in 0..THREADS {
+        let thread = |_| {
             let (shared, waiting, trims) = (shared.clone(), Arc::clone(&waiting), Arc::clone(&trims));
-            std::thread::spawn(move || serve(&shared, &waiting, &trims));
-        }
-        Self { jobs, trims }
+            std::thread::spawn(move || serve(&shared, &waiting, &trims))
+        };
+        Self { jobs: Some(jobs), threads: (0..THREADS).map(thread).collect(), trims }
     }
 
     pub(super) fn rebuild(&self, job: Job) {
-        // The threads live as long as this does.
-        let _ = self.jobs.send(Some(job));
+        self.send(Some(job));
     }
 
-    /// Drops what was logged under smaller marks, some time. Of a partition, at most one such wish waits.
-    pub(super) fn trim(&self, log: TopicPartition, mark: i64) {
-        if lock(&self.trims).insert(log, mark).is_none() {
-            let _ = self.jobs.send(None);
+    fn send(&self, job: Option<Job>) {
+        // The threads live as long as this does.
+        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
+
+    /// Has it trimmed some time.
+    pub(super) fn trim(&self, partition: TopicPartition, trim: Trim) {
+        if lock(&self.trims).insert(partition, trim).is_none() {
+            self.send(None);
+        }
+    }
+}
+
+impl Drop for Rebuilder {
+    /// Waits for the threads: none may use the store while the process ends.
+    fn drop(&mut self) {
+        lock(&self.trims).clear();
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
     }
 }
@@ -86,7 +117,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Mutex<BTreeMap<TopicPartition, i64>>) {
+fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Trims) {
     let mut reader = None;
     loop {
         let Ok(job) = lock(waiting).recv() else { return };
@@ -96,7 +127,9 @@ fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Mutex<
         match (job, &reader) {
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
-                let memory = run(shared, reader, job);
+                // A panic is a bug; the worker that waits must hear of it.
+                let memory = catch_unwind(AssertUnwindSafe(|| run(shared, reader, job)))
+                    .unwrap_or_else(|_| Err(Error::Exit("rebuilding a memory panicked; please report this as a bug".to_owned())));
                 // Whoever does not wait any more has cancelled it.
                 let _ = done.send(Rebuilt { id, cancelled, memory });
             }
@@ -105,11 +138,14 @@ fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Mutex<
                 let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, memory });
             }
             (None, Some(reader)) => {
-                let Some((log, mark)) = lock(trims).pop_first() else { continue };
-                match reader.trim(&log, mark) {
-                    Ok(Some(begins)) => tracing::debug!(log = %log, begins, "changelog trimmed"),
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!(log = %log, error = %error, "changelog cannot be trimmed, and grows; does this user have Delete on it?"),
+                let Some((partition, trim)) = lock(trims).pop_first() else { continue };
+                let before = match trim {
+                    Trim::Mark(mark) => reader.first_at(&partition, mark),
+                    Trim::Before(offset) => Ok(Some(offset)),
+                };
+                match before.and_then(|before| before.map_or(Ok(()), |before| reader.delete_before(&partition, before))) {
+                    Ok(()) => tracing::debug!(partition = %partition, "trimmed"),
+                    Err(error) => tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?"),
                 }
             }
             (None, None) => {}

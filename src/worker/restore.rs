@@ -66,9 +66,8 @@ impl Worker {
             all.push(Found { partition: partition.clone(), topic, committed, low, high });
         }
         for found in &all {
-            let id = self.memory_of(found);
-            if !self.memories.contains_key(&id) {
-                let plan = &self.topics[found.topic];
+            let (id, plan) = (self.memory_of(found), &self.topics[found.topic]);
+            if plan.forward.is_none() && !self.memories.contains_key(&id) {
                 let memory = Memory::load(&self.shared.store, &self.stored_as(id), &plan.settings, plan.rules)?;
                 self.memories.insert(id, memory);
             }
@@ -270,6 +269,9 @@ impl Worker {
             tracing::error!(partition = %partition, committed, oldest = low, records = low - committed, "records expired before they were read; raise the topic's retention");
         }
         let resume = committed.max(low);
+        if self.topics[found.topic].forward.is_some() {
+            return at(resume);
+        }
         match stored {
             Some(stored) if stored >= low => Ok(Course { start: stored, warm_until: resume }),
             Some(stored) if stored == committed => at(resume),

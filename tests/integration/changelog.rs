@@ -2,10 +2,12 @@
 //! with; it comes back from the changelog exactly, whatever the input still shows.
 
 use crate::harness::{
-    Setup, Worker, broker, client, committed_offset, delete_records_before, first_offset, make_topic_with, topic, wait_until,
+    News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_records_before,
+    first_offset, make_topic_with, produce, read_committed, topic, unseen, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -24,6 +26,16 @@ fn expire_input(stream: &Stream) {
     }
 }
 
+/// The digests of what a worker's state directory holds, by partition.
+fn digests(stream: &Stream, name: &str) -> BTreeMap<String, String> {
+    let dir = stream.setup.state_dir(name);
+    let (code, out, err) = unseen(["inspect", "--json", dir.to_str().expect("a path in UTF-8")]);
+    assert_eq!(code, Some(0), "{err}");
+    let all: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let partitions = all[dir.to_str().unwrap()].as_object().expect("the directory's partitions");
+    partitions.iter().map(|(id, partition)| (id.clone(), partition["digest"].to_string())).collect()
+}
+
 fn changelog(stream: &Stream) -> String {
     format!("{}-news-changelog", stream.setup.group())
 }
@@ -34,8 +46,15 @@ fn a_lost_disk_is_made_good() {
     let stream = Stream::new(broker(), "log-disk", RECORDS);
     stream.begin(RECORDS / 2);
     expire_input(&stream);
+    let before = digests(&stream, "a");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    let worker = start(&stream, "a");
+    wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+    worker.drain();
+    assert_eq!(before.len(), 4);
+    assert_eq!(digests(&stream, "a"), before, "what was rebuilt is not what was lost");
     stream.produce(RECORDS / 2..);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.check(start(&stream, "a"));
     assert!(log.contains("memory rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
 }
@@ -113,6 +132,45 @@ fn others_work_while_one_is_rebuilt() {
     assert_eq!(committed(0), before, "a partition is read before its memory is there");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     stream.check(worker);
+}
+
+/// Partitions that a topic gets while it is read are read and remembered, too.
+#[test]
+fn partitions_may_be_added() {
+    let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
+    let setup = Setup::new(broker(), "log-added")
+        .worker("commit_interval = \"50ms\"")
+        .properties("\"topic.metadata.refresh.interval.ms\" = 500")
+        .topic(&input, &output, &Stream::lines(Duration::from_secs(24 * 3600), "filter = { kind = \"exact\" }"));
+    let records = |partitions: i32| {
+        let spread = |record: TestRecord| TestRecord { partition: record.partition % partitions, ..record };
+        News { count: 2_000, ..News::default() }.records().into_iter().map(spread).collect::<Vec<_>>()
+    };
+    produce(broker(), &input, records(2));
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    worker.wait_for_log("partitions assigned", LIMIT);
+    add_partitions(broker(), &output, 4);
+    add_partitions(broker(), &input, 4);
+    let added: Vec<_> = records(4).into_iter().filter(|record| record.partition >= 2).collect();
+    produce(broker(), &input, &added);
+    let total = Oracle::new(Duration::from_secs(24 * 3600), 4).expected(&[records(2), added.clone()].concat(), 4);
+    let out = wait_for_output(broker(), &output, total.iter().map(Vec::len).sum(), 4, LIMIT, &mut worker);
+    assert_same(&total, &out);
+    let log = worker.drain();
+    assert!(log.contains("partitions were added"), "{log}");
+    // And what came in them is in the changelog.
+    fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    produce(broker(), &input, &added);
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    for partition in 2..4 {
+        let end = 2 * added.iter().filter(|record| record.partition == partition).count();
+        wait_until("all is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), setup.group(), &input, partition) == i64::try_from(end).ok()).then_some(())
+        });
+    }
+    worker.drain();
+    assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod members;
 mod memories;
 mod offsets;
 mod oversize;
+mod rebuild;
+mod repartition;
 mod replay;
 mod routes;
 mod state;

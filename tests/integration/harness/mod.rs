@@ -25,7 +25,7 @@ pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};
 pub use setup::Setup;
-pub use topic::{client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic, make_topic_with, set_max_message_bytes, topic, topic_with};
+pub use topic::{add_partitions, client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic, make_topic_with, set_max_message_bytes, topic, topic_with};
 pub use worker::{Worker, told, unseen};
 
 use std::sync::atomic::{AtomicU32, Ordering};

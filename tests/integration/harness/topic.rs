@@ -1,7 +1,7 @@
 //! Topics: made, trimmed, asked for what a group has committed.
 
 use super::{PATIENCE, unique, wait_until};
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -44,6 +44,20 @@ fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]
             Err((name, code)) => panic!("topic {name} could not be made: {code}"),
         }
     });
+    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
+    wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
+        let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;
+        let found = metadata.topics().first()?.partitions();
+        (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
+    });
+}
+
+/// Adds partitions to a topic, to be so many.
+pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
+    let wanted = NewPartitions::new(name, partitions as usize);
+    for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {
+        result.unwrap_or_else(|(name, code)| panic!("topic {name} got no more partitions: {code}"));
+    }
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
     wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
         let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;

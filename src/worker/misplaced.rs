@@ -1,0 +1,66 @@
+//! Keys that come in more than one partition: their repeats slip through, for each partition remembers alone.
+//!
+//! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
+//! fingerprint, so that every worker samples the same. Must never change a verdict.
+
+use crate::key::Fingerprint;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+/// One key of so many is watched.
+const SAMPLE: u128 = 1024;
+/// Most keys that are watched at a time, the oldest making way; a few megabytes.
+const KEYS_MAX: usize = 1 << 16;
+
+/// What all workers of a process have seen of the sampled keys.
+#[derive(Debug, Default)]
+pub struct Misplaced(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    partitions: HashMap<(usize, Fingerprint), i32>,
+    order: VecDeque<(usize, Fingerprint)>,
+}
+
+impl Misplaced {
+    /// A key of a space came out of a partition. Returns the other partition that it had come out of, if it had.
+    pub(super) fn seen(&self, space: usize, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
+        if !fingerprint.0.is_multiple_of(SAMPLE) {
+            return None;
+        }
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (space, fingerprint);
+        if let Some(before) = seen.partitions.insert(key, partition) {
+            return Some(before).filter(|&before| before != partition);
+        }
+        seen.order.push_back(key);
+        if seen.order.len() > KEYS_MAX
+            && let Some(oldest) = seen.order.pop_front()
+        {
+            seen.partitions.remove(&oldest);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_two_partitions_is_noticed_and_the_sample_is_bounded() {
+        let misplaced = Misplaced::default();
+        let key = |number: usize| Fingerprint(number as u128 * SAMPLE);
+        assert_eq!(misplaced.seen(0, key(1), 3), None);
+        assert_eq!(misplaced.seen(0, key(1), 3), None, "it came out again after its window");
+        assert_eq!(misplaced.seen(1, key(1), 2), None, "another space");
+        assert_eq!(misplaced.seen(0, key(1), 2), Some(3));
+        assert_eq!(misplaced.seen(0, Fingerprint(1), 0), None);
+        assert_eq!(misplaced.seen(0, Fingerprint(1), 1), None, "not of the sample");
+        for number in 0..=KEYS_MAX {
+            misplaced.seen(2, key(number), 0);
+        }
+        let seen = misplaced.0.lock().unwrap();
+        assert!(seen.order.len() == KEYS_MAX && seen.partitions.len() == KEYS_MAX);
+    }
+}

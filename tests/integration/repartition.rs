@@ -1,0 +1,84 @@
+//! Promise: where an input is not partitioned by the key, that is noticed, and can be mended: each key
+//! then comes out once, whichever partitions it came in, also through kills.
+
+use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, read_committed, told, topic, wait_until};
+use crate::stream::{LIMIT, PARTITIONS};
+use std::collections::HashSet;
+
+const KEYS: u32 = 40_000;
+const RECORDS: u32 = 3 * KEYS;
+
+/// Each key three times, each time in another partition.
+fn records() -> Vec<TestRecord> {
+    let record = |number: u32| TestRecord {
+        partition: (number % KEYS + number / KEYS).rem_euclid(4).cast_signed(),
+        key: Some(format!("key {}", number % KEYS).into_bytes()),
+        value: Some(number.to_string().into_bytes()),
+        headers: vec![("number".to_owned(), Some(number.to_be_bytes().to_vec()))],
+        timestamp: 1_735_689_600_000 + i64::from(number),
+    };
+    (0..RECORDS).map(record).collect()
+}
+
+fn setup(input: &str, output: &str, repartition: bool) -> Setup {
+    Setup::new(broker(), "spread").worker("commit_interval = \"50ms\"\ncheckpoint_interval = \"500ms\"").topic(
+        input,
+        output,
+        &format!("space = \"s\"\nkey = [{{ record = \"key\" }}]\nwindow = \"1d\"\nrepartition = {repartition}\nfilter = {{ capacity = \"100k\", false_positive_rate = 1e-9 }}"),
+    )
+}
+
+fn wait_until_read(setup: &Setup, input: &str, worker: &mut Worker) {
+    for partition in 0..4 {
+        let end = records().iter().filter(|record| record.partition == partition).count();
+        wait_until("the input is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), setup.group(), input, partition) == i64::try_from(end).ok()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn each_key_comes_out_once_wherever_it_came_in() {
+    let (input, output) = (topic(broker(), "spread-in", 4), topic(broker(), "spread-out", 4));
+    let setup = setup(&input, &output, true);
+    crate::harness::produce(broker(), &input, records());
+    let out = || read_committed(broker(), &output, PARTITIONS).concat();
+    // Killed, and with the disk lost, while records are on their way through both hops.
+    for share in [8, 4, 2] {
+        let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+        wait_until("a part of the keys came out", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (out().len() >= (KEYS / share) as usize).then_some(())
+        });
+        worker.kill9();
+        std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    }
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    wait_until_read(&setup, &input, &mut worker);
+    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    let log = worker.drain();
+    let out = out();
+    let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+    let all = records();
+    for record in &out {
+        let number = record.value.as_ref().and_then(|value| String::from_utf8_lossy(value).parse::<usize>().ok()).expect("a number");
+        assert_eq!((&record.headers, record.timestamp), (&all[number].headers, all[number].timestamp), "it was changed on the way");
+    }
+    assert!(!log.contains("a key came in two partitions"), "{log}");
+}
+
+#[test]
+fn keys_in_two_partitions_are_noticed() {
+    let (input, output) = (topic(broker(), "spread-in", 4), topic(broker(), "spread-out", 4));
+    let setup = setup(&input, &output, false);
+    crate::harness::produce(broker(), &input, records());
+    let mut worker = setup.start("a");
+    wait_until_read(&setup, &input, &mut worker);
+    let log = worker.drain();
+    assert_eq!(log.matches("a key came in two partitions").count(), 1, "it is told once");
+    // Of one key in 1,024 both repeats are seen, each in a partition of its own.
+    let misplaced = told(&log, "misplaced");
+    assert!((u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&misplaced), "{misplaced} of the sample's keys");
+}
