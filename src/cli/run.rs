@@ -96,7 +96,7 @@ fn start(
     ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
-    let topology = kafka::discover(config, true, &|| stop.load(Ordering::Relaxed))?;
+    let topology = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
     for warning in &topology.warnings {
         tracing::warn!("{warning}");
     }

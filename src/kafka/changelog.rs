@@ -114,7 +114,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
 }
 
 fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), KafkaError> {
-    let admin = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::default())?;
+    let admin = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config))?;
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }
 
@@ -144,7 +144,7 @@ impl LogReader {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let consumer = |isolation: &str| {
             let client = client::log_reader(config, isolation);
-            BaseConsumer::from_config_and_context(&client, Observer::default()).map_err(|error| client::property_error(&error))
+            BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))
         };
         let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
         Ok(Self { committed: consumer("read_committed")?, uncommitted: consumer("read_uncommitted")?, admin, options })

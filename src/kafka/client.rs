@@ -1,10 +1,12 @@
 //! What all clients have in common: their configuration, and where their log lines go.
 
 use super::Error;
+use super::security::{self, Login};
+use super::throttle::{self, essence};
 use crate::config::{Config, Delivery, Kafka};
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::time::Duration;
 
 /// How long a call to a broker may take before it is tried again or given up.
@@ -106,9 +108,14 @@ pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usi
     client
 }
 
+/// Whether librdkafka is to tell what it does: who sets `debug` wants to read it.
+pub(super) fn debugs(kafka: &Kafka) -> bool {
+    kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
+}
+
 fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     let mut client = ClientConfig::new();
-    client.set("client.id", "unseen").set_log_level(RDKafkaLogLevel::Info);
+    client.set("client.id", "unseen").set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     for (name, value) in defaults {
         client.set(*name, *value);
     }
@@ -123,6 +130,7 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
 /// # Errors
 /// [`Error::Property`] with librdkafka's own words. The value is not shown: it may be a secret.
 pub fn check_properties(config: &Config) -> Result<(), Error> {
+    security::check(&config.kafka).map_err(Error::Property)?;
     consumer(config, None, 0).create_native_config().map_err(|error| property_error(&error))?;
     producer(config, "check", BATCH_BYTES, None).create_native_config().map_err(|error| property_error(&error))?;
     Ok(())
@@ -131,6 +139,12 @@ pub fn check_properties(config: &Config) -> Result<(), Error> {
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
         KafkaError::ClientConfig(_, _, name, _) => Error::Property(format!("librdkafka does not take {name:?}, or not with this value")),
+        KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
+            Some((name, why)) if name.starts_with("ssl.") => {
+                format!("{name}: OpenSSL does not take it ({why}); is it in PEM, a keystore in PKCS #12, and its password right?")
+            }
+            _ => message.clone(),
+        }),
         other => Error::Property(other.to_string()),
     }
 }
@@ -140,15 +154,18 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         // A property of producers in a consumer, or the other way round: `kafka.properties` serve both.
         _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
-        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
-            tracing::warn!(facility, "{message}");
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
+            throttle::tell(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
         }
-        RDKafkaLogLevel::Warning => tracing::warn!(facility, "{message}"),
         _ => tracing::debug!(facility, "{message}"),
     }
 }
 
 /// Reports an error that concerns the client as a whole. librdkafka goes on trying by itself.
-pub(super) fn report(error: &KafkaError, reason: &str) {
-    tracing::warn!(error = %error, reason, "trouble with the brokers; still trying");
+pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
+    let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
+    // How many brokers are down changes from moment to moment while all are.
+    let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
+    let trouble = format!("{error} {}", if all_down { "" } else { essence(reason) });
+    throttle::tell(&trouble, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "trouble with the brokers; still trying"));
 }

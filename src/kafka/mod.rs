@@ -6,8 +6,10 @@
 mod changelog;
 mod client;
 mod embedded;
+mod security;
 mod sink;
 mod source;
+mod throttle;
 mod topology;
 
 pub use changelog::{LogReader, Logged};
@@ -31,6 +33,14 @@ pub enum Error {
         /// How long.
         waited: std::time::Duration,
         /// What librdkafka said last.
+        reason: String,
+    },
+    /// Brokers answer, but not to us.
+    #[error("{advice} ({reason})")]
+    Refused {
+        /// What to do about it.
+        advice: String,
+        /// What librdkafka said.
         reason: String,
     },
     /// The topics are not as the configuration needs them.

@@ -4,8 +4,9 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
+use super::security::{self, Login};
 use super::source::Message;
-use super::{Error, Source};
+use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::record::{Offset, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -60,13 +61,16 @@ pub struct Sink {
     patience: Duration,
     /// Whether each record travels alone, so that the broker's refusal of one is not that of its neighbours.
     singly: bool,
+    /// How long [`Sink::poll`] listens. Asked for no time at all, librdkafka tells one thing, be it a
+    /// report or a line of its log, and with `debug` it has many.
+    listen: Duration,
 }
 
 /// What records of a changelog say for their origin.
 const OF_LOG: usize = usize::MAX;
 
-#[derive(Default)]
 struct Context {
+    login: Login,
     failures: Mutex<Vec<Failed>>,
     /// Offsets of the last records that were written to changelogs.
     logged: Mutex<BTreeMap<TopicPartition, Offset>>,
@@ -88,7 +92,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        client::report(&error, reason);
+        client::report(&self.login, &error, reason);
     }
 }
 
@@ -133,21 +137,24 @@ impl Sink {
         stop: &dyn Fn() -> bool,
     ) -> Result<Self, Error> {
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
-        let producer =
-            BaseProducer::from_config_and_context(&client, Context::default()).map_err(|error| client::property_error(&error))?;
-        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly };
+        let context = Context { login: Login::of(&config.kafka), failures: Mutex::default(), logged: Mutex::default() };
+        let producer = BaseProducer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
+        let listen = if client::debugs(&config.kafka) { TURN } else { Duration::ZERO };
+        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly, listen };
         while sink.transactional() {
             // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
             match sink.producer.init_transactions(CALL_TIMEOUT) {
                 Ok(()) => break,
                 Err(_) if stop() => return Err(Error::Stopped),
                 Err(KafkaError::Transaction(error)) if error.is_retriable() => {
-                    tracing::warn!(error = %error, transactional_id, "waiting for the transaction coordinator");
+                    throttle::tell(&format!("{transactional_id} {error}"), |left_out| {
+                        tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");
+                    });
                 }
                 Err(error) => {
-                    return Err(Error::Fatal(format!(
-                        "cannot begin transactions as {transactional_id:?}: {error}; this user needs Write on that transactional id"
-                    )));
+                    let right = error.rdkafka_error_code().and_then(security::missing_right);
+                    let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();
+                    return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
                 }
             }
         }
@@ -232,6 +239,9 @@ impl Sink {
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced), _)) => {
                     return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
                 }
+                Err((error, _)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                    return Err(not_allowed(&format!("to {topic}: {error}")));
+                }
                 Err((error, _)) => return Err(Failure::Abort(format!("cannot write to {topic}: {error}"))),
             }
         }
@@ -239,7 +249,7 @@ impl Sink {
 
     /// Lets librdkafka report what became of earlier records.
     pub fn poll(&self) {
-        self.producer.poll(Duration::ZERO);
+        self.producer.poll(self.listen);
     }
 
     /// Commits what was sent, together with the offsets up to which it was read, each with a note.
@@ -261,14 +271,20 @@ impl Sink {
 
     /// Says of a failed transaction what the broker said of its records, if that is why.
     fn explain(&self, failure: Failure) -> Failure {
-        let Failure::Abort(reason) = failure else { return failure };
+        if !matches!(failure, Failure::Abort(_) | Failure::Exit(_)) {
+            return failure;
+        }
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
         self.take_reports();
         let failures = std::mem::take(&mut *self.failures());
+        if let Some(failed) = failures.iter().find(|failed| failed.code == Some(RDKafkaErrorCode::TopicAuthorizationFailed)) {
+            return not_allowed(&failed.message);
+        }
         let too_large = |failed: &&Failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge);
         if let Some(failed) = failures.iter().filter(too_large).find(|failed| failed.origin == OF_LOG) {
             return Failure::Exit(format!("a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000", failed.message));
         }
+        let Failure::Abort(reason) = failure else { return failure };
         let oversize: Vec<_> = failures
             .iter()
             .filter(too_large)
@@ -313,7 +329,10 @@ impl Sink {
         if offsets.count() == 0 {
             return Ok(());
         }
-        source.commit(offsets).map_err(|error| Failure::Abort(format!("cannot commit offsets: {error}")))
+        source.commit(offsets).map_err(|error| match error.rdkafka_error_code().and_then(security::missing_right) {
+            Some(right) => Failure::Exit(format!("the brokers do not allow to commit offsets: {error}; give this user {right}")),
+            None => Failure::Abort(format!("cannot commit offsets: {error}")),
+        })
     }
 
     /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
@@ -324,7 +343,9 @@ impl Sink {
                 Ok(()) => return Ok(()),
                 Err(error) if may_repeat(&error) && started.elapsed() < self.patience => {
                     if started.elapsed() > CALL_TIMEOUT / 2 {
-                        tracing::warn!(error = %error, "no answer from the brokers yet; still trying");
+                        throttle::tell(&format!("writing {error}"), |left_out| {
+                            tracing::warn!(error = %error, left_out, "no answer from the brokers yet; still trying");
+                        });
                     }
                 }
                 Err(error) => return Err(next(&error)),
@@ -373,13 +394,18 @@ fn may_repeat(error: &KafkaError) -> bool {
     }
 }
 
+/// Writing to a topic needs a right that another try would lack too.
+fn not_allowed(message: &str) -> Failure {
+    Failure::Exit(format!("the brokers do not allow to write {message}; give this user Write on that topic"))
+}
+
 /// What to do after an error of the producer that a repetition would not mend.
 fn next(error: &KafkaError) -> Failure {
+    if let Some(right) = error.rdkafka_error_code().and_then(security::missing_right) {
+        return Failure::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
+    }
     match error {
         KafkaError::Transaction(inner) if inner.txn_requires_abort() => Failure::Abort(inner.to_string()),
-        KafkaError::Transaction(inner) if inner.code() == RDKafkaErrorCode::TransactionalIdAuthorizationFailed => {
-            Failure::Exit(format!("{inner}; this user needs Write on the transactional id"))
-        }
         // Fenced, timed out, or something that librdkafka has no way back from.
         other => Failure::Unknown(other.to_string()),
     }

@@ -5,6 +5,8 @@
 
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
+use super::security::Login;
+use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -113,6 +115,7 @@ pub struct Source {
 }
 
 struct Context {
+    login: Login,
     rebalances: Mutex<VecDeque<Rebalance>>,
     closing: AtomicBool,
 }
@@ -123,7 +126,7 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        client::report(&error, reason);
+        client::report(&self.login, &error, reason);
     }
 }
 
@@ -157,7 +160,7 @@ impl Source {
     /// # Errors
     /// When librdkafka refuses the configuration.
     pub fn new(config: &Config, worker: usize) -> Result<Self, Error> {
-        let context = Context { rebalances: Mutex::default(), closing: AtomicBool::new(false) };
+        let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
         let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
         Ok(Self { consumer })
@@ -369,7 +372,10 @@ fn fatal(error: &KafkaError) -> Result<(), Error> {
             Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
         }
         other => {
-            tracing::warn!(error = %other, "trouble reading; still trying");
+            throttle::tell(
+                &format!("reading {other}"),
+                |left_out| tracing::warn!(error = %other, left_out, "trouble reading; still trying"),
+            );
             Ok(())
         }
     }

@@ -2,7 +2,10 @@
 
 use super::Error;
 use super::client::{self, BATCH_BYTES};
+use super::security::{self, Login};
+use super::throttle::essence;
 use crate::config::{Config, OnDuplicate, OnInvalid};
+use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -15,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Room that a broker's limit on a batch leaves for the batch's own header.
 const BATCH_OVERHEAD: usize = 512;
 
+/// How long a broker is asked before a word is said about it.
+const TURN: Duration = Duration::from_secs(2);
+
 /// The topics that the configuration names, as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Topology {
@@ -26,47 +32,97 @@ pub struct Topology {
     pub warnings: Vec<String>,
 }
 
-/// Keeps librdkafka's last complaint, to be told if no broker answers.
-#[derive(Default)]
+/// Keeps librdkafka's complaint, to be told if no broker answers.
 pub(super) struct Observer {
-    complaint: Mutex<String>,
+    login: Login,
+    complaint: Mutex<Complaint>,
+}
+
+#[derive(Clone, Default)]
+struct Complaint {
+    reason: String,
+    advice: Option<String>,
+}
+
+impl Observer {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
+    }
+
+    fn complaint(&self) -> std::sync::MutexGuard<'_, Complaint> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
+        let advice = self.login.advise(code, reason);
+        let mut complaint = self.complaint();
+        // What can be mended is not forgotten for what follows from it, such as "1/1 brokers are down".
+        let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
+        if advice.is_some() || says_more || complaint.reason.is_empty() {
+            *complaint = Complaint { reason: essence(reason).to_owned(), advice };
+        }
+    }
 }
 
 impl ClientContext for Observer {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "CONFWARN" || facility == "FAIL" {
-            return; // `error` has it too.
+        match facility {
+            "CONFWARN" => {}
+            // `error` has them too, but for those where a broker hangs up.
+            "FAIL" => {
+                self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
+            }
+            _ => client::log(level, facility, message),
         }
-        client::log(level, facility, message);
     }
 
-    fn error(&self, _: KafkaError, reason: &str) {
-        reason.clone_into(&mut self.complaint.lock().unwrap_or_else(PoisonError::into_inner));
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.complain(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
     }
 }
 
 impl ConsumerContext for Observer {}
 
-/// Waits for a broker, and looks at the topics. With `make`, changelog topics that are missing are made.
+/// Waits for a broker, looks at the topics, and makes those of our own that are missing.
 ///
 /// # Errors
-/// When no broker answers within `kafka.connect_timeout`, a topic is missing, or topics that share a
-/// space have different partition counts.
-pub fn discover(config: &Config, make: bool, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
-    let observer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client::observer(&config.kafka), Observer::default())
-        .map_err(|error| client::property_error(&error))?;
-    wait(&observer, config, stop)?;
+/// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
+/// topics that share a space have different partition counts.
+pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
+    look(config, true, stop)
+}
+
+/// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
+/// broker that refuses us to change its mind.
+///
+/// # Errors
+/// One sentence for each thing that is wrong.
+pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
+    match look(config, false, &|| false) {
+        Ok(topology) => Ok(topology.warnings),
+        Err(Error::Topology(problems)) => Err(problems),
+        Err(other) => Err(vec![other.to_string()]),
+    }
+}
+
+fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
+    let observer = observe(config, &client::observer(&config.kafka))?;
+    wait(&observer, config, insist, stop)?;
     let (mut topology, mut problems) = (Topology { batch_bytes: BATCH_BYTES, ..Topology::default() }, Vec::new());
-    for (setting, topic) in named(config) {
+    for Named { setting, topic, right } in named(config) {
         match partitions(&observer, topic) {
             Ok(0) => problems.push(format!("{setting}: topic {topic:?} does not exist; create it, with as many partitions as its input")),
             Ok(count) => drop(topology.partitions.insert(topic.to_owned(), count)),
+            // Without any right, a topic that is not there looks the same.
+            Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
+                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it"));
+            }
             Err(error) => problems.push(format!("{setting}: cannot look at topic {topic:?}: {error}")),
         }
     }
     compare(config, &mut topology, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, &observer, &mut topology, make, &mut problems);
+        super::changelog::ensure(config, &observer, &mut topology, insist, &mut problems);
     }
     if !problems.is_empty() {
         return Err(Error::Topology(problems));
@@ -75,43 +131,65 @@ pub fn discover(config: &Config, make: bool, stop: &dyn Fn() -> bool) -> Result<
     Ok(topology)
 }
 
-/// What `unseen check --connect` says: warnings, or everything that is wrong.
-///
-/// # Errors
-/// One sentence for each thing that is wrong.
-pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
-    match discover(config, false, &|| false) {
-        Ok(topology) => Ok(topology.warnings),
-        Err(Error::Topology(problems)) => Err(problems),
-        Err(other) => Err(vec![other.to_string()]),
-    }
+fn observe(config: &Config, client: &ClientConfig) -> Result<BaseConsumer<Observer>, Error> {
+    BaseConsumer::from_config_and_context(client, Observer::new(config)).map_err(|error| client::property_error(&error))
 }
 
-fn wait(observer: &BaseConsumer<Observer>, config: &Config, stop: &dyn Fn() -> bool) -> Result<(), Error> {
+/// Asks for metadata once. `None` if there was an answer, else the complaint.
+fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
+    let error = observer.fetch_metadata(Some(&config.topics[0].input), TURN).err()?;
+    // Lets the client deliver its complaints; each ends a poll.
+    while observer.poll(Duration::from_millis(10)).is_some() {}
+    let complaint = observer.context().complaint().clone();
+    Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
+}
+
+fn wait(observer: &BaseConsumer<Observer>, config: &Config, insist: bool, stop: &dyn Fn() -> bool) -> Result<(), Error> {
     let (started, limit) = (Instant::now(), config.kafka.connect_timeout);
     let servers = &config.kafka.bootstrap_servers;
     loop {
-        let Err(error) = observer.fetch_metadata(Some(&config.topics[0].input), Duration::from_secs(2)) else { return Ok(()) };
+        let Some(Complaint { reason, advice }) = ask(observer, config) else { return Ok(()) };
         if stop() {
             return Err(Error::Stopped);
         }
-        // Lets the client deliver its complaints.
-        let _ = observer.poll(Duration::from_millis(10));
-        let complaint = observer.context().complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let reason = if complaint.is_empty() { error.to_string() } else { complaint };
-        if started.elapsed() >= limit {
-            return Err(Error::NoBroker { servers: servers.clone(), waited: limit, reason });
+        if started.elapsed() >= limit || advice.is_some() && !insist {
+            return Err(match advice {
+                Some(_) if security::is_distrust(&reason) => {
+                    Error::Refused { advice: security::advise_trust(only_the_name_differs(config)).to_owned(), reason }
+                }
+                Some(advice) => Error::Refused { advice, reason },
+                None => Error::NoBroker { servers: servers.clone(), waited: limit, reason },
+            });
         }
-        tracing::warn!(servers, reason, give_up_in_s = limit.saturating_sub(started.elapsed()).as_secs(), "no broker answers yet; waiting");
+        let give_up_in_s = limit.saturating_sub(started.elapsed()).as_secs();
+        tracing::warn!(servers, reason, advice, give_up_in_s, "no broker answers yet; waiting");
     }
 }
 
-/// Each topic that is read or written, with the setting that names it.
-fn named(config: &Config) -> Vec<(String, &str)> {
+/// Whether it is by its name alone that a broker is not trusted: OpenSSL does not say. Asks by TLS
+/// and nothing else, so that no password goes to a broker of that name.
+fn only_the_name_differs(config: &Config) -> bool {
+    let mut client = client::observer(&config.kafka);
+    client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
+    let Ok(observer) = observe(config, &client) else { return false };
+    ask(&observer, config).is_none_or(|complaint| !security::is_distrust(&complaint.reason))
+}
+
+/// A topic that is read or written.
+struct Named<'a> {
+    /// The setting that names it.
+    setting: String,
+    topic: &'a str,
+    /// The right that is needed on it.
+    right: &'static str,
+}
+
+fn named(config: &Config) -> Vec<Named<'_>> {
     let mut named = Vec::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        named.push((format!("topics[{at}].input"), &*topic.input));
-        named.extend(outputs(topic).into_iter().map(|(setting, name)| (format!("topics[{at}].{setting}"), name)));
+        named.push(Named { setting: format!("topics[{at}].input"), topic: &topic.input, right: "Read" });
+        let outputs = outputs(topic).into_iter();
+        named.extend(outputs.map(|(setting, topic)| Named { setting: format!("topics[{at}].{setting}"), topic, right: "Write" }));
     }
     named
 }
@@ -162,7 +240,9 @@ fn compare(config: &Config, topology: &mut Topology, problems: &mut Vec<String>)
 
 /// The smallest limit on a batch among the outputs. A guess where the brokers do not let us ask.
 fn batch_bytes(config: &Config) -> usize {
-    let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::default()) else { return BATCH_BYTES };
+    let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config)) else {
+        return BATCH_BYTES;
+    };
     let topics: Vec<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| ResourceSpecifier::Topic(name)).collect();
     let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
     let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();

@@ -549,7 +549,7 @@ impl Worker {
 
     /// Looks at the topics again, for they have changed.
     fn refresh_topology(&mut self) -> Result<(), Error> {
-        let topology = self.patiently(|| kafka::discover(&self.shared.config, true, &|| self.stopping()))?;
+        let topology = self.patiently(|| kafka::discover(&self.shared.config, &|| self.stopping()))?;
         self.shared.topology = Arc::new(topology);
         self.topics = plans(&self.shared);
         Ok(())

@@ -18,6 +18,7 @@ mod rebuild;
 mod repartition;
 mod replay;
 mod routes;
+mod security;
 mod state;
 mod topology;
 mod undisturbed;

@@ -1,10 +1,12 @@
-//! The brokers: one that all tests share, and one of its own for a test that kills it.
+//! The brokers: one that all tests share, one for those of secured connections, and one of its own for a
+//! test that kills it.
 //!
 //! The shared one is, in this order: the one that `UNSEEN_TEST_BROKER` names; the one of
 //! docker-compose.yml, where a Docker engine answers; one that scripts/kafka starts.
 
 use super::{PATIENCE, turn};
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
@@ -45,6 +47,33 @@ impl Shared {
             return Self::Elsewhere("127.0.0.1:9092".to_owned());
         }
         Self::Script(Script::start(&[]).0)
+    }
+}
+
+/// A broker that also listens for SSL and SASL; see `--secure` of scripts/kafka. Waits for its turn, as [`broker`] does.
+pub fn secure_broker() -> &'static SecureBroker {
+    static BROKER: OnceLock<SecureBroker> = OnceLock::new();
+    turn::take();
+    BROKER.get_or_init(|| SecureBroker(Script::start(&["--secure"]).0))
+}
+
+/// A broker with listeners for SSL and SASL. Ends with this process, being static.
+pub struct SecureBroker(Script);
+
+impl SecureBroker {
+    /// Address of its plain listener, where everything is allowed.
+    pub fn address(&self) -> &str {
+        &self.0.address
+    }
+
+    /// A file that clients need.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.clients.as_ref().expect("a broker that was started with --secure").join(name)
+    }
+
+    /// What that file holds.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
     }
 }
 
@@ -89,7 +118,7 @@ impl OwnBroker {
 
     /// Waits until it serves again.
     pub fn wait_until_back(&mut self) {
-        assert_eq!(ready(&self.lines), self.script.address, "the broker came back elsewhere");
+        assert_eq!(said(&self.lines, "ready"), self.script.address, "the broker came back elsewhere");
     }
 }
 
@@ -101,6 +130,8 @@ type Lines = mpsc::Receiver<String>;
 struct Script {
     child: Child,
     address: String,
+    /// Where clients of a secure broker find what they need.
+    clients: Option<PathBuf>,
 }
 
 impl Script {
@@ -116,17 +147,20 @@ impl Script {
         let stdout = child.stdout.take().expect("its stdout is a pipe");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let address = ready(&lines);
-        (Self { child, address }, lines)
+        let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());
+        let address = said(&lines, "ready");
+        (Self { child, address, clients }, lines)
     }
 }
 
-/// Waits until scripts/kafka says that its broker serves, and where.
-fn ready(lines: &Lines) -> String {
+/// Waits for the next line of scripts/kafka, which begins with `word`, and returns what follows: where
+/// its broker serves, once it does.
+fn said(lines: &Lines, word: &str) -> String {
     let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
         panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
     };
-    line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`")).to_owned()
+    let rest = line.strip_prefix(word).and_then(|rest| rest.strip_prefix(' '));
+    rest.unwrap_or_else(|| panic!("scripts/kafka said `{line}`")).to_owned()
 }
 
 impl Drop for Script {

@@ -12,21 +12,23 @@ mod oracle;
 mod produce;
 mod read;
 mod record;
+mod rights;
 mod setup;
 mod topic;
 mod turn;
 mod worker;
 
-pub use broker::{OwnBroker, broker};
+pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
 pub use compare::{assert_prefix, assert_same, difference};
 pub use news::{News, SplitMix};
 pub use oracle::{Oracle, UNSEE};
 pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};
+pub use rights::{Right, grant};
 pub use setup::Setup;
 pub use topic::{add_partitions, client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic, make_topic_with, set_max_message_bytes, topic, topic_with};
-pub use worker::{Worker, told, unseen};
+pub use worker::{Worker, told, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

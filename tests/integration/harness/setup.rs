@@ -1,6 +1,6 @@
 //! A configuration and a place for what workers leave behind.
 
-use super::{Worker, unique};
+use super::{Worker, unique, unseen_with};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -9,6 +9,7 @@ use tempfile::TempDir;
 /// directory, a configuration file and a log in [`Setup::dir`], which goes when this does.
 pub struct Setup {
     dir: TempDir,
+    servers: String,
     group: String,
     /// The lines of each section, as TOML.
     kafka: String,
@@ -17,6 +18,8 @@ pub struct Setup {
     state: String,
     /// Everything after the sections.
     rest: String,
+    /// Variables that the workers find in their environment.
+    environment: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -25,11 +28,13 @@ impl Setup {
         let group = unique(hint);
         Self {
             dir: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the test"),
-            kafka: format!("bootstrap_servers = \"{broker}\"\ngroup_id = \"{group}\"\n"),
+            servers: broker.to_owned(),
+            kafka: format!("group_id = \"{group}\"\n"),
             properties: String::new(),
             worker: String::new(),
             state: String::new(),
             rest: String::new(),
+            environment: Vec::new(),
             group,
         }
     }
@@ -38,6 +43,12 @@ impl Setup {
     pub fn of_group(mut self, group: &str) -> Self {
         self.kafka = self.kafka.replace(&self.group, group);
         group.clone_into(&mut self.group);
+        self
+    }
+
+    /// Has the workers come by another address.
+    pub fn servers(mut self, servers: &str) -> Self {
+        servers.clone_into(&mut self.servers);
         self
     }
 
@@ -77,6 +88,12 @@ impl Setup {
         self
     }
 
+    /// Adds a variable to the environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// The consumer group.
     pub fn group(&self) -> &str {
         &self.group
@@ -94,10 +111,10 @@ impl Setup {
 
     /// The configuration of the worker of that name.
     pub fn config(&self, name: &str) -> String {
-        let Self { kafka, properties, worker, state, rest, .. } = self;
+        let Self { servers, kafka, properties, worker, state, rest, .. } = self;
         let dir = self.state_dir(name).display().to_string();
         format!(
-            "[kafka]\n{kafka}\n[kafka.properties]\n{properties}\n[worker]\n{worker}\n[state]\ndir = {dir:?}\n{state}\n\
+            "[kafka]\nbootstrap_servers = \"{servers}\"\n{kafka}\n[kafka.properties]\n{properties}\n[worker]\n{worker}\n[state]\ndir = {dir:?}\n{state}\n\
              [log]\nlevel = \"info\"\nformat = \"text\"\n{rest}"
         )
     }
@@ -117,12 +134,20 @@ impl Setup {
 
     /// [`Setup::start`] with settings that override the file's, such as `topics[0].on_invalid=drop`.
     pub fn start_with(&self, name: &str, overrides: &[&str]) -> Worker {
-        Worker::start(&self.write_config(name), overrides, &self.log(name))
+        Worker::start(&self.write_config(name), overrides, &self.environment, &self.log(name))
     }
 
     /// [`Setup::start_with`] where no file may grow beyond `bytes`.
     pub fn start_on_full_disk(&self, name: &str, overrides: &[&str], bytes: u64) -> Worker {
         Worker::start_on_full_disk(&self.write_config(name), overrides, bytes, &self.log(name))
+    }
+
+    /// Runs `unseen check --connect`, and returns its exit code, stdout and stderr.
+    pub fn check_with(&self, name: &str, overrides: &[&str]) -> (Option<i32>, String, String) {
+        let file = self.write_config(name).display().to_string();
+        let mut args = vec!["check", "--connect", "-c", &file];
+        args.extend(overrides.iter().flat_map(|setting| ["--set", setting]));
+        unseen_with(args, &self.environment)
     }
 
     fn log(&self, name: &str) -> PathBuf {

@@ -23,8 +23,10 @@ pub struct Worker {
 impl Worker {
     /// Starts `unseen run` with a configuration file and what to override in it, such as
     /// `topics[0].on_invalid=drop`, its stderr going to `log`.
-    pub fn start(config: &Path, overrides: &[&str], log: &Path) -> Self {
-        Self::spawn(Command::new(env!("CARGO_BIN_EXE_unseen")), config, overrides, log)
+    pub fn start(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
+        command.envs(environment.iter().cloned());
+        Self::spawn(command, config, overrides, log)
     }
 
     /// The same, but no file may grow beyond `bytes`: to whoever writes one, a full disk.
@@ -157,10 +159,15 @@ pub fn told(log: &str, name: &str) -> u64 {
 
 /// Runs `unseen` to its end, and returns its exit code, stdout and stderr.
 pub fn unseen<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> (Option<i32>, String, String) {
+    unseen_with(args, &[])
+}
+
+/// [`unseen`] with variables of its own in the environment.
+pub fn unseen_with<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, environment: &[(String, String)]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
     command.args(args).stdin(Stdio::null());
     without_settings(&mut command);
-    let output = command.output().expect("the binary starts");
+    let output = command.envs(environment.iter().cloned()).output().expect("the binary starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }

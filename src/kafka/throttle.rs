@@ -1,0 +1,109 @@
+//! Keeps the log readable while something lasts: each distinct trouble is told at once, and then at
+//! most every ten seconds, with a count of what was left out.
+//!
+//! Owns what was told when, for all clients of the process: they meet the same brokers. Must never
+//! hold a trouble back that was not told yet.
+
+use std::collections::HashMap;
+use std::num::NonZeroU64;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Least time between two lines about one trouble.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// Most troubles that are told apart at a time.
+const TROUBLES_MAX: usize = 256;
+
+/// Calls `line` with the number of lines left out before it, unless this trouble was told a moment ago.
+pub(super) fn tell(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
+    static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
+    let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, Instant::now());
+    if let Some(left_out) = due {
+        line(NonZeroU64::new(left_out));
+    }
+}
+
+/// What librdkafka says, without how long it took and how often: these differ where the trouble does not.
+pub(super) fn essence(message: &str) -> &str {
+    message.rsplit_once(" (after ").map_or(message, |(essence, _)| essence)
+}
+
+#[derive(Default)]
+struct Throttle {
+    told: HashMap<String, Told>,
+}
+
+struct Told {
+    at: Instant,
+    left_out: u64,
+}
+
+impl Throttle {
+    /// Whether this trouble is to be told now, and how often it was not since the last time.
+    fn due(&mut self, trouble: &str, now: Instant) -> Option<u64> {
+        if let Some(told) = self.told.get_mut(trouble) {
+            if now.saturating_duration_since(told.at) < PAUSE {
+                told.left_out += 1;
+                return None;
+            }
+            told.at = now;
+            return Some(std::mem::take(&mut told.left_out));
+        }
+        if self.told.len() >= TROUBLES_MAX {
+            self.told.retain(|_, told| now.saturating_duration_since(told.at) < PAUSE);
+        }
+        if self.told.len() >= TROUBLES_MAX {
+            // More than anybody reads. They are told once more than they should be, but never too seldom.
+            self.told.clear();
+        }
+        self.told.insert(trouble.to_owned(), Told { at: now, left_out: 0 });
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_told_at_once_and_then_every_ten_seconds_with_what_was_left_out() {
+        let (mut throttle, start) = (Throttle::default(), Instant::now());
+        let mut at = |ms: u64| throttle.due("down", start + Duration::from_millis(ms));
+        assert_eq!(at(0), Some(0));
+        assert_eq!([at(1), at(5_000), at(9_999)], [None; 3]);
+        assert_eq!(at(10_000), Some(3));
+        assert_eq!([at(10_001), at(19_999)], [None; 2]);
+        assert_eq!(at(60_000), Some(2));
+        assert_eq!(at(70_000), Some(0));
+    }
+
+    #[test]
+    fn troubles_do_not_hide_each_other() {
+        let (mut throttle, now) = (Throttle::default(), Instant::now());
+        assert_eq!(throttle.due("one is down", now), Some(0));
+        assert_eq!(throttle.due("two is down", now), Some(0));
+        assert_eq!(throttle.due("one is down", now), None);
+    }
+
+    #[test]
+    fn new_troubles_are_told_however_many_there_are_and_old_ones_forgotten() {
+        let (mut throttle, start) = (Throttle::default(), Instant::now());
+        for number in 0..3 * TROUBLES_MAX {
+            assert_eq!(throttle.due(&number.to_string(), start), Some(0));
+            assert!(throttle.told.len() <= TROUBLES_MAX);
+        }
+        assert_eq!(throttle.due("last", start + PAUSE), Some(0));
+        assert_eq!(throttle.told.len(), 1, "those that were told long ago are forgotten");
+    }
+
+    #[test]
+    fn a_trouble_is_the_same_however_long_it_took() {
+        let line = |tail| format!("[thrd:a:9092/1]: a:9092/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused{tail}");
+        let [first, second] =
+            [line(" (after 0ms in state CONNECT)"), line(" (after 12ms in state CONNECT, 3 identical error(s) suppressed)")];
+        assert_eq!(essence(&first), line(""));
+        assert_eq!(essence(&first), essence(&second));
+        assert_eq!(essence("1/1 brokers are down"), "1/1 brokers are down");
+    }
+}

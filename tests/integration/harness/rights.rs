@@ -1,0 +1,91 @@
+//! Rights of users on a broker that asks for them: one request of Kafka's protocol, which librdkafka's
+//! wrapper does not have.
+
+use super::PATIENCE;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// A right on something, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right<'a> {
+    /// To see a topic, without reading it.
+    DescribeTopic(&'a str),
+    ReadTopic(&'a str),
+    WriteTopic(&'a str),
+    ReadGroup(&'a str),
+    /// On all transactional ids that begin so.
+    WriteTransactions(&'a str),
+    /// To create, read, write, trim and look at topics whose names begin so.
+    OwnTopics(&'a str),
+}
+
+/// Gives rights to a user, such as `User:unseen`. They reach the broker a moment later, all together.
+pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
+    let mut entries = Vec::new();
+    for right in rights {
+        match *right {
+            Right::DescribeTopic(name) => entries.push((2, name, LITERAL, 8)),
+            Right::ReadTopic(name) => entries.push((2, name, LITERAL, READ)),
+            Right::WriteTopic(name) => entries.push((2, name, LITERAL, WRITE)),
+            Right::ReadGroup(name) => entries.push((3, name, LITERAL, READ)),
+            Right::WriteTransactions(name) => entries.push((5, name, PREFIXED, WRITE)),
+            Right::OwnTopics(name) => entries.extend([READ, WRITE, CREATE, DELETE, DESCRIBE_CONFIGS].map(|operation| (2, name, PREFIXED, operation))),
+        }
+    }
+    let mut body = Vec::new();
+    body.extend(count(entries.len()));
+    for &(resource, name, pattern, operation) in &entries {
+        body.push(resource);
+        body.extend(string(name));
+        body.push(pattern);
+        body.extend(string(user));
+        body.extend(string("*"));
+        body.extend([operation, ALLOW]);
+    }
+    let answer = call(broker, CREATE_ACLS, &body);
+    // Behind the time that we are asked to wait and the number of results: an error code and a message for each.
+    let mut results = &answer[8..];
+    for entry in entries {
+        let (code, message) = (number(&results[..2]), number(&results[2..4]));
+        assert_eq!(code, 0, "{user} did not get {entry:?} of {rights:?}: error {code}");
+        results = &results[4 + usize::try_from(message).unwrap_or(0)..];
+    }
+}
+
+const CREATE_ACLS: u8 = 30;
+const READ: u8 = 3;
+const WRITE: u8 = 4;
+const CREATE: u8 = 5;
+const DELETE: u8 = 6;
+const DESCRIBE_CONFIGS: u8 = 10;
+const ALLOW: u8 = 3;
+const LITERAL: u8 = 3;
+const PREFIXED: u8 = 4;
+
+/// One request in its version 1, and the answer without its header.
+fn call(broker: &str, api: u8, body: &[u8]) -> Vec<u8> {
+    let mut request = vec![0, api, 0, 1, 0, 0, 0, 0];
+    request.extend(string("unseen-tests"));
+    request.extend(body);
+    let mut stream = TcpStream::connect(broker).expect("the broker takes a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.write_all(&count(request.len())).and_then(|()| stream.write_all(&request)).expect("the broker takes a request");
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).expect("the broker answers");
+    let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut answer).expect("the broker answers in full");
+    answer.split_off(4)
+}
+
+fn count(count: usize) -> [u8; 4] {
+    u32::try_from(count).expect("a small number").to_be_bytes()
+}
+
+fn string(text: &str) -> Vec<u8> {
+    let length = u16::try_from(text.len()).expect("a short text");
+    [&length.to_be_bytes(), text.as_bytes()].concat()
+}
+
+fn number(bytes: &[u8]) -> i16 {
+    i16::from_be_bytes(bytes.try_into().expect("two bytes"))
+}

@@ -1,0 +1,325 @@
+//! Promise: a worker works over TLS and SASL as it does without, with no more rights than it needs; what
+//! keeps it out is said in a sentence; and a secret is shown nowhere.
+
+use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, secure_broker, unique, wait_until};
+use crate::stream::Stream;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The address of this listener, and the properties that its clients begin with.
+fn listener(broker: &SecureBroker, protocol: &str) -> (String, BTreeMap<String, String>) {
+    let text = broker.read(&format!("{protocol}.properties"));
+    let pairs = text.lines().map(|line| line.split_once('=').expect("name=value"));
+    let mut properties: BTreeMap<_, _> = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    (properties.remove("bootstrap.servers").expect("an address"), properties)
+}
+
+/// A way to a broker.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    protocol: &'a str,
+    /// None with `ssl`.
+    mechanism: &'a str,
+    /// Properties that are not as scripts/kafka says; without them the password is `${file:...}`.
+    instead: &'a [(&'a str, &'a str)],
+}
+
+const SSL: Way<'_> = Way { protocol: "ssl", mechanism: "", instead: &[] };
+const SCRAM: Way<'_> = Way { protocol: "sasl_ssl", mechanism: "SCRAM-SHA-512", instead: &[] };
+
+impl Way<'_> {
+    fn secure(&self, broker: &SecureBroker, mut setup: Setup) -> Setup {
+        let (address, mut properties) = listener(broker, self.protocol);
+        if !self.mechanism.is_empty() {
+            properties.insert("sasl.mechanism".to_owned(), self.mechanism.to_owned());
+            properties.insert("sasl.password".to_owned(), format!("${{file:{}}}", broker.file("password").display()));
+        }
+        properties.extend(self.instead.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        for (name, value) in properties {
+            setup = setup.properties(&format!("{name:?} = {value:?}"));
+        }
+        setup.servers(&address)
+    }
+
+    const fn user(&self) -> &'static str {
+        if self.mechanism.is_empty() { "User:CN=unseen" } else { "User:unseen" }
+    }
+
+    /// A stream whose workers come this way; their user has no rights on it.
+    fn stream(&self, hint: &str, count: usize) -> Stream {
+        let broker = secure_broker();
+        Stream::remembered(broker.address(), hint, count).with(|setup| self.secure(broker, setup))
+    }
+}
+
+/// What a worker needs a right for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Input,
+    Output,
+    Group,
+    Transactions,
+}
+
+/// Gives the user what a worker needs and no more; what it lacks, it may still look at.
+fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
+    let transactions = format!("{}-", stream.setup.group());
+    let mut rights = vec![Right::OwnTopics(&transactions)];
+    for (need, right, instead) in [
+        (Need::Input, Right::ReadTopic(&stream.input), Some(Right::DescribeTopic(&stream.input))),
+        (Need::Output, Right::WriteTopic(&stream.output), Some(Right::DescribeTopic(&stream.output))),
+        (Need::Group, Right::ReadGroup(stream.setup.group()), None),
+        (Need::Transactions, Right::WriteTransactions(&transactions), None),
+    ] {
+        rights.extend(if lacking == Some(need) { instead } else { Some(right) });
+    }
+    grant(&stream.broker, user, &rights);
+    wait_until("the rights reach the broker", PATIENCE, || (stream.setup.check_with("rights", &[]).0 == Some(0)).then_some(()));
+}
+
+/// A worker that comes this way dedups exactly.
+fn works(way: Way<'_>, hint: &str) {
+    let stream = way.stream(hint, 20_000);
+    allow(&stream, way.user(), None);
+    stream.produce(..);
+    let worker = stream.setup.start("a");
+    stream.check(worker);
+}
+
+#[test]
+fn ssl_with_a_certificate_on_both_sides() {
+    works(SSL, "ssl");
+}
+
+#[test]
+fn sasl_ssl_plain() {
+    works(Way { mechanism: "PLAIN", ..SCRAM }, "plain");
+}
+
+#[test]
+fn sasl_ssl_scram_sha_256() {
+    works(Way { mechanism: "SCRAM-SHA-256", ..SCRAM }, "scram-256");
+}
+
+#[test]
+fn sasl_ssl_scram_sha_512() {
+    works(SCRAM, "scram-512");
+}
+
+#[test]
+fn sasl_plaintext_scram_sha_512() {
+    works(Way { protocol: "sasl_plaintext", ..SCRAM }, "scram-open");
+}
+
+/// `unseen check --connect` says this sentence and no other, soon.
+fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
+    let (code, _, stderr) = stream.setup.check_with("a", overrides);
+    assert_eq!(code, Some(78), "{stderr}");
+    let problems: Vec<_> = stderr.lines().filter(|line| !line.starts_with("asking ")).collect();
+    assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not say {sentence:?} alone:\n{stderr}");
+}
+
+/// [`refused`], and `unseen run` ends with the same sentence when it has waited.
+fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
+    refused(stream, overrides, sentence);
+    let log = stream.setup.start_with("a", &[overrides, &["kafka.connect_timeout=3s"]].concat()).fails(1);
+    let last = log.lines().last().unwrap_or_default();
+    assert!(last.starts_with("error: ") && last.contains(sentence), "`run` does not say {sentence:?}:\n{log}");
+    assert!(log.contains("no broker answers yet; waiting"), "`run` did not wait:\n{log}");
+}
+
+#[test]
+fn a_wrong_password_is_told() {
+    let wrong = ["kafka.properties.sasl.password=wrong"];
+    let sentence = |by| format!("the broker refuses user \"unseen\" by {by}; check sasl.username and sasl.password in kafka.properties");
+    for mechanism in ["PLAIN", "SCRAM-SHA-256"] {
+        refused(&Way { mechanism, ..SCRAM }.stream("wrong", 1), &wrong, &sentence(mechanism));
+    }
+    kept_out(&SCRAM.stream("wrong", 1), &wrong, &sentence("SCRAM-SHA-512"));
+}
+
+#[test]
+fn an_unknown_ca_is_told() {
+    let broker = secure_broker();
+    // A certificate, but not one that signs.
+    let other = format!("kafka.properties.ssl.ca.location={}", broker.file("client.pem").display());
+    kept_out(
+        &SCRAM.stream("ca", 1),
+        &[&other],
+        "the broker's certificate is not signed by a CA that is trusted here, or has expired; set ssl.ca.location in kafka.properties",
+    );
+}
+
+#[test]
+fn a_name_that_is_not_in_the_certificate_is_told() {
+    let (address, _) = listener(secure_broker(), SCRAM.protocol);
+    // Another way to write 127.0.0.1, and to whoever compares names another name.
+    let other = format!("kafka.bootstrap_servers={}", address.replace("127.0.0.1", "127.1"));
+    kept_out(&SCRAM.stream("name", 1), &[&other], "the broker's certificate is for another name; give kafka.bootstrap_servers");
+}
+
+#[test]
+fn a_missing_client_certificate_is_told() {
+    let stream = SSL.stream("client", 1);
+    let without = ["kafka.properties.ssl.certificate.location=", "kafka.properties.ssl.key.location="];
+    kept_out(&stream, &without, "the broker asks for a certificate that it trusts; check ssl.certificate.location and ssl.key.location");
+}
+
+#[test]
+fn another_protocol_than_the_listener_speaks_is_told() {
+    let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
+    for listened in ["sasl_ssl", "sasl_plaintext"] {
+        let stream = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
+        for spoken in ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] {
+            let protocol = format!("kafka.properties.security.protocol={spoken}");
+            let words = format!("the broker does not seem to speak {} at this address; check security.protocol", spoken.to_uppercase());
+            if spoken != listened {
+                refused(&stream, &[&protocol, &ca], &words);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_missing_right_is_told() {
+    for (lacking, delivery, sentence) in [
+        (Need::Input, "exactly_once", "give this user Read on the inputs and the group"),
+        (Need::Output, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
+        (Need::Output, "at_least_once", "give this user Write on that topic"),
+        (Need::Group, "exactly_once", "give this user Read on the inputs and the group"),
+        (Need::Transactions, "exactly_once", "give this user Write on the transactional id"),
+    ] {
+        let stream = SCRAM.stream("right", 1_000);
+        allow(&stream, SCRAM.user(), Some(lacking));
+        stream.produce(..);
+        let log = stream.setup.start_with("a", &[&format!("worker.delivery={delivery}")]).fails(1);
+        assert!(log.contains(sentence), "`run` does not say {sentence:?}:\n{log}");
+    }
+
+    let stream = SCRAM.stream("blind", 1);
+    let (code, _, stderr) = stream.setup.check_with("a", &[]);
+    assert_eq!(code, Some(78), "{stderr}");
+    for (setting, topic, right) in [("input", &stream.input, "Read"), ("output", &stream.output, "Write")] {
+        let sentence = format!("topics[0].{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it");
+        assert!(stderr.contains(&sentence), "`check` does not say {sentence:?}:\n{stderr}");
+    }
+}
+
+/// Every file below the directory, as bytes.
+fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+    entries
+        .flat_map(
+            |path| {
+                if path.is_dir() { files(&path) } else { vec![(path.display().to_string(), std::fs::read(&path).expect("a file"))] }
+            },
+        )
+        .collect()
+}
+
+fn openssl(args: &[&str], input: &[u8]) -> String {
+    let mut command = Command::new("openssl");
+    let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl starts");
+    child.stdin.take().expect("a pipe").write_all(input).expect("it reads");
+    String::from_utf8(child.wait_with_output().expect("it ends").stdout).expect("ASCII")
+}
+
+/// A password in the forms in which it could be shown: by itself, and as PLAIN sends it.
+fn forms(password: &str) -> Vec<String> {
+    let base64 = |text: &str| openssl(&["base64", "-A"], text.as_bytes());
+    vec![password.to_owned(), base64(password), base64(&format!("\0unseen\0{password}"))]
+}
+
+const TELL_ALL: [&str; 2] = ["log.level=trace", "kafka.properties.debug=all"];
+
+/// The stream is deduplicated, everything is told that can be, and none of it holds a secret.
+fn shows_nothing(stream: &Stream, secrets: &[String]) {
+    stream.produce(..);
+    let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
+    assert_eq!(code, Some(0), "{stderr}");
+    let worker = stream.setup.start_with("a", &TELL_ALL);
+    let log = stream.check(worker);
+    // Else it would tell too little to show anything.
+    assert!(log.contains(".password = [redacted]") && log.contains("Broker SSL certificate verified"), "librdkafka holds back");
+    let state = files(&stream.setup.state_dir("a"));
+    assert!(state.iter().any(|(_, bytes)| !bytes.is_empty()), "there is no state");
+    hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr), ("the log", log)], secrets);
+    for (file, bytes) in state {
+        holds_nothing(&file, &bytes, secrets);
+    }
+}
+
+fn hold_nothing<const COUNT: usize>(texts: [(&str, String); COUNT], secrets: &[String]) {
+    for (what, text) in texts {
+        holds_nothing(what, text.as_bytes(), secrets);
+    }
+}
+
+fn holds_nothing(what: &str, bytes: &[u8], secrets: &[String]) {
+    for secret in secrets {
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{what} holds {secret}");
+    }
+}
+
+/// The password in a variable instead of a file.
+const FROM_VARIABLE: [(&str, &str); 1] = [("sasl.password", "${KAFKA_PASSWORD}")];
+
+/// A password that a variable which is a setting prevails over.
+const FROM_SETTING: [(&str, &str); 1] = [("sasl.password", "prevailed over")];
+
+fn password_is_not_shown(way: Way<'_>, variable: &str) {
+    let secret = secure_broker().read("password");
+    let stream = way.stream("secret", 2_000).with(|setup| setup.environment(variable, &secret));
+    allow(&stream, way.user(), None);
+    shows_nothing(&stream, &forms(&secret));
+}
+
+#[test]
+fn a_password_from_a_file_is_not_shown() {
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+        password_is_not_shown(Way { mechanism, ..SCRAM }, "NOT_ASKED_FOR");
+    }
+}
+
+#[test]
+fn a_password_from_the_environment_is_not_shown() {
+    password_is_not_shown(Way { mechanism: "PLAIN", instead: &FROM_VARIABLE, ..SCRAM }, "KAFKA_PASSWORD");
+    password_is_not_shown(Way { instead: &FROM_SETTING, ..SCRAM }, "UNSEEN__KAFKA__PROPERTIES__SASL__PASSWORD");
+}
+
+#[test]
+fn a_password_that_is_refused_is_not_shown() {
+    let secret = unique("not-the-password");
+    for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
+        let way = Way { mechanism, instead: &FROM_VARIABLE, ..SCRAM };
+        let stream = way.stream("refused", 1).with(|setup| setup.environment("KAFKA_PASSWORD", &secret));
+        let (code, stdout, stderr) = stream.setup.check_with("a", &TELL_ALL);
+        assert_eq!(code, Some(78), "{stderr}");
+        let log = stream.setup.start_with("a", &[&TELL_ALL[..], &["kafka.connect_timeout=3s"]].concat()).fails(1);
+        hold_nothing([("stdout of `check`", stdout), ("stderr of `check`", stderr), ("the log", log)], &forms(&secret));
+    }
+}
+
+#[test]
+fn a_private_key_and_its_password_are_not_shown() {
+    let broker = secure_broker();
+    let (key, secret) = (broker.read("client.key"), unique("password-of-the-key"));
+    let locked = broker.file("locked.key");
+    let bytes = openssl(&["pkey", "-aes256", "-passout", &format!("pass:{secret}")], key.as_bytes());
+    std::fs::write(&locked, &bytes).expect("a file");
+    let instead = [("ssl.key.location", locked.to_str().expect("UTF-8")), ("ssl.key.password", "${KEY_PASSWORD}")];
+    let way = Way { instead: &instead, ..SSL };
+    let stream = way.stream("key", 2_000).with(|setup| setup.environment("KEY_PASSWORD", &secret));
+
+    let wrong = ["kafka.properties.ssl.key.password=wrong", TELL_ALL[0], TELL_ALL[1]];
+    let sentence = "kafka.properties: ssl.key.location: OpenSSL does not take it";
+    refused(&stream, &wrong, sentence);
+    let log = stream.setup.start_with("a", &wrong).fails(1);
+    assert!(log.contains(sentence), "{log}");
+
+    allow(&stream, way.user(), None);
+    let lines = [key, bytes].concat().lines().filter(|line| !line.starts_with('-')).map(str::to_owned).collect();
+    shows_nothing(&stream, &[forms(&secret), lines].concat());
+}
