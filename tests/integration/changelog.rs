@@ -105,12 +105,8 @@ fn it_is_trimmed_behind_what_is_still_needed() {
     }
 }
 
-/// A transaction that somebody left open in a changelog holds up whoever needs that partition, and nobody else.
-#[test]
-fn others_work_while_one_is_rebuilt() {
-    let stream = Stream::remembered(broker(), "log-wait", RECORDS);
-    stream.begin(RECORDS / 2);
-    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+/// Leaves a transaction open in partition 0 of the changelog: whoever needs that partition must wait for its end.
+fn leave_open(stream: &Stream) -> BaseProducer {
     let stranger: BaseProducer = client(&stream.broker)
         .set("transactional.id", stream.setup.group().to_owned() + "-stranger")
         .set("transaction.timeout.ms", "300000")
@@ -118,9 +114,17 @@ fn others_work_while_one_is_rebuilt() {
         .expect("a producer");
     stranger.init_transactions(LIMIT).expect("transactions");
     stranger.begin_transaction().expect("a transaction");
-    stranger.send(BaseRecord::<[u8], [u8]>::to(&changelog(&stream)).partition(0).payload(b"never committed")).expect("a record");
+    stranger.send(BaseRecord::<[u8], [u8]>::to(&changelog(stream)).partition(0).payload(b"never committed")).expect("a record");
     stranger.flush(LIMIT).expect("it is written");
+    stranger
+}
 
+#[test]
+fn others_work_while_one_is_rebuilt() {
+    let stream = Stream::remembered(broker(), "log-wait", RECORDS);
+    stream.begin(RECORDS / 2);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    let stranger = leave_open(&stream);
     stream.produce(RECORDS / 2..);
     let worker = start(&stream, "a");
     let committed = |partition| committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition);
@@ -132,6 +136,25 @@ fn others_work_while_one_is_rebuilt() {
     assert_eq!(committed(0), before, "a partition is read before its memory is there");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     stream.check(worker);
+}
+
+#[test]
+fn a_partition_may_be_revoked_while_it_is_rebuilt() {
+    let stream = Stream::remembered(broker(), "log-revoked", RECORDS);
+    stream.begin(RECORDS / 2);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    let stranger = leave_open(&stream);
+    stream.produce(RECORDS / 2..);
+    let mut worker = start(&stream, "a");
+    worker.wait_for_log("partitions assigned", LIMIT);
+    let mut heir = start(&stream, "b");
+    heir.wait_for_log("partitions assigned", LIMIT);
+    worker.drain();
+    wait_until("the heir has all partitions but the one that waits", LIMIT, || {
+        (heir.log().matches("partition restored").count() == 3).then_some(())
+    });
+    stranger.abort_transaction(LIMIT).expect("it is aborted");
+    stream.check(heir);
 }
 
 /// Partitions that a topic gets while it is read are read and remembered, too.

@@ -5,7 +5,7 @@
 use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, topic, wait_until};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
-use rdkafka::{Message as _, Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList};
 use std::fs;
 use std::time::{Duration, Instant};
 
