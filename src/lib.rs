@@ -20,6 +20,8 @@ pub mod plan;
 
 pub mod stats;
 
+pub mod fault;
+
 pub mod checkpoint;
 #[cfg(feature = "worker")]
 pub mod kafka;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 12] = ["record", "key", "filter", "dedup", "changelog", "config", "replay", "plan", "stats", "checkpoint", "kafka", "worker"];
+const PARTS: [&str; 13] =
+    ["record", "key", "filter", "dedup", "changelog", "config", "replay", "plan", "stats", "fault", "checkpoint", "kafka", "worker"];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 5] = ["record", "key", "filter", "dedup", "changelog"];
 
@@ -100,6 +101,32 @@ fn the_library_lists_its_parts_in_reading_order() {
     let (_, lib) = sources().into_iter().find(|(file, _)| file == "lib.rs").expect("src/lib.rs");
     let listed: Vec<_> = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     assert_eq!(listed, PARTS);
+}
+
+#[test]
+fn fault_points_are_those_listed() {
+    let passed = |code: &str, call: &str| {
+        let call = format!("fault::{call}(\"");
+        let names = code.split(&call).skip(1).filter_map(|rest| rest.split('"').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut found: Vec<_> = sources().iter().flat_map(|(_, code)| [passed(code, "point"), passed(code, "step")].concat()).collect();
+    let mut listed = unseen::fault::POINTS.to_vec();
+    found.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(found, listed, "each is passed at one place, and named in fault::POINTS");
+}
+
+#[test]
+fn what_ships_has_no_fault_points() {
+    let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
+    assert!(
+        read("Cargo.toml").contains("\ndefault = [\"worker\"]\n")
+            && read("Cargo.toml").contains("\nworker = [\"dep:rdkafka\", \"dep:rocksdb\"]\n")
+    );
+    for built_by in ["Dockerfile", "scripts/demo"] {
+        assert!(!read(built_by).contains("--features") && !read(built_by).contains("--all-features"), "{built_by}");
+    }
 }
 
 #[test]

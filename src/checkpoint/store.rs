@@ -4,6 +4,7 @@ use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of
 use super::decode::{self, Decoder};
 use super::{Error, Head, PartitionId, Settings};
 use crate::dedup::{Dedup, Rules, Snapshot};
+use crate::fault;
 use crate::filter::{Change, Exact, Filter, GenerationId};
 use crate::key::Fingerprint;
 use crate::record::Offset;
@@ -30,10 +31,12 @@ pub struct Store {
     open: RwLock<Opened>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Opened {
-    /// `None` after a failure, until it could be opened again.
+    /// `None` where it could not be opened.
     db: Option<DB>,
+    /// Whether a write has failed: it can be read, but must be opened anew to be written.
+    failed: bool,
     /// Counts the times that everything stored was lost.
     epoch: u64,
 }
@@ -52,7 +55,7 @@ impl Store {
     /// When it cannot be read or written, is in use, or is of another format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
-        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened { db: None, epoch: 0 }) };
+        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened::default()) };
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {
                 store.move_away(&what)?;
@@ -69,7 +72,7 @@ impl Store {
     /// # Errors
     /// When there is no state, or it cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
-        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened { db: None, epoch: 0 }) };
+        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened::default()) };
         let missing = io::Error::new(io::ErrorKind::NotFound, "there is no state in it");
         if !store.checkpoints().is_dir() {
             return Err(Error::Io { dir: dir.to_owned(), error: missing });
@@ -151,11 +154,23 @@ impl Store {
     /// # Errors
     /// When the directory cannot be written.
     pub fn set_aside(&self, what: &str) -> Result<(), Error> {
+        let epoch = self.open.read().unwrap_or_else(PoisonError::into_inner).epoch;
+        self.set_aside_in(epoch, what)
+    }
+
+    /// The same, unless that life of the store is over already: what came after it is whole.
+    fn set_aside_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if open.epoch != epoch {
+            return Ok(());
+        }
         open.db = None;
+        open.failed = false;
         open.epoch += 1;
         self.move_away(what)?;
+        fault::point("set_aside.moved");
         open.db = Some(self.open_db()?);
+        fault::point("set_aside.opened");
         Ok(())
     }
 
@@ -172,7 +187,8 @@ impl Store {
     /// # Errors
     /// When nothing was written; the state on disk is the one before.
     pub fn save(&self, id: &PartitionId, head: &Head, memory: &mut Dedup, saved: Option<Saved>) -> Result<(Saved, u64), Error> {
-        self.reopen()?;
+        fault::point("checkpoint.begin");
+        self.reopen(true)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         let mut batch = WriteBatch::default();
@@ -210,23 +226,28 @@ impl Store {
         batch.put(&key, &value);
 
         let bytes = batch.size_in_bytes() as u64;
+        let refused = |message| Error::Store { dir: self.dir.clone(), message };
+        fault::step("checkpoint.write").map_err(refused)?;
         if let Err(error) = db.write(batch) {
-            // RocksDB refuses all writes after a failed one; opened again, it tries anew.
             drop(open);
-            self.open.write().unwrap_or_else(PoisonError::into_inner).db = None;
+            self.open.write().unwrap_or_else(PoisonError::into_inner).failed = true;
             return Err(self.error(&error));
         }
+        fault::step("checkpoint.written").map_err(refused)?;
         memory.mark_clean();
+        fault::point("checkpoint.clean");
         for (from, to) in &gone {
             // Gives the room back at once; what this leaves is hidden, and goes when RocksDB compacts.
             if let Err(error) = db.delete_file_in_range(from, to) {
                 tracing::debug!(error = %error, "expired state takes room for a while longer");
             }
         }
+        fault::point("checkpoint.trimmed");
         Ok((Saved { epoch: open.epoch }, bytes))
     }
 
     /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
+    /// No one else reads fingerprints: if they are corrupt, the store is set aside.
     ///
     /// # Errors
     /// When it cannot be read, or is of a life of the store that is over.
@@ -237,13 +258,21 @@ impl Store {
         generation: GenerationId,
         fingerprint: Fingerprint,
     ) -> Result<bool, Error> {
-        self.reopen()?;
+        self.reopen(false)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         };
-        let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map_err(|error| self.error(&error))?;
-        Ok(found.is_some())
+        let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map(|found| found.is_some());
+        drop(open);
+        let failed = match found {
+            Ok(found) => return Ok(found),
+            Err(error) => self.error(&error),
+        };
+        if let Error::Corrupt { what, .. } = &failed {
+            self.set_aside_in(saved.epoch, what)?;
+        }
+        Err(failed)
     }
 
     /// Hands over the stored pages of a partition, each with its seal, in order.
@@ -285,14 +314,26 @@ impl Store {
         Ok(())
     }
 
-    /// Opens the store again after a failed write.
-    fn reopen(&self) -> Result<(), Error> {
-        if self.open.read().unwrap_or_else(PoisonError::into_inner).db.is_some() {
+    /// Opens the store again if that is needed to read it, or to write it. RocksDB refuses all writes after a
+    /// failed one; opened again, it tries anew.
+    fn reopen(&self, to_write: bool) -> Result<(), Error> {
+        let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
+        if is_open(&self.open.read().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(());
         }
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        if open.db.is_none() {
-            open.db = Some(self.open_db()?);
+        if is_open(&open) {
+            return Ok(());
+        }
+        // To open it takes room on the disk, to read it does not: what is stored stays known, however full that is.
+        let readable = open.db.as_ref().and_then(|_| DB::open_for_read_only(&options(), self.checkpoints(), false).ok());
+        open.db = None;
+        match self.open_db() {
+            Ok(db) => (open.db, open.failed) = (Some(db), false),
+            Err(error) => {
+                open.db = readable;
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -311,7 +352,7 @@ impl Store {
     /// # Errors
     /// When one is corrupt or cannot be read.
     pub fn heads(&self) -> Result<Vec<(PartitionId, Head)>, Error> {
-        self.reopen()?;
+        self.reopen(false)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Ok(Vec::new()) };
         let mut heads = Vec::new();
@@ -329,7 +370,7 @@ impl Store {
     /// # Errors
     /// When it is corrupt or cannot be read.
     pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
-        self.reopen()?;
+        self.reopen(false)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Ok(Loaded::Nothing) };
         let Some(head) = self.head(db, id)? else { return Ok(Loaded::Nothing) };

@@ -8,6 +8,7 @@ use super::security::{self, Login};
 use super::source::Message;
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
+use crate::fault;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -177,6 +178,7 @@ impl Sink {
     /// [`Failure`] says what to do.
     pub fn begin(&self) -> Result<(), Failure> {
         self.failures().clear();
+        fault::step("transaction.begin").map_err(Failure::Unknown)?;
         if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
     }
 
@@ -185,6 +187,7 @@ impl Sink {
     /// # Errors
     /// [`Failure`] says what to do.
     pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Failure> {
+        fault::step("transaction.send").map_err(Failure::Abort)?;
         let Outgoing { topic, partition, message, headers, origin } = *outgoing;
         let mut record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(topic, origin);
         record.partition = partition;
@@ -315,13 +318,17 @@ impl Sink {
     }
 
     fn commit_transaction(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
+        fault::step("commit.begin").map_err(Failure::Abort)?;
         let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
         // What was remembered in a warm-up is logged without any.
         if offsets.count() > 0 {
             self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
         }
+        fault::step("commit.offsets_sent").map_err(Failure::Abort)?;
         self.flush()?;
-        self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))
+        fault::step("commit.flushed").map_err(Failure::Unknown)?;
+        self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))?;
+        fault::step("commit.committed").map_err(Failure::Unknown)
     }
 
     fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
@@ -358,6 +365,7 @@ impl Sink {
     /// # Errors
     /// [`Failure`] says what to do.
     pub fn abort(&self) -> Result<(), Failure> {
+        fault::step("abort.begin").map_err(Failure::Unknown)?;
         let aborted = if self.transactional() {
             // librdkafka waits until the purged records are reported, and reports only to who asks: so
             // it is given little time, again and again, and asked in between.

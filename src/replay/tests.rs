@@ -10,6 +10,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         output: "news.unseen".into(),
         space: "news".into(),
         key: KeySpec::new(parts).unwrap(),
+        repartition: false,
         window: Window::time(60_000, 4),
         filter: filter(1e-6),
         unsee: None,

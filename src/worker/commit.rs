@@ -7,6 +7,7 @@ use super::partition::{self, Input};
 use super::rebuild::Trim;
 use super::{Error, Flow, Shared, Worker};
 use crate::changelog::Span;
+use crate::fault;
 use crate::kafka::{Committed, Failure, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::stats::add;
@@ -31,7 +32,8 @@ impl Worker {
                 (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
             })
             .collect();
-        if let Err(failure) = self.log().and_then(|()| self.sink.commit(&offsets, source)) {
+        let logged = self.log().inspect(|()| fault::point("commit.logged"));
+        if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source)) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
         }
@@ -39,6 +41,7 @@ impl Worker {
         self.inputs.values_mut().filter(|input| input.is_ahead()).for_each(Input::committed);
         self.end_transaction();
         self.replacements = 0;
+        fault::point("commit.booked");
         add(&self.shared.stats.commits, 1);
         let mut load = 0.0_f64;
         for (&(space, partition), memory) in &mut self.memories {
@@ -118,6 +121,7 @@ impl Worker {
             Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
             Err(Failure::Oversize(_)) => return self.settle(source, "records are too large"),
         }
+        fault::point("abort.aborted");
         if singly {
             self.sink = connect(&self.shared, &self.transactional_id, true)?;
         }
@@ -172,7 +176,11 @@ impl Worker {
             .filter(|input| source.seek(&input.partition, input.position).is_err())
             .map(|input| input.partition.clone())
             .collect();
-        if stuck.is_empty() { Ok(()) } else { self.start_anew(source, &stuck) }
+        if !stuck.is_empty() {
+            self.start_anew(source, &stuck)?;
+        }
+        fault::point("abort.rewound");
+        Ok(())
     }
 
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
@@ -183,6 +191,7 @@ impl Worker {
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
     /// other, and lets the group's committed offsets tell.
     fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+        fault::point("settle.begin");
         self.replacements += 1;
         tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
         if self.replacements > REPLACEMENTS_MAX {
@@ -193,11 +202,13 @@ impl Worker {
         }
         let ends = self.sink.take_logged();
         self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        fault::point("settle.replaced");
         if source.lost() {
             return self.rewind(source);
         }
         let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
         let committed = self.patiently(|| source.committed(&partitions))?;
+        fault::point("settle.committed");
         let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
         if self.inputs.values().zip(&committed).any(is_ours) {
             self.logged(ends);
@@ -211,6 +222,7 @@ impl Worker {
             }
         }
         self.rewind(source)?;
+        fault::point("settle.settled");
         if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
     }
 }

@@ -17,6 +17,7 @@ use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
+use crate::fault;
 use crate::filter::{Fault, Full};
 use crate::kafka::{self, Batch, Failure, Message, Outgoing, Rebalance, Sink, Source, Topology};
 use crate::key::{Fingerprint, Scratch};
@@ -213,6 +214,7 @@ impl Worker {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
         let sink = commit::connect(&shared, &transactional_id, false)?;
+        fault::point("connect.ready");
         let topics = plans(&shared);
         let rebuilder = Rebuilder::start(&shared);
         let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
@@ -245,6 +247,7 @@ impl Worker {
         source.subscribe(&inputs)?;
         let ended = self.work(&source);
         source.close();
+        fault::point("drain.left");
         ended
     }
 
@@ -267,8 +270,11 @@ impl Worker {
             }
         }
         tracing::info!("draining");
+        fault::point("drain.begin");
         self.commit(source)?;
+        fault::point("drain.committed");
         self.checkpoint(true);
+        fault::point("drain.checkpointed");
         Ok(())
     }
 
@@ -373,12 +379,14 @@ impl Worker {
         if input.is_warm_up(offset) {
             input.warmed_up(offset);
             self.tally.warmed_up += 1;
+            fault::point("warm_up.record");
             let full = memory.journal.len() >= self.shared.config.worker.transaction_records_max;
             return if full { self.log_warm_up(source).map(|()| Flow::On) } else { Ok(Flow::On) };
         }
         input.decisions.carry(offset, verdict);
         if std::mem::take(&mut input.warming_up) {
             tracing::info!(partition = %input.partition, offset, "warmed up");
+            fault::point("warm_up.ended");
         }
         self.tally.future += u64::from(message.timestamp().is_some_and(|time| time > believed));
         if let (Verdict::Unseen, Some(fingerprint)) = (verdict, fingerprint) {
@@ -417,6 +425,7 @@ impl Worker {
                 return self.fail(source, failure).map(|()| Flow::Back);
             }
             self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
+            fault::point("transaction.begun");
         }
         let (place, offset, plan) = ((topic, message.partition()), message.offset(), &self.topics[topic]);
         let mut headers = Vec::new();
@@ -433,6 +442,7 @@ impl Worker {
                 if let Err(failure) = self.sink.send(&outgoing) {
                     return self.fail(source, failure).map(|()| Flow::Back);
                 }
+                fault::point("transaction.sent");
             }
             Fate::Fail(reason) => {
                 // What came before it is good, and stays; if that is to be written again, we come by here again.
@@ -476,24 +486,33 @@ impl Worker {
     fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
         match rebalance {
             Rebalance::Assigned(partitions) => {
+                fault::point("assign.begin");
                 self.commit(source)?;
+                fault::point("assign.committed");
                 let starts = self.restore(source, &partitions)?;
                 tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
+                fault::point("assign.restored");
                 source.assign(&starts)?;
                 let parked: Vec<_> =
                     self.parked().map(|found| found.partition.clone()).filter(|partition| partitions.contains(partition)).collect();
                 source.pause(&parked)?;
+                fault::point("assign.assigned");
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
                 if lost {
                     self.lose(source, &partitions)?;
                 } else {
+                    fault::point("revoke.begin");
                     self.commit(source)?;
+                    fault::point("revoke.committed");
                     self.checkpoint(true);
+                    fault::point("revoke.checkpointed");
                     self.forget(&partitions);
+                    fault::point("revoke.forgotten");
                 }
                 source.unassign(&partitions)?;
+                fault::point("revoke.unassigned");
             }
         }
         Ok(())
@@ -501,10 +520,13 @@ impl Worker {
 
     /// Partitions went to someone else, and with them the right to commit what was read of them.
     fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+        fault::point("lose.begin");
         self.forget(partitions);
+        fault::point("lose.forgotten");
         if self.transaction.is_some() {
             self.fail(source, Failure::Abort("its partitions were lost".to_owned()))?;
         }
+        fault::point("lose.aborted");
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use super::{Error, MemoryId, Shared};
 use crate::changelog::{Follower, Origin, Record, Step};
 use crate::checkpoint::{self, PartitionId};
 use crate::dedup::Rules;
+use crate::fault;
 use crate::kafka::{LogReader, Logged};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::add;
@@ -167,6 +168,7 @@ impl Cut {
 }
 
 fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
+    fault::point("rebuild.begin");
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
@@ -205,6 +207,7 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
             return Ok(job.memory);
         }
         let Some(cut) = cut else {
+            fault::point("rebuild.ended");
             job.memory.offsets = follower.offsets;
             job.memory.log_end = Some(end);
             job.memory.changed = true;
@@ -266,6 +269,7 @@ impl Follow<'_> {
             self.job.memory.log_end = Some(logged.offset);
             self.job.memory.save(self.shared, &self.job.partition, &self.job.settings);
         }
+        fault::point("rebuild.record");
         let step = follower.follow(&mut self.job.memory.dedup, &record, logged.mark).map_err(|fault| {
             Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition))
         })?;

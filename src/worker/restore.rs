@@ -9,6 +9,7 @@ use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
 use crate::checkpoint::PartitionId;
 use crate::config::{ColdStart, Start};
+use crate::fault;
 use crate::kafka::{Committed, Source};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::{add, take};
@@ -57,6 +58,7 @@ impl Worker {
     /// Restores the memory of newly assigned partitions, or begins to, and says where each is to be read from.
     pub(super) fn restore(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = Instant::now();
+        fault::point("restore.begin");
         self.look_again(partitions)?;
         let committed = self.patiently(|| source.committed(partitions))?;
         let mut all = Vec::new();
@@ -65,11 +67,13 @@ impl Worker {
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
             all.push(Found { partition: partition.clone(), topic, committed, low, high });
         }
+        fault::point("restore.offsets");
         for found in &all {
             let (id, plan) = (self.memory_of(found), &self.topics[found.topic]);
             if plan.forward.is_none() && !self.memories.contains_key(&id) {
                 let memory = Memory::load(&self.shared.store, &self.stored_as(id), &plan.settings, plan.rules)?;
                 self.memories.insert(id, memory);
+                fault::point("restore.loaded");
             }
         }
         // Topics of one space share their memory: if it reaches past one's committed offset, it is of no use to any.
@@ -92,6 +96,7 @@ impl Worker {
                 starts.push((found.partition.clone(), self.begin(source, found, began)?));
             }
         }
+        fault::point("restore.placed");
         Ok(starts)
     }
 
@@ -150,6 +155,7 @@ impl Worker {
             let memory = memory?;
             let Some(mut waiting) = self.waiting.remove(&id) else { continue };
             self.memories.insert(id, memory);
+            fault::point("rebuild.taken");
             let found = std::mem::take(&mut waiting.found);
             for found in &found {
                 self.drop_if_beyond(source, found)?;
@@ -301,6 +307,7 @@ impl Worker {
                 }
             }
         };
+        fault::point("restore.cold");
         tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records again to remember them (approximate: keys first emitted before them may come out once more)", resume - start);
         Ok(Course { start, warm_until: resume })
     }

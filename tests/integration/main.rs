@@ -7,7 +7,9 @@ mod stream;
 
 mod broker_restart;
 mod changelog;
+mod chaos;
 mod drain;
+mod faults;
 mod invalid;
 mod kills;
 mod members;

@@ -1,6 +1,6 @@
 //! Promise: whatever remembers, the same comes out, also of a worker that is killed.
 
-use crate::harness::{News, TestRecord, UNSEE, broker, topic};
+use crate::harness::{News, TestRecord, UNSEE, broker, topic, wait_until};
 use crate::stream::{LIMIT, RECORDS, Stream};
 use std::time::Duration;
 
@@ -61,6 +61,35 @@ fn keys_of_a_confirmed_filter_are_taken_back() {
 fn keys_of_a_cuckoo_filter_are_taken_back() {
     let filter = "filter = { kind = \"cuckoo\", capacity = \"100k\", false_positive_rate = 1e-9 }";
     killed("cuckoo", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+}
+
+/// Not even to open the state again is there room, and fingerprints are looked up in it all the same.
+#[test]
+fn fingerprints_are_known_on_a_disk_without_any_room() {
+    let confirmed = "filter = { kind = \"aging\", capacity = \"10k\", false_positive_rate = 0.3, confirm = true }";
+    for (hint, filter) in [("room-exact", "filter = { kind = \"exact\" }"), ("room-confirmed", confirmed)] {
+        let output = topic(broker(), &format!("{hint}-out"), 4);
+        let stream = Stream::remembered_by(broker(), hint, output, news(), Duration::from_secs(20 * 60), filter)
+            .with(|setup| setup.kafka(&format!("instance_id = \"{hint}\"")));
+        let third = stream.records.len() / 3;
+        stream.produce(..third);
+        let mut worker = stream.setup.start_armed("a", &["log.level=info,unseen=debug"], "");
+        stream.wait_until_read(third, &mut worker);
+        worker.limit_files(1 << 10);
+        stream.produce(third..2 * third);
+        worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+        stream.wait_until_read(2 * third, &mut worker);
+
+        let full = worker.log().len();
+        worker.lift_file_limit();
+        stream.produce(2 * third..);
+        wait_until("checkpoints are written again", LIMIT, || {
+            let since = &worker.log()[full..];
+            (0..4).all(|partition| since.contains(&format!("checkpoint written partition=news[{partition}]"))).then_some(())
+        });
+        worker.kill9();
+        stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
+    }
 }
 
 /// What cannot be stored waits in memory, and no key is forgotten or made up for it.

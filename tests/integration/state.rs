@@ -1,13 +1,12 @@
 //! Promise: whatever becomes of the state directory, it is said in a sentence, nothing is lost, and
 //! nothing that the input still shows comes out twice. What is corrupt is kept for a person to look at.
 
-use crate::harness::{broker, wait_until};
+use crate::harness::state::{contents, damage_page, entries, files, flip, open, tables, truncate};
+use crate::harness::{News, broker, topic, wait_until};
 use crate::stream::{LIMIT, Stream};
-use rocksdb::{DB, IteratorMode};
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 const RECORDS: usize = 50_000;
 /// How many of them are read before the state is tampered with.
@@ -16,8 +15,12 @@ const BEFORE: usize = RECORDS / 2;
 /// A stream of which a worker named `a` has read the first half and then ended, its state written. The
 /// second half is there to be read; most of its repeats are of the first.
 fn half_read(hint: &str) -> Stream {
+    half_read_of(Stream::remembered(broker(), hint, RECORDS))
+}
+
+fn half_read_of(stream: Stream) -> Stream {
     // Without a changelog, which would mend all of it (see `changelog`).
-    let stream = Stream::remembered(broker(), hint, RECORDS).with(|setup| setup.state("changelog = false"));
+    let stream = stream.with(|setup| setup.state("changelog = false"));
     stream.begin(BEFORE);
     stream.produce(BEFORE..);
     stream
@@ -25,8 +28,7 @@ fn half_read(hint: &str) -> Stream {
 
 /// Does something to the state between two lives of a worker. All is to come out as if nothing had
 /// happened, and the log of the second life is to say this.
-fn survives(hint: &str, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
-    let stream = half_read(hint);
+fn survives(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
     fault(&stream.setup.state_dir("a"));
     let log = stream.check(stream.setup.start("a"));
     assert!(log.contains(sentence), "the log does not say `{sentence}`:\n{log}");
@@ -34,8 +36,8 @@ fn survives(hint: &str, fault: impl FnOnce(&Path), sentence: &str) -> Stream {
 }
 
 /// [`survives`], and what was corrupt is set aside.
-fn is_set_aside(hint: &str, fault: impl FnOnce(&Path), sentence: &str) {
-    let stream = survives(hint, fault, sentence);
+fn is_set_aside(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
+    let stream = survives(stream, fault, sentence);
     let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
     let aside: Vec<_> = aside.collect();
     assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "set aside: {aside:?}");
@@ -46,53 +48,9 @@ fn is_set_aside(hint: &str, fault: impl FnOnce(&Path), sentence: &str) {
     assert!(!log.contains("corrupt"), "{log}");
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
-}
-
-fn open(state: &Path) -> DB {
-    DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
-}
-
-/// The files of that ending; at least one, the largest first.
-fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut files = entries(&state.join("checkpoints"));
-    files.retain(|path| path.extension().is_some_and(|found| found == ending));
-    files.sort_by_key(|path| std::cmp::Reverse(size(path)));
-    assert!(!files.is_empty(), "there is no file *.{ending} in the state");
-    files
-}
-
-/// The tables that RocksDB would write sooner or later.
-fn tables(state: &Path) -> Vec<PathBuf> {
-    open(state).flush().expect("the state can be written");
-    files(state, "sst")
-}
-
-fn size(path: &Path) -> u64 {
-    fs::metadata(path).expect("a file").len()
-}
-
-fn truncate(path: &Path) {
-    OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size(path) / 2)).expect("the file can be cut off");
-}
-
-/// Turns some bits over in the middle of a file.
-fn flip(path: &Path) {
-    let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
-    let (at, mut bytes) = (size(path) / 2, [0; 8]);
-    file.read_exact_at(&mut bytes, at).expect("its middle");
-    file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
-}
-
-/// Everything in it, key by key.
-fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
-    db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
-}
-
 #[test]
 fn state_that_was_deleted_is_rebuilt() {
-    survives("state-deleted", |state| fs::remove_dir_all(state).expect("it can be deleted"), "no usable checkpoint; reading ");
+    survives(half_read("state-deleted"), |state| fs::remove_dir_all(state).expect("it can be deleted"), "no usable checkpoint; reading ");
 }
 
 #[test]
@@ -107,35 +65,37 @@ fn a_cold_start_may_be_forbidden() {
 
 #[test]
 fn a_truncated_table_is_set_aside() {
-    is_set_aside("state-cut-table", |state| truncate(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
+    is_set_aside(half_read("state-cut-table"), |state| truncate(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
 }
 
 /// RocksDB cuts what is torn off its log: what is left is an older checkpoint, as after a power cut.
 #[test]
 fn a_truncated_log_is_an_older_checkpoint() {
-    survives("state-cut-log", |state| truncate(&files(state, "log")[0]), "partition restored");
+    survives(half_read("state-cut-log"), |state| truncate(&files(state, "log")[0]), "partition restored");
 }
 
 #[test]
 fn flipped_bits_are_set_aside() {
     is_set_aside(
-        "state-flipped",
+        half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
         "state is corrupt; set aside, and starting without it",
     );
 }
 
+/// Fingerprints are not read when a checkpoint is loaded, but one by one, as records ask for them.
+#[test]
+fn flipped_bits_among_fingerprints_are_set_aside() {
+    let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
+    let output = topic(broker(), "state-prints-out", 4);
+    let stream = Stream::remembered_by(broker(), "state-prints", output, records, day, "filter = { kind = \"exact\" }");
+    is_set_aside(half_read_of(stream), |state| flip(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
+}
+
 /// Damage that RocksDB does not know of: in memory, say, before it was written.
 #[test]
 fn a_damaged_page_is_set_aside() {
-    let damage = |state: &Path| {
-        let db = open(state);
-        let (key, mut page) = contents(&db).into_iter().find(|(key, _)| key.starts_with(b"p")).expect("a page");
-        let middle = page.len() / 2;
-        page[middle] ^= 1;
-        db.put(key, page).expect("it can be written");
-    };
-    is_set_aside("state-page", damage, "the checksum of page ");
+    is_set_aside(half_read("state-page"), damage_page, "the checksum of page ");
 }
 
 #[test]

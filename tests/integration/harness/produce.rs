@@ -24,22 +24,34 @@ pub fn produce<R: Borrow<TestRecord>>(broker: &str, topic: &str, records: impl I
 /// Records that arrive at a steady pace, while a test does something else.
 pub struct Feed {
     sent: Arc<AtomicUsize>,
-    thread: JoinHandle<()>,
+    /// How many records it may send.
+    allowed: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Feed {
     /// Begins to produce `per_second` records a second.
     pub fn start(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
+        let feed = Self::start_gated(broker, topic, records, per_second);
+        feed.allow(usize::MAX);
+        feed
+    }
+
+    /// The same, but records wait until they are allowed.
+    pub fn start_gated(broker: &str, topic: &str, records: Vec<TestRecord>, per_second: u32) -> Self {
         let (broker, topic) = (broker.to_owned(), topic.to_owned());
-        let sent = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&sent);
+        let (sent, allowed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (count, gate) = (Arc::clone(&sent), Arc::clone(&allowed));
         let thread = std::thread::spawn(move || {
             let producer = Idempotent::new(&broker);
-            let start = Instant::now();
+            let mut due = Instant::now();
             // Ten milliseconds' worth at a time.
-            let burst = (per_second as usize / 100).max(1);
-            for (number, records) in records.chunks(burst).enumerate() {
-                let due = start + Duration::from_secs(1) * u32::try_from(number * burst).expect("few enough") / per_second;
+            let burst = (per_second / 100).max(1);
+            for records in records.chunks(burst as usize) {
+                while count.load(Ordering::Relaxed) >= gate.load(Ordering::Relaxed) {
+                    producer.0.poll(Duration::from_millis(10));
+                    due = Instant::now();
+                }
                 while let Some(early) = due.checked_duration_since(Instant::now()).filter(|early| !early.is_zero()) {
                     producer.0.poll(early.min(Duration::from_millis(10)));
                 }
@@ -47,10 +59,21 @@ impl Feed {
                     producer.send(&topic, record);
                 }
                 count.fetch_add(records.len(), Ordering::Relaxed);
+                due += Duration::from_secs(1) * burst / per_second;
             }
             producer.finish();
         });
-        Self { sent, thread }
+        Self { sent, allowed, thread: Some(thread) }
+    }
+
+    /// Lets so many records be sent, if they were not allowed already.
+    pub fn allow(&self, records: usize) {
+        self.allowed.fetch_max(records, Ordering::Relaxed);
+    }
+
+    /// Whether the broker has all records.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Records handed to the producer so far.
@@ -59,10 +82,17 @@ impl Feed {
     }
 
     /// Waits until the broker has all records.
-    pub fn join(self) {
-        if let Err(panic) = self.thread.join() {
+    pub fn join(mut self) {
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // A test that has failed waits for nothing, and must leave no thread that waits for it.
+        self.allow(usize::MAX);
     }
 }
 

@@ -150,6 +150,11 @@ impl Setup {
         unseen_with(args, &self.environment)
     }
 
+    /// [`Setup::start_with`] with fault points armed; see [`Worker::start_armed`].
+    pub fn start_armed(&self, name: &str, overrides: &[&str], faults: &str) -> Worker {
+        Worker::start_armed(&self.write_config(name), overrides, faults, &self.log(name))
+    }
+
     fn log(&self, name: &str) -> PathBuf {
         self.dir().join(name).join("log")
     }

@@ -7,6 +7,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
+use std::time::Duration;
 
 /// Makes a topic of a unique name that begins with `hint`.
 pub fn topic(broker: &str, hint: &str, partitions: u32) -> String {
@@ -105,6 +106,40 @@ pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) 
     // A broker that has just made its offsets topic, or has just come back, does not know the group's place yet.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
+}
+
+/// What a group has committed of a topic, to be asked again and again.
+pub struct Group {
+    consumer: BaseConsumer,
+    topic: String,
+    partitions: TopicPartitionList,
+}
+
+impl Group {
+    pub fn new(broker: &str, group: &str, topic: &str, partitions: usize) -> Self {
+        // Open transactions on the offsets are not waited for.
+        let consumer = client(broker).set("group.id", group).set("isolation.level", "read_uncommitted").create().expect("a consumer");
+        let mut all = TopicPartitionList::new();
+        for partition in (0..).take(partitions) {
+            all.add_partition(topic, partition);
+        }
+        Self { consumer, topic: topic.to_owned(), partitions: all }
+    }
+
+    /// The committed offset of each partition, 0 before the first; `None` if the broker does not answer.
+    pub fn committed(&self) -> Option<Vec<i64>> {
+        let committed = self.consumer.committed_offsets(self.partitions.clone(), Duration::from_secs(1)).ok()?;
+        committed.elements().iter().map(|element| element.error().ok().map(|()| element.offset().to_raw().unwrap_or(0).max(0))).collect()
+    }
+
+    /// Whether nothing is left that is not committed.
+    pub fn has_read_all(&self) -> bool {
+        let Some(committed) = self.committed() else { return false };
+        (0..).zip(committed).all(|(partition, committed)| {
+            let ends = self.consumer.fetch_watermarks(&self.topic, partition, Duration::from_secs(1));
+            ends.is_ok_and(|(_, end)| committed >= end)
+        })
+    }
 }
 
 /// What every client of the harness is configured with.

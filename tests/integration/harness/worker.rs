@@ -2,7 +2,7 @@
 
 use super::wait_until;
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -16,6 +16,8 @@ pub struct Worker {
     /// Kills the worker when its stdin ends, which it does when this process dies in whatever way.
     guard: Child,
     log: PathBuf,
+    /// Writes the log of a worker that may not write files itself. Ends with it.
+    pump: Option<Child>,
     /// Where this process begins in the log, which those before it under its name have written too.
     log_start: usize,
 }
@@ -25,8 +27,21 @@ impl Worker {
     /// `topics[0].on_invalid=drop`, its stderr going to `log`.
     pub fn start(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
-        command.envs(environment.iter().cloned());
-        Self::spawn(command, config, overrides, log)
+        command.envs(environment.iter().cloned()).stderr(append_to(log));
+        Self::spawn(command, config, overrides, "", log)
+    }
+
+    /// The same, with fault points armed (see src/fault.rs): `commit.flushed:3:kill`, or several with
+    /// commas between. Its disk may be filled by [`Worker::limit_files`].
+    pub fn start_armed(config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#, env!("CARGO_BIN_EXE_unseen")]);
+        // By way of another process: a worker whose disk is full is to have a log all the same.
+        let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
+        command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
+        let mut worker = Self::spawn(command, config, overrides, faults, log);
+        worker.pump = Some(pump);
+        worker
     }
 
     /// The same, but no file may grow beyond `bytes`: to whoever writes one, a full disk.
@@ -35,32 +50,53 @@ impl Worker {
         let mut command = Command::new("sh");
         // Ignored, the signal leaves the writer with an error, as a full disk would.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
-        Self::spawn(command, config, overrides, log)
+        command.stderr(append_to(log));
+        Self::spawn(command, config, overrides, "", log)
     }
 
-    fn spawn(mut command: Command, config: &Path, overrides: &[&str], log: &Path) -> Self {
-        let file = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
+    fn spawn(mut command: Command, config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let log_start = std::fs::read(log).expect("the log so far").len();
-        command.arg("run").arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        command.arg("run").arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null());
         for setting in overrides {
             command.args(["--set", setting]);
         }
         without_settings(&mut command);
+        if !faults.is_empty() {
+            command.env("UNSEEN_FAULT", faults);
+        }
         let child = command.spawn().expect("the binary starts");
         let mut guard = Command::new("sh");
         guard.args(["-c", r#"read -r _; kill -KILL "$1""#, "guard"]).arg(child.id().to_string()).stdin(Stdio::piped());
-        Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), log_start }
+        Self { child, guard: guard.spawn().expect("a shell starts"), log: log.to_owned(), pump: None, log_start }
     }
 
-    /// Undoes the limit of [`Worker::start_on_full_disk`].
+    /// Lets no file grow beyond `bytes` from now on, where the worker was started to bear that.
+    pub fn limit_files(&self, bytes: u64) {
+        self.prlimit(&bytes.to_string());
+    }
+
+    /// Undoes the limit of [`Worker::start_on_full_disk`] or [`Worker::limit_files`].
     pub fn lift_file_limit(&self) {
-        let status = Command::new("prlimit").arg("--fsize=unlimited:").arg("--pid").arg(self.child.id().to_string()).status();
-        assert!(status.is_ok_and(|status| status.success()), "the limit could not be lifted; is prlimit of util-linux there?");
+        self.prlimit("unlimited");
+    }
+
+    fn prlimit(&self, limit: &str) {
+        let status = Command::new("prlimit").arg(format!("--fsize={limit}:")).arg("--pid").arg(self.child.id().to_string()).status();
+        assert!(status.is_ok_and(|status| status.success()), "the limit could not be set; is prlimit of util-linux there?");
     }
 
     /// Whether it has not ended.
     pub fn runs(&mut self) -> bool {
-        self.child.try_wait().expect("its state").is_none()
+        self.ended().is_none()
+    }
+
+    /// How it has ended, if it has. Its log is whole then.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().expect("its state")?;
+        if let Some(mut pump) = self.pump.take() {
+            pump.wait().expect("it ends");
+        }
+        Some(status)
     }
 
     /// Kills it with SIGKILL. Returns when it is gone.
@@ -93,7 +129,7 @@ impl Worker {
 
     /// Waits until it ends.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
-        wait_until("the worker ends", timeout, || self.child.try_wait().expect("its state"))
+        wait_until("the worker ends", timeout, || self.ended())
     }
 
     /// Asks it to end, waits until it has done so in good order, and returns its log.
@@ -170,6 +206,10 @@ pub fn unseen_with<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>, environme
     let output = command.envs(environment.iter().cloned()).output().expect("the binary starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn append_to(log: &Path) -> File {
+    OpenOptions::new().create(true).append(true).open(log).expect("a log file")
 }
 
 /// No setting may come from the environment of the tests.

@@ -1,0 +1,169 @@
+//! Fault points: places where a test may have the process killed, stopped, or a step of it fail.
+//!
+//! Owns the list of these places, and what happens at one that is armed. Compiled in with the feature
+//! `faults` only, which the tests are built with and nothing that ships has: without it every call here
+//! is empty. Must never do anything that the environment variable `UNSEEN_FAULT` does not ask for.
+//!
+//! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes that point for the third time;
+//! several are separated by commas. What may happen: `kill` (SIGKILL), `abort`, `stop` (SIGSTOP: it goes on
+//! after SIGCONT), and at a [`step`] also `error`.
+//!
+//! To add a point, pass it in the code and name it in [`POINTS`]; `tests/integration/faults.rs` then wants
+//! a scenario that passes it, and kills there.
+
+/// Every point, in the order in which a life may pass them.
+pub const POINTS: &[&str] = &[
+    "connect.ready",
+    "assign.begin",
+    "assign.committed",
+    "restore.begin",
+    "restore.offsets",
+    "set_aside.moved",
+    "set_aside.opened",
+    "restore.loaded",
+    "restore.cold",
+    "rebuild.begin",
+    "rebuild.record",
+    "rebuild.ended",
+    "rebuild.taken",
+    "restore.placed",
+    "assign.restored",
+    "assign.assigned",
+    "warm_up.record",
+    "warm_up.ended",
+    "transaction.begin",
+    "transaction.begun",
+    "transaction.send",
+    "transaction.sent",
+    "commit.logged",
+    "commit.begin",
+    "commit.offsets_sent",
+    "commit.flushed",
+    "commit.committed",
+    "commit.booked",
+    "checkpoint.begin",
+    "checkpoint.write",
+    "checkpoint.written",
+    "checkpoint.clean",
+    "checkpoint.trimmed",
+    "abort.begin",
+    "abort.aborted",
+    "abort.rewound",
+    "settle.begin",
+    "settle.replaced",
+    "settle.committed",
+    "settle.settled",
+    "revoke.begin",
+    "revoke.committed",
+    "revoke.checkpointed",
+    "revoke.forgotten",
+    "revoke.unassigned",
+    "lose.begin",
+    "lose.forgotten",
+    "lose.aborted",
+    "drain.begin",
+    "drain.committed",
+    "drain.checkpointed",
+    "drain.left",
+];
+
+/// Passes a point.
+#[cfg(not(feature = "faults"))]
+pub const fn point(_name: &'static str) {}
+
+/// Passes a point.
+#[cfg(feature = "faults")]
+pub fn point(name: &'static str) {
+    assert!(!armed::pass(name), "UNSEEN_FAULT: there is nothing to fail at {name}");
+}
+
+/// Passes a point whose step may be made to fail, and says why then.
+///
+/// # Errors
+/// When it is to behave as if the step had failed.
+#[cfg(not(feature = "faults"))]
+pub const fn step(_name: &'static str) -> Result<(), String> {
+    Ok(())
+}
+
+/// Passes a point whose step may be made to fail, and says why then.
+///
+/// # Errors
+/// When it is to behave as if the step had failed.
+#[cfg(feature = "faults")]
+pub fn step(name: &'static str) -> Result<(), String> {
+    if armed::pass(name) { Err(format!("a test has {name} fail")) } else { Ok(()) }
+}
+
+#[cfg(feature = "faults")]
+mod armed {
+    use rustix::process::{Signal, getpid, kill_process};
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static ARMS: LazyLock<Vec<Arm>> = LazyLock::new(|| {
+        let asked = std::env::var("UNSEEN_FAULT").unwrap_or_default();
+        let arms = asked.split(',').filter(|arm| !arm.is_empty());
+        arms.map(|arm| Arm::parse(arm).unwrap_or_else(|| panic!("UNSEEN_FAULT: expected POINT:COUNT:ACTION, got {arm:?}"))).collect()
+    });
+
+    struct Arm {
+        point: String,
+        /// Which passing it is that counts, from 1.
+        at: u64,
+        action: Action,
+        passed: AtomicU64,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Action {
+        Kill,
+        Abort,
+        Stop,
+        Error,
+    }
+
+    impl Arm {
+        fn parse(text: &str) -> Option<Self> {
+            let (point, rest) = text.split_once(':')?;
+            let (at, action) = rest.split_once(':')?;
+            let action = match action {
+                "kill" => Action::Kill,
+                "abort" => Action::Abort,
+                "stop" => Action::Stop,
+                "error" => Action::Error,
+                _ => return None,
+            };
+            super::POINTS.contains(&point).then_some(())?;
+            Some(Self { point: point.to_owned(), at: at.parse().ok()?, action, passed: AtomicU64::new(0) })
+        }
+    }
+
+    /// Does what is due at a point. Returns whether its step is to fail.
+    pub(super) fn pass(name: &'static str) -> bool {
+        let mut fails = false;
+        for arm in ARMS.iter().filter(|arm| arm.point == name) {
+            if arm.passed.fetch_add(1, Ordering::Relaxed) + 1 == arm.at {
+                fails |= act(name, arm.action);
+            }
+        }
+        fails
+    }
+
+    fn act(point: &str, action: Action) -> bool {
+        tracing::warn!(point, ?action, "fault point reached");
+        match action {
+            Action::Kill => loop {
+                send(Signal::KILL);
+            },
+            Action::Abort => std::process::abort(),
+            Action::Stop => send(Signal::STOP),
+            Action::Error => return true,
+        }
+        false
+    }
+
+    fn send(signal: Signal) {
+        kill_process(getpid(), signal).expect("a process may send itself signals");
+    }
+}

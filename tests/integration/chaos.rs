@@ -1,0 +1,115 @@
+//! Promise: whatever happens in whatever order, the same comes out.
+//!
+//! A plan is drawn from a seed: a configuration, and faults over a stream that is being fed (`plan`). It is
+//! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees
+//! is compared with the exact truth. `scripts/chaos` does this for as long as you like.
+
+mod act;
+mod plan;
+mod stage;
+mod story;
+
+use crate::harness::{OwnBroker, broker};
+use plan::{Bounds, Plan};
+use stage::Stage;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+use story::{Counts, Story};
+
+/// What `scripts/chaos` draws.
+const LARGE: Bounds = Bounds { records: 50_000, faults: 9, broker: true };
+/// What there is time for in every run of the tests.
+const SMALL: Bounds = Bounds { records: 20_000, faults: 5, broker: false };
+
+/// What came of some plans.
+#[derive(Default)]
+struct Sum {
+    exact: usize,
+    failed: Vec<u64>,
+    counts: Counts,
+}
+
+impl Sum {
+    /// Carries a plan out, and says in a line what came of it.
+    fn add(&mut self, plan: &Plan, address: &str, own: Option<&mut OwnBroker>) {
+        let seed = plan.conditions.seed;
+        let dir = dir().join(format!("seed-{seed}"));
+        let mut story = Story::new(plan);
+        let round = AssertUnwindSafe(|| {
+            let mut stage = Stage::new(plan, address, own, &mut story, &dir);
+            for (step, next) in plan.steps.iter().zip(plan.steps.iter().skip(1).map(Some).chain([None])) {
+                stage.reach(step.at, step.read);
+                stage.wait_for(std::time::Duration::from_millis(step.delay_ms), |_| false);
+                stage.allow(next.map_or(plan.conditions.records, |next| next.at));
+                stage.act(step);
+            }
+            stage.finish();
+        });
+        let outcome = catch_unwind(round);
+        self.counts.add(story.counts());
+        if let Err(panic) = &outcome {
+            let reason = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+            let reason = reason.unwrap_or("it panicked");
+            story.tell(reason);
+            self.failed.push(seed);
+            eprintln!("seed {seed}: {}: FAILED: {reason}\n{}\nkept in {}", story.counts(), story.text(), dir.display());
+        } else {
+            self.exact += 1;
+            eprintln!("seed {seed}: {}: exact", story.counts());
+        }
+        for (name, text) in [("story", story.text()), ("plan", &plan.to_string())] {
+            fs::create_dir_all(&dir).and_then(|()| fs::write(dir.join(name), text)).expect("a directory for what is kept");
+        }
+    }
+
+    fn check(&self) {
+        let kills = self.counts.of("kill -9") + self.counts.of("kill at a point");
+        eprintln!("{} plans exact, {} not; {kills} workers killed; {}", self.exact, self.failed.len(), self.counts);
+        assert!(self.failed.is_empty(), "not exact: seeds {:?}; see {}", self.failed, dir().display());
+    }
+}
+
+/// Where what is left of plans that failed is kept.
+fn dir() -> PathBuf {
+    env::var_os("UNSEEN_CHAOS_DIR").map_or_else(|| Path::new(env!("CARGO_TARGET_TMPDIR")).join("chaos"), PathBuf::from)
+}
+
+#[test]
+fn a_few_plans() {
+    let mut sum = Sum::default();
+    for seed in [3, 11] {
+        sum.add(&Plan::draw(seed, SMALL), broker(), None);
+    }
+    sum.check();
+}
+
+#[test]
+fn a_plan_is_its_text() {
+    for seed in 0..100 {
+        let plan = Plan::draw(seed, LARGE);
+        assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
+        assert_eq!(Plan::draw(seed, LARGE), plan);
+    }
+}
+
+/// What `scripts/chaos` runs; without it, nothing asks for that many minutes.
+#[test]
+#[ignore = "as long as scripts/chaos asks for"]
+fn at_length() {
+    let number = |name: &str| env::var(name).ok().map(|number| number.parse::<u64>().expect("a number"));
+    let plans: Vec<_> = if let Ok(file) = env::var("UNSEEN_CHAOS_PLAN") {
+        vec![Plan::parse(&fs::read_to_string(&file).expect("the plan")).expect("a plan, a line for each step")]
+    } else {
+        let first = number("UNSEEN_CHAOS_SEED").unwrap_or(1);
+        (first..first + number("UNSEEN_CHAOS_ROUNDS").unwrap_or(1)).map(|seed| Plan::draw(seed, LARGE)).collect()
+    };
+    let mut broker = OwnBroker::start();
+    let mut sum = Sum::default();
+    eprintln!();
+    for plan in &plans {
+        let address = broker.address().to_owned();
+        sum.add(plan, &address, Some(&mut broker));
+    }
+    sum.check();
+}

@@ -1,0 +1,207 @@
+//! How each fault is done.
+
+use super::plan::{Fault, Harm, Step};
+use super::stage::{Stage, copy};
+use crate::harness::state::{contents, damage_page, entries, flip, open, truncate};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an armed fault point is waited for. Some are not passed until something else happens: they stay armed.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// How long two processes of one name may fight over it.
+const FIGHT: Duration = Duration::from_secs(8);
+/// Records that a worker is to commit while a fault lasts.
+const SOME: usize = 1_000;
+
+impl Stage<'_> {
+    /// Does what a step says. When it returns, at least one member runs.
+    pub fn act(&mut self, step: &Step) {
+        let running = self.running();
+        let at = running[step.who % running.len()];
+        let name = self.members[at].name;
+        self.story.tell(format_args!("{:?} of {name}", step.fault));
+        match &step.fault {
+            // Counted when they are met.
+            Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
+            fault => self.story.count(fault.name()),
+        }
+        match &step.fault {
+            Fault::Kill => {
+                self.kill(at);
+                self.start(at, "");
+            }
+            Fault::KillAt(points) | Fault::FailAt(points) => self.arm(at, points, Duration::ZERO),
+            Fault::StopAt { points, ms } => self.arm(at, points, Duration::from_millis(*ms)),
+            Fault::Stop { ms } => self.stop(at, Duration::from_millis(*ms)),
+            Fault::Terminate => {
+                self.terminate(at);
+                self.start(at, "");
+            }
+            Fault::Join => {
+                if let Some(other) = (0..self.members.len()).find(|other| !running.contains(other)) {
+                    self.start(other, "");
+                    self.wait_for_log(other, "partitions assigned");
+                }
+            }
+            Fault::Leave { killed } if running.len() > 1 => {
+                self.end_of(at, *killed);
+            }
+            Fault::Leave { .. } => {}
+            Fault::Roll => {
+                for at in running {
+                    self.terminate(at);
+                    self.start(at, "");
+                    self.wait_for_log(at, "partitions assigned");
+                }
+            }
+            Fault::Twin { killed } => self.twin(at, *killed),
+            Fault::Broker { worker_too } => self.kill_broker(at, *worker_too),
+            Fault::State { harm, killed } => {
+                self.end_of(at, *killed);
+                let told = do_harm(&self.stream.setup.state_dir(name), *harm);
+                self.story.tell(told);
+                self.start(at, "");
+            }
+            Fault::FullDisk { kib, killed } => self.fill_disk(at, *kib, *killed),
+        }
+    }
+
+    /// A member ends, killed or in good order.
+    fn end_of(&mut self, at: usize, killed: bool) {
+        if killed {
+            self.kill(at);
+        } else {
+            self.terminate(at);
+        }
+    }
+
+    /// Kills a member, and starts it with fault points armed.
+    fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
+        self.kill(at);
+        self.members[at].standstill = standstill;
+        self.start(at, points);
+        let (life, before) = (self.members[at].lives, self.committed());
+        let kills = points.ends_with(":kill");
+        self.wait_for(PATIENCE, |stage| {
+            let member = &stage.members[at];
+            member.lives > life || member.armed.is_empty() || !kills && standstill.is_zero() && stage.committed() >= before + SOME
+        });
+    }
+
+    fn stop(&mut self, at: usize, time: Duration) {
+        let Some(mut worker) = self.members[at].worker.take() else { return };
+        worker.sigstop();
+        // Nothing shows from outside that it was given up: the plan says how long that is given.
+        self.wait_for(time, |_| false);
+        worker.sigcont();
+        self.members[at].worker = Some(worker);
+    }
+
+    fn wait_for_log(&mut self, at: usize, text: &str) {
+        self.wait(&format!("a member logs `{text}`"), |stage| {
+            stage.members[at].worker.as_ref().is_some_and(|worker| worker.log().contains(text))
+        });
+    }
+
+    /// Two processes with the same names, and each with the state of one moment.
+    fn twin(&mut self, at: usize, killed: bool) {
+        self.kill(at);
+        let name = self.members[at].name;
+        let twin = format!("{name}-twin-{}", self.members[at].lives);
+        copy(&self.stream.setup.state_dir(name), &self.stream.setup.state_dir(&twin));
+        self.twinned = true;
+        self.start(at, "");
+        let mut worker = self.spawn(&twin, name, "");
+        self.story.tell(format_args!("{twin} starts"));
+        let before = self.committed();
+        self.wait_for(FIGHT, |stage| worker.ended().is_some() || stage.committed() >= before + SOME);
+        if killed && worker.runs() {
+            worker.kill9();
+            self.story.tell(format_args!("{twin} is killed"));
+        } else {
+            self.end(worker, &twin);
+        }
+    }
+
+    fn kill_broker(&mut self, at: usize, worker_too: bool) {
+        let Some(broker) = &mut self.broker else { return };
+        self.broker_killed = true;
+        broker.kill();
+        if worker_too {
+            self.kill(at);
+            self.start(at, "");
+        }
+        let Some(broker) = &mut self.broker else { return };
+        broker.wait_until_back();
+        self.story.tell("the broker is back");
+    }
+
+    fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
+        let life = self.members[at].lives;
+        self.members[at].worker.as_ref().expect("it runs").limit_files(kib << 10);
+        let before = self.committed();
+        self.wait_for(PATIENCE, |stage| stage.committed() >= before + 2 * SOME);
+        if killed {
+            self.kill(at);
+            self.start(at, "");
+        } else if self.members[at].lives == life {
+            self.members[at].worker.as_ref().expect("it runs").lift_file_limit();
+        }
+    }
+}
+
+/// Harms the state of a worker that does not run, and says what was done.
+fn do_harm(state: &Path, harm: Harm) -> String {
+    match harm {
+        Harm::Deleted => {
+            fs::remove_dir_all(state).expect("it can be deleted");
+            "the state was deleted".to_owned()
+        }
+        Harm::Cut(number) => on_file(state, number, "cut off", truncate),
+        Harm::Flipped(number) => on_file(state, number, "flipped", flip),
+        Harm::Removed(number) => on_file(state, number, "removed", |file| fs::remove_file(file).expect("it can be removed")),
+        Harm::Page => {
+            let has_page = open_if_whole(state) && contents(&open(state)).keys().any(|key| key.starts_with(b"p"));
+            if has_page {
+                damage_page(state);
+                "a page was damaged".to_owned()
+            } else {
+                "there is no page to damage".to_owned()
+            }
+        }
+        Harm::Tables => {
+            if open_if_whole(state) {
+                open(state).flush().expect("the state can be written");
+            }
+            let tables: Vec<_> = files(state).into_iter().filter(|path| path.extension().is_some_and(|found| found == "sst")).collect();
+            for table in &tables {
+                flip(table);
+            }
+            format!("{} tables were flipped", tables.len())
+        }
+    }
+}
+
+fn on_file(state: &Path, number: usize, done: &str, harm: impl FnOnce(&Path)) -> String {
+    let files = files(state);
+    let Some(file) = files.get(number % files.len().max(1)) else { return "there is no file to harm".to_owned() };
+    harm(file);
+    format!("{} was {done}", file.display())
+}
+
+/// The files of the state that hold something, in the order of their names.
+fn files(state: &Path) -> Vec<PathBuf> {
+    let checkpoints = state.join("checkpoints");
+    let mut files = if checkpoints.is_dir() { entries(&checkpoints) } else { Vec::new() };
+    files.extend(Some(state.join("instance")).filter(|instance| instance.exists()));
+    let holds = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() >= 16);
+    files.retain(|path| holds(path) && !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("LOG")));
+    files.sort();
+    files
+}
+
+/// Whether the checkpoints can be opened: killed, a worker may have left none yet.
+fn open_if_whole(state: &Path) -> bool {
+    rocksdb::DB::open_default(state.join("checkpoints")).is_ok()
+}

@@ -1,0 +1,322 @@
+//! Where a plan is carried out: the stream that is fed, the members that read it, and what becomes of them.
+//!
+//! A worker that has ended is started again, if it was meant to end, or had a reason that the plan gave it.
+//! Any other end fails the plan.
+
+use super::plan::{Conditions, Kind, MEMBERS_MAX, Plan};
+use super::story::Story;
+use crate::harness::{Feed, Group, News, OwnBroker, SplitMix, TestRecord, UNSEE, Worker, assert_same, topic, wait_until};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+use unseen::checkpoint::Store;
+
+/// Records a second that the feed brings while it may.
+const PACE: u32 = 6_000;
+/// How far the feed may be ahead of the next fault: what workers have to read meanwhile.
+const LEAD: usize = 4_000;
+
+/// Why a worker may end by itself while another process has its names.
+const FENCED: [&str; 2] = ["is another process running as transactional id", "another process has joined the group as the same member"];
+
+pub struct Stage<'a> {
+    pub conditions: &'a Conditions,
+    pub stream: Stream,
+    pub broker: Option<&'a mut OwnBroker>,
+    pub broker_killed: bool,
+    /// Whether another process has had the names of one of ours.
+    pub twinned: bool,
+    pub members: Vec<Member>,
+    pub story: &'a mut Story,
+    group: Group,
+    feed: Option<Feed>,
+    /// Where everything goes if the plan fails.
+    dir: &'a Path,
+}
+
+/// A process that is a member of the group, or may become one.
+pub struct Member {
+    pub name: &'static str,
+    pub worker: Option<Worker>,
+    pub lives: usize,
+    /// Armed fault points of its life.
+    pub armed: String,
+    /// How long it is to stand still at one of them.
+    pub standstill: Duration,
+    /// When it goes on, if it stands still at one.
+    resume: Option<Instant>,
+}
+
+impl<'a> Stage<'a> {
+    /// Sets up a stream and the state of all members: each has the empty checkpoint of the beginning, as if it
+    /// had been there then. Without one it would not know what was seen before its window.
+    pub fn new(plan: &'a Plan, address: &str, broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
+        let conditions = &plan.conditions;
+        let hint = format!("chaos-{}", conditions.seed);
+        let output = topic(address, &format!("{hint}-out"), 4);
+        let window = Duration::from_secs(if conditions.covers { 24 * 3600 } else { 20 * 60 });
+        let stream = Stream::remembered_by(address, &hint, output, records(conditions), window, &lines(conditions)).with(|setup| {
+            let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
+            setup.properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""))
+        });
+        let group = Group::new(address, stream.setup.group(), &stream.input, PARTITIONS);
+        let member = |name| Member { name, worker: None, lives: 0, armed: String::new(), standstill: Duration::ZERO, resume: None };
+        let members = ["a", "b", "c"].map(member);
+        let members: [Member; MEMBERS_MAX] = members;
+        let members = members.into();
+        let mut stage = Self { conditions, stream, broker, broker_killed: false, twinned: false, members, story, group, feed: None, dir };
+        stage.start(0, "");
+        let first = stage.stream.setup.state_dir("a");
+        wait_until("the first checkpoints are written", LIMIT, || {
+            let heads = Store::open_to_read(&first).and_then(|store| store.heads()).ok()?;
+            (heads.len() == PARTITIONS).then_some(())
+        });
+        stage.terminate(0);
+        for other in ["b", "c"] {
+            copy(&first.join("checkpoints"), &stage.stream.setup.state_dir(other).join("checkpoints"));
+        }
+        stage.start(0, "");
+        stage.feed = Some(stage.stream.feed_gated(PACE));
+        stage
+    }
+
+    /// The members that run.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&at| self.members[at].worker.is_some()).collect()
+    }
+
+    // ---- Lives ----
+
+    /// Starts a member, with fault points armed.
+    pub fn start(&mut self, at: usize, armed: &str) {
+        let name = self.members[at].name;
+        let worker = self.spawn(name, name, armed);
+        let member = &mut self.members[at];
+        member.worker = Some(worker);
+        armed.clone_into(&mut member.armed);
+        member.lives += 1;
+        member.resume = None;
+        let armed = if armed.is_empty() { String::new() } else { format!(", armed with {armed}") };
+        self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
+    }
+
+    /// A worker of that name, under the lasting name of `known_as`, where names last.
+    pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
+        let Conditions { threads, named, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
+        let mut overrides = vec![
+            "log.level=info,unseen=debug".to_owned(),
+            format!("worker.workers={threads}"),
+            format!("worker.commit_interval={commit_ms}ms"),
+            format!("worker.checkpoint_interval={checkpoint_ms}ms"),
+            format!("worker.transaction_timeout={transaction_ms}ms"),
+        ];
+        if *named {
+            overrides.push(format!("kafka.instance_id={}-{known_as}", self.stream.setup.group()));
+        }
+        let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
+        let config = self.stream.setup.write_config(name);
+        let dir = self.stream.setup.dir().join(name);
+        let life = fs::read_dir(&dir)
+            .map_or(0, |entries| entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("log-")).count());
+        Worker::start_armed(&config, &overrides, armed, &dir.join(format!("log-{life}")))
+    }
+
+    /// Kills a member.
+    pub fn kill(&mut self, at: usize) {
+        let Some(mut worker) = self.members[at].worker.take() else { return };
+        self.story.tell(format_args!("{} is killed", self.members[at].name));
+        if worker.runs() {
+            worker.kill9();
+            self.story.count("kill -9");
+        }
+    }
+
+    /// Asks a member to drain, and waits until it has ended.
+    pub fn terminate(&mut self, at: usize) {
+        let Some(worker) = self.members[at].worker.take() else { return };
+        let name = self.members[at].name;
+        self.end(worker, name);
+    }
+
+    /// Asks a worker to drain, and waits until it has ended.
+    pub fn end(&mut self, mut worker: Worker, name: &str) {
+        self.story.tell(format_args!("{name} is told to end"));
+        if worker.runs() {
+            worker.sigterm();
+        }
+        self.wait("a worker that was told to ends", |_| {
+            // It may stand still at a fault point.
+            if worker.runs() {
+                worker.sigcont();
+            }
+            worker.ended().is_some()
+        });
+        let status = worker.ended().expect("it has ended");
+        let why = self.why(status, &worker.log());
+        self.story.tell(format_args!("{name} has ended: {}", why.unwrap_or_else(|| panic!("{name}, told to end, ended with {status}"))));
+    }
+
+    /// Why a worker may have ended like this. Nothing else is a reason.
+    fn why(&mut self, status: ExitStatus, log: &str) -> Option<&'static str> {
+        if log.contains("fault point reached") && matches!(status.signal(), Some(6 | 9)) {
+            self.story.count("kill at a point");
+            return Some("killed at a fault point");
+        }
+        if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
+            return Some("fenced by another process of its name");
+        }
+        if self.broker_killed && log.contains("draining took too long") {
+            return Some("it could not drain");
+        }
+        match (status.success(), status.signal()) {
+            (true, _) if log.contains("told to stop") => Some("drained"),
+            // Before it listens.
+            (_, Some(15)) => Some("terminated"),
+            _ => None,
+        }
+    }
+
+    /// Starts again who has ended, and lets go on who has stood still for long enough.
+    fn tend(&mut self) {
+        for at in 0..self.members.len() {
+            let member = &mut self.members[at];
+            let Some(worker) = &mut member.worker else { continue };
+            let name = member.name;
+            if let Some(status) = worker.ended() {
+                let log = worker.log();
+                let why = self.why(status, &log).unwrap_or_else(|| panic!("{name} ended by itself with {status}"));
+                self.story.tell(format_args!("{name} has ended: {why}"));
+                self.start(at, "");
+            } else if let Some(resume) = member.resume {
+                if Instant::now() >= resume {
+                    member.resume = None;
+                    member.armed.clear();
+                    worker.sigcont();
+                    self.story.tell(format_args!("{name} goes on"));
+                }
+            } else if member.armed.ends_with(":stop") && worker.log().contains("action=Stop") {
+                member.resume = Some(Instant::now() + member.standstill);
+                self.story.tell(format_args!("{name} stands still at its fault point"));
+                self.story.count("stop at a point");
+            }
+        }
+    }
+
+    // ---- Waiting ----
+
+    /// Waits until a condition holds, while members are looked after.
+    pub fn wait(&mut self, what: &str, condition: impl FnMut(&mut Self) -> bool) {
+        assert!(self.wait_for(LIMIT, condition), "not within {LIMIT:?}: {what}");
+    }
+
+    /// The same, but no longer than that. Returns whether it holds.
+    pub fn wait_for(&mut self, limit: Duration, mut condition: impl FnMut(&mut Self) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.tend();
+            if condition(self) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Records that the group has committed.
+    pub fn committed(&self) -> usize {
+        let offsets = self.group.committed().unwrap_or_default();
+        offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
+    }
+
+    /// Waits until so many records were sent, and, if asked for, committed.
+    pub fn reach(&mut self, records: usize, read: bool) {
+        self.allow(records);
+        self.wait("so many records are sent", |stage| stage.feed().sent() >= records);
+        if read {
+            self.wait("so many records are committed", |stage| stage.committed() >= records);
+        }
+    }
+
+    /// Lets the feed go on to a place from where on there is a fault, and beyond it.
+    pub fn allow(&mut self, records: usize) {
+        self.feed().allow(records + LEAD);
+    }
+
+    fn feed(&self) -> &Feed {
+        self.feed.as_ref().expect("it was started")
+    }
+
+    // ---- The end ----
+
+    /// Has everything read, ends the members, and compares what came out with the truth.
+    pub fn finish(&mut self) {
+        self.story.tell("no more faults");
+        self.feed().allow(usize::MAX / 2);
+        self.wait("everything is sent", |stage| stage.feed().is_finished());
+        self.feed.take().expect("it was started").join();
+        self.wait("everything is committed", |stage| stage.group.has_read_all());
+        for at in self.running() {
+            self.terminate(at);
+        }
+        if self.broker_killed {
+            self.stream.expect_from_input();
+        }
+        let output = self.stream.output();
+        self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
+        assert_same(&self.stream.expected, &output);
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        self.members.iter_mut().for_each(|member| drop(member.worker.take()));
+        if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
+            // For a person to look at.
+            let _ = fs::remove_dir_all(self.dir);
+            let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
+            let _ = fs::rename(self.stream.setup.dir(), self.dir);
+        }
+    }
+}
+
+fn records(conditions: &Conditions) -> Vec<TestRecord> {
+    let mut records = News { seed: conditions.seed, count: conditions.records, ..News::default() }.records();
+    if conditions.takes_back {
+        let mut random = SplitMix(conditions.seed);
+        let some = records.iter_mut().filter(|_| random.below(10) == 0);
+        some.for_each(|record| record.headers.push((UNSEE.to_owned(), None)));
+    }
+    records
+}
+
+/// What the configuration says of the topic's memory. Rates are so low that not one record is expected to fall to
+/// them, or wrong answers are put right.
+fn lines(conditions: &Conditions) -> String {
+    let capacity = conditions.capacity;
+    let filter = match conditions.kind {
+        Kind::Aging => format!("kind = \"aging\", capacity = {capacity}, false_positive_rate = 1e-9"),
+        Kind::Cuckoo => format!("kind = \"cuckoo\", capacity = {capacity}, false_positive_rate = 1e-9"),
+        Kind::Exact => "kind = \"exact\"".to_owned(),
+        Kind::Confirmed => format!("kind = \"aging\", capacity = {capacity}, false_positive_rate = 0.2, confirm = true"),
+    };
+    let unsee = if conditions.takes_back { "unsee = { header = \"unsee\" }\n" } else { "" };
+    format!("{unsee}filter = {{ {filter} }}")
+}
+
+/// Copies a directory of files.
+pub fn copy(from: &Path, to: &PathBuf) {
+    fs::create_dir_all(to).expect("a directory");
+    for entry in fs::read_dir(from).expect("a directory") {
+        let entry = entry.expect("an entry");
+        if entry.path().is_dir() {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What was done when, and how often: for a person, and for the sum.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::time::Instant;
+
+/// The log of a plan.
+pub struct Story {
+    began: Instant,
+    text: String,
+    counts: Counts,
+}
+
+/// How often what happened.
+#[derive(Clone, Default)]
+pub struct Counts(BTreeMap<&'static str, usize>);
+
+impl Story {
+    pub fn new(plan: impl fmt::Display) -> Self {
+        Self { began: Instant::now(), text: format!("{plan}\n"), counts: Counts::default() }
+    }
+
+    /// Notes down what happens.
+    pub fn tell(&mut self, what: impl fmt::Display) {
+        writeln!(self.text, "{:8.3} {what}", self.began.elapsed().as_secs_f64()).expect("text grows");
+    }
+
+    /// Counts something that is survived, or not.
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.0.entry(what).or_default() += 1;
+    }
+
+    pub const fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what).or_default() += count;
+        }
+    }
+
+    pub fn total(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    /// How many of them were a SIGKILL or an abort of a worker.
+    pub fn of(&self, what: &str) -> usize {
+        self.0.get(what).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<_> = self.0.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        write!(f, "{} faults ({})", self.total(), counts.join(", "))
+    }
+}

@@ -1,0 +1,63 @@
+//! State directories as no worker leaves them: looked into, cut off, damaged.
+
+use rocksdb::{DB, IteratorMode};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// What lies in a directory.
+pub fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path()).collect()
+}
+
+/// Opens the checkpoints of a worker that does not run.
+pub fn open(state: &Path) -> DB {
+    DB::open_default(state.join("checkpoints")).expect("the state is a RocksDB")
+}
+
+/// The files of that ending; at least one, the largest first.
+pub fn files(state: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files = entries(&state.join("checkpoints"));
+    files.retain(|path| path.extension().is_some_and(|found| found == ending));
+    files.sort_by_key(|path| std::cmp::Reverse(size(path)));
+    assert!(!files.is_empty(), "there is no file *.{ending} in the state");
+    files
+}
+
+/// The tables that RocksDB would write sooner or later.
+pub fn tables(state: &Path) -> Vec<PathBuf> {
+    open(state).flush().expect("the state can be written");
+    files(state, "sst")
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).expect("a file").len()
+}
+
+/// Cuts a file off in its middle.
+pub fn truncate(path: &Path) {
+    OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size(path) / 2)).expect("the file can be cut off");
+}
+
+/// Turns some bits over in the middle of a file.
+pub fn flip(path: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("a file");
+    let (at, mut bytes) = (size(path) / 2, [0; 8]);
+    file.read_exact_at(&mut bytes, at).expect("its middle");
+    file.write_all_at(&bytes.map(|byte| !byte), at).expect("its middle can be written");
+}
+
+/// Damages a page of a filter in a way that RocksDB does not know of: in memory, say, before it was written.
+pub fn damage_page(state: &Path) {
+    let db = open(state);
+    let (key, mut page) = contents(&db).into_iter().find(|(key, _)| key.starts_with(b"p")).expect("a page");
+    let middle = page.len() / 2;
+    page[middle] ^= 1;
+    db.put(key, page).expect("it can be written");
+}
+
+/// Everything in it, key by key.
+pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
+    db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
+}
