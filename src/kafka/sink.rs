@@ -178,6 +178,8 @@ impl Sink {
     /// [`Failure`] says what to do.
     pub fn begin(&self) -> Result<(), Failure> {
         self.failures().clear();
+        // What an aborted transaction wrote to changelogs lies nowhere.
+        self.take_logged();
         fault::step("transaction.begin").map_err(Failure::Unknown)?;
         if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
     }
@@ -237,7 +239,7 @@ impl Sink {
                 }
                 // In a transaction that has failed already.
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
-                    return Err(self.explain(Failure::Abort("the transaction has failed".to_owned())));
+                    return Err(self.explain(self.why_failed()));
                 }
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced), _)) => {
                     return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
@@ -270,6 +272,14 @@ impl Sink {
         }
         let committed = if self.transactional() { self.commit_transaction(&list, source) } else { self.commit_plain(&list, source) };
         committed.map_err(|failure| self.explain(failure))
+    }
+
+    /// Why the open transaction has failed. Asked to begin another, librdkafka refuses, and says it.
+    fn why_failed(&self) -> Failure {
+        match self.producer.begin_transaction().as_ref().map_err(next) {
+            Err(failure @ (Failure::Abort(_) | Failure::Exit(_))) => failure,
+            _ => Failure::Abort("the transaction has failed".to_owned()),
+        }
     }
 
     /// Says of a failed transaction what the broker said of its records, if that is why.

@@ -28,7 +28,10 @@ impl Worker {
             .values()
             .filter(|input| input.is_ahead())
             .map(|input| {
-                let memory = self.memories.get(&input.memory);
+                // What is decided but not in this transaction must not move time for whoever goes on from here.
+                let of_memory = |other: &&Input| other.memory == input.memory;
+                let is_whole = self.inputs.values().filter(of_memory).all(|input| input.decisions.is_all_carried());
+                let memory = self.memories.get(&input.memory).filter(|_| is_whole);
                 (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
             })
             .collect();
@@ -48,7 +51,9 @@ impl Worker {
             let plan = &self.topics[space];
             load = load.max(memory.tell(&plan.topic.space, partition, &self.shared.stats));
             let oldest = memory.dedup.oldest_mark();
-            if let Some(log) = plan.log.as_ref().filter(|_| oldest > memory.trimmed) {
+            // Not by what is decided but not committed: whoever goes on from here decides it again.
+            let is_whole = self.inputs.values().filter(|input| input.memory == (space, partition)).all(|input| input.decisions.is_empty());
+            if let Some(log) = plan.log.as_ref().filter(|_| is_whole && oldest > memory.trimmed) {
                 memory.trimmed = oldest;
                 self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, Trim::Mark(oldest));
             }

@@ -160,6 +160,16 @@ impl Setup {
     }
 }
 
+impl Drop for Setup {
+    /// What a failed test leaves behind is kept to be looked at.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.dir.disable_cleanup(true);
+            eprintln!("state and logs are kept in {}", self.dir.path().display());
+        }
+    }
+}
+
 fn add(section: &mut String, lines: &str) {
     section.push_str(lines);
     section.push('\n');
