@@ -464,7 +464,13 @@ impl Worker {
             transaction.records += 1;
             transaction.records >= self.shared.config.worker.transaction_records_max
         });
-        if full { self.commit(source) } else { Ok(Flow::On) }
+        if !full {
+            return Ok(Flow::On);
+        }
+        let flow = self.commit(source)?;
+        // While records come faster than transactions hold, there is hardly another moment without one.
+        self.checkpoint(false);
+        Ok(flow)
     }
 
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.

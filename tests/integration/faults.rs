@@ -4,7 +4,7 @@
 //! one, the next is started with another armed, and what came out at the end is compared with the truth.
 
 use crate::harness::state::damage_page;
-use crate::harness::{News, Reader, Worker, broker, topic, wait_until};
+use crate::harness::{News, Reader, Worker, broker, committed_offset, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::BTreeSet;
 use std::fs;
@@ -149,8 +149,8 @@ impl Lives {
         let output = topic(broker(), &format!("{hint}-out"), 4);
         let stream = Stream::remembered_by(broker(), hint, output, records, window, filter).with(|setup| {
             setup
-                .worker("transaction_records_max = 50\ntransaction_timeout = \"2s\"")
-                .properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
+                .worker("transaction_records_max = 100\ntransaction_timeout = \"2s\"")
+                .properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"500\"\n\"fetch.wait.max.ms\" = \"20\"")
         });
         Self { stream, produced: 0, overrides: vec!["worker.checkpoint_interval=200ms".to_owned()] }
     }
@@ -174,8 +174,8 @@ impl Lives {
 
     /// A life that ends at the last of some armed points, for which the test does something.
     fn dies(&mut self, faults: &str, provoke: impl FnOnce(&Self, &mut Worker)) {
-        self.feed();
         let mut worker = self.start(faults);
+        self.feed();
         provoke(self, &mut worker);
         died_at(worker, faults);
     }
@@ -225,6 +225,22 @@ fn kills_on_the_way_back_from_a_failure() {
     lives.check();
 }
 
+/// While transactions are full before their time, there are checkpoints all the same, and not only at the end.
+#[test]
+fn full_transactions_do_not_keep_checkpoints_off() {
+    let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING).with_instance();
+    let overrides = ["worker.commit_interval=1s", "worker.transaction_records_max=1000", "worker.checkpoint_interval=100ms"];
+    lives.overrides.extend(overrides.map(str::to_owned));
+    lives.stream.produce(..);
+    lives.produced = lives.stream.records.len();
+    died_at(lives.start("checkpoint.clean:8:kill"), "checkpoint.clean:8:kill");
+    let committed =
+        (0..4).filter_map(|partition| committed_offset(&lives.stream.broker, lives.stream.setup.group(), &lives.stream.input, partition));
+    let (committed, all) = (committed.sum::<i64>(), i64::try_from(lives.produced).expect("few enough"));
+    assert!(committed < all / 2, "{committed} of {all} were read before the second checkpoint");
+    lives.check();
+}
+
 #[test]
 fn kills_while_draining() {
     let mut lives = Lives::new("faults-draining", DRAINING.len(), HOUR / 3, AGING).with_instance();
@@ -239,17 +255,33 @@ fn kills_while_draining() {
 
 #[test]
 fn kills_while_giving_partitions_back() {
-    let mut lives = Lives::new("faults-revoked", REVOKED.len(), 24 * HOUR, AGING).with_instance();
+    let mut lives = Lives::new("faults-revoked", REVOKED.len(), 24 * HOUR, AGING);
     for faults in REVOKED {
         let mut other = None;
         lives.dies(faults, |lives, worker| {
             lives.stream.wait_until_read(lives.produced - PART / 2, worker);
             other = Some(lives.stream.setup.start("b"));
         });
-        // It has nothing of its own to wait for: as a member without a lasting name it leaves at once.
         other.expect("it was started").drain();
     }
     lives.check();
+}
+
+/// Two members that outlive their processes: what the one was giving up is not left without an owner.
+#[test]
+fn a_member_killed_while_giving_partitions_back_leaves_none_behind() {
+    let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING).with_instance();
+    let mut other = None;
+    lives.dies("revoke.begin:1:kill", |lives, worker| {
+        lives.stream.wait_until_read(lives.produced - PART / 2, worker);
+        let name = format!("kafka.instance_id={}-b", lives.stream.setup.group());
+        other = Some(lives.stream.setup.start_with("b", &[&name]));
+    });
+    let mut worker = lives.start("");
+    lives.stream.produce(lives.produced..);
+    lives.stream.wait_until_read(lives.stream.records.len(), &mut worker);
+    other.expect("it was started").drain();
+    lives.stream.check(worker);
 }
 
 #[test]

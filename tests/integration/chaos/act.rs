@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long an armed fault point is waited for. Some are not passed until something else happens: they stay armed.
+/// How long an armed fault point is waited for. One that is not passed by then stays armed.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How long two processes of one name may fight over it.
 const FIGHT: Duration = Duration::from_secs(8);
@@ -76,21 +76,51 @@ impl Stage<'_> {
         }
     }
 
-    /// Kills a member, and starts it with fault points armed.
+    /// Kills a member, starts it with fault points armed, and does what makes it pass them.
     fn arm(&mut self, at: usize, points: &str, standstill: Duration) {
         self.kill(at);
+        let state = self.stream.setup.state_dir(self.members[at].name);
+        let passes = |part: &str| points.split(',').any(|point| point.starts_with(part));
+        if passes("set_aside.") {
+            self.story.tell(do_harm(&state, Harm::Page));
+        } else if passes("rebuild.") {
+            self.story.tell(do_harm(&state, Harm::Deleted));
+        }
         self.members[at].standstill = standstill;
         self.start(at, points);
-        let (life, before) = (self.members[at].lives, self.committed());
-        let kills = points.ends_with(":kill");
+        let life = self.members[at].lives;
+        let mut guest = None;
+        if passes("drain.") || passes("lose.") || passes("revoke.") {
+            self.wait_for_log(at, "partitions assigned");
+            if passes("drain.") {
+                self.terminate(at);
+                self.start(at, "");
+            } else if passes("lose.") {
+                self.stop(at, Duration::from_millis(self.conditions.session_ms + 1_500));
+            } else {
+                guest = (0..self.members.len()).find(|&other| self.members[other].worker.is_none());
+                if let Some(guest) = guest {
+                    self.start(guest, "");
+                }
+            }
+        }
+        let (before, kills) = (self.committed(), points.ends_with(":kill"));
         self.wait_for(PATIENCE, |stage| {
             let member = &stage.members[at];
             member.lives > life || member.armed.is_empty() || !kills && standstill.is_zero() && stage.committed() >= before + SOME
         });
+        if let Some(guest) = guest {
+            self.terminate(guest);
+        }
     }
 
     fn stop(&mut self, at: usize, time: Duration) {
         let Some(mut worker) = self.members[at].worker.take() else { return };
+        if !worker.runs() {
+            // Let it be found.
+            self.members[at].worker = Some(worker);
+            return;
+        }
         worker.sigstop();
         // Nothing shows from outside that it was given up: the plan says how long that is given.
         self.wait_for(time, |_| false);
@@ -139,14 +169,18 @@ impl Stage<'_> {
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
         let life = self.members[at].lives;
-        self.members[at].worker.as_ref().expect("it runs").limit_files(kib << 10);
+        // A fault point may be faster.
+        let Some(worker) = self.members[at].alive() else { return };
+        worker.limit_files(kib << 10);
         let before = self.committed();
         self.wait_for(PATIENCE, |stage| stage.committed() >= before + 2 * SOME);
         if killed {
             self.kill(at);
             self.start(at, "");
-        } else if self.members[at].lives == life {
-            self.members[at].worker.as_ref().expect("it runs").lift_file_limit();
+            return;
+        }
+        if self.members[at].lives == life {
+            self.members[at].alive().into_iter().for_each(|worker| worker.lift_file_limit());
         }
     }
 }

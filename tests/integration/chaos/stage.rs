@@ -50,6 +50,14 @@ pub struct Member {
     resume: Option<Instant>,
 }
 
+impl Member {
+    /// Its process, if that has not ended.
+    pub fn alive(&mut self) -> Option<&mut Worker> {
+        let worker = self.worker.as_mut()?;
+        if worker.runs() { Some(worker) } else { None }
+    }
+}
+
 impl<'a> Stage<'a> {
     /// Sets up a stream and the state of all members: each has the empty checkpoint of the beginning, as if it
     /// had been there then. Without one it would not know what was seen before its window.
@@ -60,7 +68,9 @@ impl<'a> Stage<'a> {
         let window = Duration::from_secs(if conditions.covers { 24 * 3600 } else { 20 * 60 });
         let stream = Stream::remembered_by(address, &hint, output, records(conditions), window, &lines(conditions)).with(|setup| {
             let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
-            setup.properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""))
+            setup
+                .properties("\"fetch.wait.max.ms\" = \"20\"")
+                .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""))
         });
         let group = Group::new(address, stream.setup.group(), &stream.input, PARTITIONS);
         let member = |name| Member { name, worker: None, lives: 0, armed: String::new(), standstill: Duration::ZERO, resume: None };
