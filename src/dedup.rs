@@ -104,16 +104,28 @@ impl Dedup {
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
         self.advance(time, horizon);
         self.mutation = None;
-        if self.is_seen(fingerprint)? {
+        let late = self.rules.late != Late::Emit && self.is_late(time);
+        // What may be put in is put in by the same call that asks for it.
+        let maybe = match &mut self.filter {
+            None => true,
+            Some(filter) if late => filter.contains(fingerprint),
+            Some(filter) => filter.check_and_insert(fingerprint)?,
+        };
+        if maybe && self.confirm(fingerprint)? {
             if self.rules.refresh && self.refresh(fingerprint)? {
                 self.mutation = Some(Mutation::Refresh);
             }
             return Ok(Verdict::Duplicate);
         }
-        if self.rules.late != Late::Emit && self.is_late(time) {
+        if late {
             return Ok(Verdict::Late);
         }
-        self.insert(fingerprint)?;
+        if let Some(filter) = self.filter.as_mut().filter(|_| maybe) {
+            filter.insert(fingerprint)?;
+        }
+        if let Some(exact) = &mut self.exact {
+            exact.insert(fingerprint)?;
+        }
         self.mutation = Some(Mutation::Insert);
         Ok(Verdict::Unseen)
     }
@@ -166,9 +178,9 @@ impl Dedup {
         }
     }
 
-    fn is_seen(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
-        let maybe = self.filter.as_ref().is_none_or(|filter| filter.contains(fingerprint));
-        let Some(exact) = self.exact.as_ref().filter(|_| maybe) else { return Ok(maybe) };
+    /// Whether a key is seen that the filter, if there is one, calls so.
+    fn confirm(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
+        let Some(exact) = &self.exact else { return Ok(true) };
         let seen = exact.contains(fingerprint)?;
         self.corrected += u64::from(!seen && self.filter.is_some());
         Ok(seen)

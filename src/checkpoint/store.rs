@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
 /// Version of all that is stored.
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
 const FORMAT_KEY: &[u8] = b"format";
 /// Memory for writes that are not yet in files; twice this at most.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;

@@ -9,6 +9,7 @@ mod batch;
 mod manifest;
 mod plan;
 mod union;
+mod wide;
 
 pub use manifest::{GenerationManifest, LayerManifest, Manifest};
 pub use plan::Plan;
@@ -20,7 +21,6 @@ use crate::record::Timestamp;
 use batch::Batch;
 use std::any::Any;
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::hint::black_box;
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
@@ -45,19 +45,6 @@ struct Generation {
 }
 
 impl Generation {
-    #[inline]
-    fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, mask))
-    }
-
-    /// Puts a key into the last layer, full or not.
-    fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) {
-        if let Some(layer) = self.layers.last_mut() {
-            layer.bloom.insert(fingerprint, mask);
-            layer.keys += 1;
-        }
-    }
-
     fn is_full(&self) -> bool {
         self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
     }
@@ -81,7 +68,7 @@ pub struct Aging {
     /// Number of the current slice; unknown until the first time is shown.
     slice: Option<i64>,
     /// Oldest first; the last is open if its slice is the current one.
-    generations: VecDeque<Generation>,
+    generations: Vec<Generation>,
     /// Whether the current slice may not have another layer: known until memory is given back.
     saturated: bool,
     /// Keys forgotten before their time, to make room.
@@ -90,6 +77,8 @@ pub struct Aging {
     told: Option<u64>,
     /// Counts the times that a layer came, went, or was filled other than by putting keys in.
     turn: u64,
+    /// How many keys may be put in before a layer comes or goes; 0 until that was asked.
+    room: u64,
     batch: RefCell<Batch>,
 }
 
@@ -101,7 +90,18 @@ impl Aging {
             Window::Time { .. } => None,
             Window::Keys { .. } => Some(0),
         };
-        Self { window, plan, slice, generations: VecDeque::new(), saturated: false, evicted: 0, told: None, turn: 0, batch: RefCell::default() }
+        Self {
+            window,
+            plan,
+            slice,
+            generations: Vec::new(),
+            saturated: false,
+            evicted: 0,
+            told: None,
+            turn: 0,
+            room: 0,
+            batch: RefCell::default(),
+        }
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
@@ -111,7 +111,7 @@ impl Aging {
 
     /// The generation of the current slice, if any key came in it.
     fn open(&self) -> Option<&Generation> {
-        self.generations.back().filter(|newest| newest.slice == self.current())
+        self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
     /// The one layer that changes, if there is one.
@@ -123,6 +123,23 @@ impl Aging {
     fn sealed(&self) -> impl Iterator<Item = &Layer> {
         let all = self.layers().count();
         self.layers().take(all - usize::from(self.last().is_some()))
+    }
+
+    /// Finds out of keys what does not change until a layer comes or goes.
+    #[inline(never)]
+    fn work_ahead(&self, batch: &mut Batch, fingerprints: &[Fingerprint]) {
+        batch.take(fingerprints);
+        let open = self.last().map_or(self.plan.shape, |layer| layer.bloom.shape());
+        wide::work(batch, self.sealed().map(|layer| &layer.bloom), open, self.turn);
+    }
+
+    #[inline(never)]
+    fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+        let there = self.contains(fingerprint);
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(there)
     }
 
     /// Keys put into the open generation.
@@ -141,27 +158,48 @@ impl Aging {
         self.slice = Some(slice);
         self.saturated = false;
         self.told = None;
-        self.turn += 1;
+        self.layers_change();
         let oldest = slice.saturating_sub(i64::from(self.window.slices()));
-        while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
-            self.generations.pop_front();
+        self.generations.retain(|generation| generation.slice >= oldest);
+    }
+
+    /// What was found out of the layers before holds no more.
+    fn layers_change(&mut self) {
+        self.turn += 1;
+        self.room = 0;
+    }
+
+    /// Has the last layer of the current generation take keys, full or not, and counts how many.
+    fn find_room(&mut self) -> Result<(), Full> {
+        let slice_keys = match self.window {
+            Window::Time { .. } => u64::MAX,
+            Window::Keys { slice_keys, .. } => slice_keys,
+        };
+        if self.open_keys() >= slice_keys {
+            self.rotate(self.current().saturating_add(1));
         }
+        if !self.saturated && self.open().is_none_or(Generation::is_full) {
+            self.make_room()?;
+        }
+        let left = self.last().filter(|_| !self.saturated).map_or(u64::MAX, |layer| layer.capacity - layer.keys);
+        self.room = left.min(slice_keys - self.open_keys()).max(1);
+        Ok(())
     }
 
     /// Opens the current generation, or chains a layer to it, if it may have one.
     fn make_room(&mut self) -> Result<(), Full> {
-        self.turn += 1;
+        self.layers_change();
         if self.open().is_none() {
             let first = self.first_size();
-            self.generations.push_back(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
+            self.generations.push(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
             return Ok(());
         }
-        let size = self.generations.back().map_or((1, self.plan.shape), |open| self.plan.resized(open.capacity()).size(open.layers.len()));
+        let size = self.generations.last().map_or((1, self.plan.shape), |open| self.plan.resized(open.capacity()).size(open.layers.len()));
         while !self.fits(size.1.bytes()) {
             match self.plan.growth.at_max {
                 AtMaxMemory::Stop => return Err(Full::MaxMemory),
                 AtMaxMemory::EvictOldest if self.generations.len() > 1 => {
-                    self.evicted += self.generations.pop_front().map_or(0, |oldest| oldest.keys());
+                    self.evicted += self.generations.remove(0).keys();
                 }
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;
@@ -170,7 +208,7 @@ impl Aging {
             }
         }
         let layer = Layer::new(size)?;
-        if let Some(open) = self.generations.back_mut() {
+        if let Some(open) = self.generations.last_mut() {
             open.layers.push(layer);
         }
         Ok(())
@@ -234,7 +272,7 @@ impl Aging {
         }
         for stored in &manifest.generations {
             let layers = stored.layers.iter().map(LayerManifest::layer).collect::<Option<_>>().ok_or(Mismatch::Shape)?;
-            filter.generations.push_back(Generation { slice: stored.slice, layers });
+            filter.generations.push(Generation { slice: stored.slice, layers });
         }
         Ok(filter)
     }
@@ -243,49 +281,55 @@ impl Aging {
 impl Filter for Aging {
     fn prefetch(&self, fingerprints: &[Fingerprint]) {
         let mut batch = self.batch.borrow_mut();
-        batch.aim(fingerprints, self.plan.shape);
-        let (keys, masks) = (&batch.keys, &batch.masks[..batch.keys.len()]);
-        // One filter after the other: the loop over the keys is then a few instructions a line, and as many
-        // lines are on their way as the processor can wait for.
-        black_box(self.layers().fold(0, |sum, layer| sum ^ layer.bloom.load(keys, masks)));
-        batch.draw();
-        batch.ask(self.sealed().map(|layer| &layer.bloom), self.turn);
+        self.work_ahead(&mut batch, fingerprints);
+        black_box(self.last().map(|layer| batch.load(&layer.bloom)));
     }
 
     #[inline]
     fn contains(&self, fingerprint: Fingerprint) -> bool {
         let mut batch = self.batch.borrow_mut();
-        batch.mask(fingerprint, self.plan.shape);
-        let mask = batch.current();
-        match batch.answer(self.turn) {
-            Some(seen) => seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, mask)),
-            None => self.generations.iter().rev().any(|generation| generation.contains(fingerprint, mask)),
+        if !batch.expects(fingerprint, self.turn) && !batch.skip_to(fingerprint, self.turn) {
+            self.work_ahead(&mut batch, &[fingerprint]);
         }
+        let entry = batch.next();
+        entry.seen || self.last().is_some_and(|layer| layer.bloom.has(fingerprint, &entry.mask))
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
-        if let Window::Keys { slice_keys, .. } = self.window
-            && self.open_keys() >= slice_keys
-        {
-            self.rotate(self.current().saturating_add(1));
+        if self.room == 0 {
+            self.find_room()?;
         }
-        if !self.saturated && self.open().is_none_or(Generation::is_full) {
-            self.make_room()?;
-        }
-        let mask = self.batch.get_mut().mask(fingerprint, self.plan.shape);
-        if let Some(open) = self.generations.back_mut() {
-            open.insert(fingerprint, mask);
+        if let Some(layer) = self.generations.last_mut().and_then(|open| open.layers.last_mut()) {
+            match self.batch.get_mut().last(fingerprint, self.turn) {
+                Some(mask) => layer.bloom.insert(fingerprint, mask),
+                None => layer.bloom.insert(fingerprint, &Mask::new(fingerprint, layer.bloom.shape())),
+            };
+            layer.keys += 1;
+            self.room -= 1;
         }
         Ok(())
     }
 
+    #[inline]
+    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+        let batch = self.batch.get_mut();
+        if self.room == 0 || !batch.expects(fingerprint, self.turn) {
+            return self.check_then_insert(fingerprint);
+        }
+        let entry = batch.next();
+        // There is room, and so a layer.
+        let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
+        let Some(layer) = layer else { return Ok(true) };
+        let there = layer.bloom.insert(fingerprint, &entry.mask);
+        layer.keys += u64::from(!there);
+        self.room -= u64::from(!there);
+        Ok(there)
+    }
+
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
         // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
-        let there = {
-            let mut batch = self.batch.borrow_mut();
-            let mask = batch.mask(fingerprint, self.plan.shape);
-            self.open().is_some_and(|open| open.contains(fingerprint, mask))
-        };
+        let has = |layer: &Layer| layer.bloom.has(fingerprint, &Mask::new(fingerprint, layer.bloom.shape()));
+        let there = self.open().is_some_and(|open| open.layers.iter().any(has));
         if !there {
             self.insert(fingerprint)?;
         }
@@ -294,7 +338,7 @@ impl Filter for Aging {
 
     fn union(&mut self, other: &dyn Filter) -> Result<(), Different> {
         let other: &dyn Any = other;
-        self.turn += 1;
+        self.layers_change();
         self.take_in(other.downcast_ref().ok_or(Different::Kind)?)
     }
 
@@ -371,7 +415,7 @@ impl Filter for Aging {
     }
 
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
-        self.turn += 1;
+        self.layers_change();
         let generation = self.generations.iter_mut().find(|generation| generation.slice == id.slice);
         let layer = generation.and_then(|generation| generation.layers.get_mut(id.layer));
         if layer.is_some_and(|layer| layer.bloom.memory.read_page(id.page, bytes)) { Ok(()) } else { Err(Mismatch::Page(id)) }

@@ -4,28 +4,48 @@
 //! (Putze, Sanders, Singler, 2007); or, where a small rate makes that dear, half of them in each of two
 //! blocks. Error direction: may say "seen" of a key that is not there, never "not seen" of one that is.
 
+#![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+
 use super::memory::Memory;
-use super::sizing::PROBES_MAX;
 use crate::key::Fingerprint;
 
 /// Bits in a block.
 pub(super) const BLOCK_BITS: u32 = 512;
-const BLOCK_WORDS: usize = 8;
 const BLOCK_BYTES: usize = 64;
 
-/// Odd multipliers that make one number into another: 2^64 over the golden ratio, and a prime of XXH64.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
+/// Bits in a word of it, of which a key has two, one or none.
+pub(super) const WORD_BITS: u32 = 64;
+const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 
-/// The powers of [`STEP`], from 1 on.
-const STEPS: [u64; PROBES_MAX as usize + 1] = {
-    let (mut powers, mut index) = ([1_u64; PROBES_MAX as usize + 1], 1);
-    while index < powers.len() {
-        powers[index] = powers[index - 1].wrapping_mul(STEP);
+/// A block, as it is in memory: word `w` is the numbers `w` and `w + 8`, little-endian. So the same steps make all
+/// words, with no shift past 31.
+type Bits = [u32; 2 * WORDS];
+
+/// Odd multipliers that make one number into another: a prime of XXH64; for each word one of XXH32 or `MurmurHash3`.
+const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
+const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
+
+/// The places of the words in 56 orders: all maps a x + b of the field of eight elements. Any two words are at any
+/// two places equally often, as they are in all 40320 orders.
+static ORDERS: [[i32; WORDS]; 56] = orders();
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]
+const fn orders() -> [[i32; WORDS]; 56] {
+    // The powers of one element are all but zero; a sum is an exclusive or.
+    const POWERS: [usize; 7] = [1, 2, 4, 3, 6, 7, 5];
+    let (mut orders, mut index) = ([[0; WORDS]; 56], 0);
+    while index < 56 {
+        let (a, b) = (index / 8, index % 8);
+        orders[index][0] = b as i32;
+        let mut power = 0;
+        while power < 7 {
+            orders[index][POWERS[power]] = (POWERS[(power + a) % 7] ^ b) as i32;
+            power += 1;
+        }
         index += 1;
     }
-    powers
-};
+    orders
+}
 
 /// Size of a filter: it, and the fingerprints put in, determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +54,7 @@ pub struct Shape {
     pub blocks: u64,
     /// Blocks that a key has bits in, 1 or 2: the cache misses of a look-up.
     pub lines: u32,
-    /// Bits that a key sets in each of them, all different; 1 to 32.
+    /// Bits that a key sets in each of them, all different; 1 to 16.
     pub probes: u32,
 }
 
@@ -43,6 +63,12 @@ impl Shape {
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
+
+    /// Whether keys have the same bits in a block of either.
+    #[inline]
+    pub(super) const fn is_drawn_like(self, other: Self) -> bool {
+        self.lines == other.lines && self.probes == other.probes
     }
 
     /// The low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
@@ -67,181 +93,136 @@ fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// Where the bits of a key are in all filters of one shape.
+/// The bits of a key in its blocks: the same in all filters that draw alike. Aligned as a cache line is.
 #[derive(Clone, Copy, Debug)]
-pub struct Mask {
-    shape: Shape,
-    places: [usize; 2],
-    bits: [[u64; BLOCK_WORDS]; 2],
-}
+#[repr(align(64))]
+pub(super) struct Mask([Bits; 2]);
 
 impl Mask {
-    /// Of no filter.
-    pub(super) const NONE: Self = Self { shape: Shape { blocks: 0, lines: 0, probes: 0 }, places: [0; 2], bits: [[0; BLOCK_WORDS]; 2] };
+    /// Of no key.
+    pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
+
+    /// Makes it a key's. The bits in the first block come from the high half of the fingerprint, as the block
+    /// comes from the low one; those in the second the other way around.
+    #[inline(always)]
+    pub(super) fn draw(&mut self, fingerprint: Fingerprint, shape: Shape) {
+        let (low, high) = (fingerprint.low(), fingerprint.high());
+        self.0[0] = draw(high, low, shape.probes);
+        if shape.lines > 1 {
+            self.0[1] = draw(low.wrapping_mul(OTHER), high, shape.probes);
+        }
+    }
 
     /// That of a key in a filter of this shape.
-    #[must_use]
-    pub fn new(fingerprint: Fingerprint, shape: Shape) -> Self {
+    pub(super) fn new(fingerprint: Fingerprint, shape: Shape) -> Self {
         let mut mask = Self::NONE;
-        mask.aim(fingerprint, shape);
-        mask.draw(fingerprint);
+        mask.draw(fingerprint, shape);
         mask
     }
-
-    /// Makes it that of another key, in place, for copying one takes as long as making it: first the blocks.
-    #[inline]
-    pub(super) fn aim(&mut self, fingerprint: Fingerprint, shape: Shape) {
-        self.shape = shape;
-        self.places[0] = shape.first(fingerprint);
-        if shape.lines > 1 {
-            self.places[1] = shape.second(fingerprint);
-        }
-    }
-
-    /// Then the bits. Those of the first block come from the high half of the fingerprint, as the block comes
-    /// from the low one; those of the second the other way around.
-    #[inline]
-    pub(super) fn draw(&mut self, fingerprint: Fingerprint) {
-        draw(fingerprint.high(), self.shape.probes, &mut self.bits[0]);
-        if self.shape.lines > 1 {
-            draw(fingerprint.low().wrapping_mul(OTHER), self.shape.probes, &mut self.bits[1]);
-        }
-    }
 }
 
-/// The top nine bits of a number, multiplied on until there are `probes` different ones, at most 512. An
-/// odd number stays odd, so this cannot get stuck at zero.
+/// Draws `probes` different bits: two in each word that comes early in an order, one in the next if they are odd.
 ///
-/// That they differ, and may lie anywhere in the block, is worth 1 to 2 % of memory; one or two in each word of it
-/// would be made in little more than half of the time.
-#[inline]
-fn draw(seed: u64, probes: u32, bits: &mut [u64; BLOCK_WORDS]) {
-    *bits = [0; BLOCK_WORDS];
-    let seed = seed | 1;
-    // First as many as there should be, without a look at them; in one key of eight, some are the same. No
-    // product waits for the one before it.
-    let again = STEPS[..probes as usize].iter().fold(0, |again, step| {
-        let hash = seed.wrapping_mul(*step);
-        let bit = 1 << (hash >> 55 & 63);
-        let word = &mut bits[(hash >> 61) as usize];
-        let again = again | *word & bit;
-        *word |= bit;
-        again
-    });
-    if again != 0 {
-        mend(seed.wrapping_mul(STEPS[probes as usize]), probes, bits);
+/// Straight-line code that compilers turn into vectors, and yet nearly as good as bits anywhere in the block: a
+/// stranger needs bits in several words, and where some have many set, others have few.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; probes are few")]
+fn draw(seed: u64, order: u64, probes: u32) -> Bits {
+    let order = &ORDERS[((u64::from(order as u32) * ORDERS.len() as u64) >> 32) as usize];
+    let seeds = [seed as u32, (seed >> 32) as u32];
+    let (ones, twos) = (probes.div_ceil(2) as i32, (probes / 2) as i32);
+    let mut bits = [0; 2 * WORDS];
+    for word in 0..WORDS {
+        let hash = seeds[word / (WORDS / 2)].wrapping_mul(FACTORS[word]);
+        let one = hash >> 26;
+        let two = one ^ (hash >> 20 & 63).max(1);
+        let one_bit = if order[word] < ones { 1 << (one & 31) } else { 0 };
+        let two_bit = if order[word] < twos { 1 << (two & 31) } else { 0 };
+        let (one_upper, two_upper) = ((one >> 5).wrapping_neg(), (two >> 5).wrapping_neg());
+        bits[word] = (one_bit & !one_upper | two_bit & !two_upper).to_le();
+        bits[word + WORDS] = (one_bit & one_upper | two_bit & two_upper).to_le();
     }
-}
-
-/// Goes on until there are `probes` different bits.
-#[cold]
-fn mend(mut hash: u64, probes: u32, bits: &mut [u64; BLOCK_WORDS]) {
-    while bits.iter().map(|word| word.count_ones()).sum::<u32>() < probes {
-        bits[(hash >> 61) as usize] |= 1 << (hash >> 55 & 63);
-        hash = hash.wrapping_mul(STEP);
-    }
+    bits
 }
 
 /// The bits of one filter.
 #[derive(Debug)]
-pub struct Bloom {
+pub(super) struct Bloom {
     shape: Shape,
     pub(super) memory: Memory,
 }
 
 impl Bloom {
     /// An empty filter; `None` when this machine cannot give so much memory.
-    #[must_use]
-    pub fn new(shape: Shape) -> Option<Self> {
+    pub(super) fn new(shape: Shape) -> Option<Self> {
         Some(Self { shape, memory: Memory::new(shape.bytes())? })
     }
 
     /// The size it was made with.
-    #[must_use]
-    pub const fn shape(&self) -> Shape {
+    #[inline]
+    pub(super) const fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Loads a byte of every block that look-ups of these keys will read; `masks` are theirs, aimed. The loads
-    /// do not depend on each other, so their misses overlap. The result means nothing; it must be used for the
-    /// loads to happen.
-    pub(super) fn load(&self, fingerprints: &[Fingerprint], masks: &[Mask]) -> u8 {
-        let blocks = self.blocks();
-        let (lines, mut sum) = (self.shape.lines, 0);
-        if masks.first().is_some_and(|mask| mask.shape == self.shape) {
-            for mask in masks {
-                sum ^= blocks[mask.places[0]][0];
-                if lines > 1 {
-                    sum ^= blocks[mask.places[1]][0];
-                }
-            }
-        } else {
-            for &fingerprint in fingerprints {
-                sum ^= blocks[self.shape.first(fingerprint)][0];
-                if lines > 1 {
-                    sum ^= blocks[self.shape.second(fingerprint)][0];
-                }
-            }
-        }
-        sum
-    }
-
-    /// Notes in `seen` which of these keys were put in; `masks` are theirs.
-    pub(super) fn ask(&self, fingerprints: &[Fingerprint], masks: &[Mask], seen: &mut [bool]) {
-        if masks.first().is_some_and(|mask| mask.shape == self.shape) {
-            for (mask, seen) in masks.iter().zip(seen) {
-                *seen |= self.has(mask);
-            }
-        } else {
-            for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
-                *seen |= self.has_other(fingerprint);
-            }
-        }
-    }
-
-    /// Whether the fingerprint was put in; wrong at the planned rate for one that was not.
-    ///
-    /// `mask` is the fingerprint's, made beforehand: of several filters that are asked for one key, most
-    /// have it in common. If it is one of another shape, its own is made.
-    #[must_use]
+    /// Loads a byte of every block that look-ups of these keys will read.
     #[inline]
-    pub fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        if mask.shape == self.shape { self.has(mask) } else { self.has_other(fingerprint) }
+    pub(super) fn load(&self, keys: impl Iterator<Item = Fingerprint>) -> u8 {
+        let (blocks, shape) = (self.blocks(), self.shape);
+        if shape.lines == 1 {
+            keys.fold(0, |sum, key| sum ^ blocks[shape.first(key)][0])
+        } else {
+            keys.fold(0, |sum, key| sum ^ blocks[shape.first(key)][0] ^ blocks[shape.second(key)][0])
+        }
+    }
+
+    /// Notes which of some keys were put in; with each comes its mask.
+    #[inline(always)]
+    pub(super) fn ask<'a>(&self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
+        if self.shape.lines == 1 {
+            keys.for_each(|(key, mask, seen)| *seen |= self.first_has(key, mask));
+        } else {
+            keys.for_each(|(key, mask, seen)| *seen |= self.first_has(key, mask) & self.second_has(key, mask));
+        }
+    }
+
+    /// Whether the fingerprint was put in; wrong at the planned rate for one that was not. `mask` is its own.
+    #[inline]
+    pub(super) fn has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        self.first_has(fingerprint, mask) && (self.shape.lines == 1 || self.second_has(fingerprint, mask))
+    }
+
+    #[inline(always)]
+    fn first_has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        holds(&bytemuck::cast(self.blocks()[self.shape.first(fingerprint)]), &mask.0[0])
+    }
+
+    #[inline(always)]
+    fn second_has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        holds(&bytemuck::cast(self.blocks()[self.shape.second(fingerprint)]), &mask.0[1])
+    }
+
+    /// Puts a fingerprint in, and says whether it was there; `mask` is its own.
+    #[inline]
+    pub(super) fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        let there = self.set_block(self.shape.first(fingerprint), &mask.0[0]);
+        if self.shape.lines == 1 { there } else { self.set_block(self.shape.second(fingerprint), &mask.0[1]) && there }
     }
 
     #[inline]
-    fn has(&self, mask: &Mask) -> bool {
-        let blocks = self.blocks();
-        let mut missing = lack(&blocks[mask.places[0]], &mask.bits[0]);
-        if self.shape.lines > 1 {
-            missing |= lack(&blocks[mask.places[1]], &mask.bits[1]);
+    fn set_block(&mut self, number: usize, bits: &Bits) -> bool {
+        let there = holds(&bytemuck::cast(self.blocks()[number]), bits);
+        if !there {
+            self.change_block(number, bits);
         }
-        missing == 0
+        there
     }
 
+    /// Not inlined: merged with the question, it would be done number by number.
     #[inline(never)]
-    fn has_other(&self, fingerprint: Fingerprint) -> bool {
-        self.contains(fingerprint, &Mask::new(fingerprint, self.shape))
-    }
-
-    /// Puts a fingerprint in; `mask` as for [`Bloom::contains`].
-    #[inline]
-    pub fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) {
-        if mask.shape != self.shape {
-            return self.insert(fingerprint, &Mask::new(fingerprint, self.shape));
-        }
-        self.set_block(mask.places[0], &mask.bits[0]);
-        if self.shape.lines > 1 {
-            self.set_block(mask.places[1], &mask.bits[1]);
-        }
-    }
-
-    #[inline]
-    fn set_block(&mut self, number: usize, bits: &[u64; BLOCK_WORDS]) {
+    fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.memory.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
-        for (word, bits) in block.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
-            *word = (u64::from_le_bytes(*word) | bits).to_le_bytes();
-        }
+        let old: Bits = bytemuck::cast(*block);
+        *block = bytemuck::cast::<Bits, _>(std::array::from_fn(|word| old[word] | bits[word]));
         self.memory.touch(number * BLOCK_BYTES);
     }
 
@@ -251,8 +232,54 @@ impl Bloom {
     }
 }
 
-/// The bits that a block has not. All of it is compared, without a branch: it is one line either way.
-#[inline]
-fn lack(block: &[u8; BLOCK_BYTES], bits: &[u64; BLOCK_WORDS]) -> u64 {
-    block.as_chunks::<8>().0.iter().zip(bits).fold(0, |missing, (word, bits)| missing | (bits & !u64::from_le_bytes(*word)))
+/// Whether a block has all of these bits. They are compared without a branch: it is one line either way.
+#[inline(always)]
+fn holds(block: &Bits, bits: &Bits) -> bool {
+    block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+    fn key(number: u64) -> Fingerprint {
+        Fingerprint(xxh3_128(&number.to_le_bytes()))
+    }
+
+    #[test]
+    fn a_key_has_as_many_bits_as_it_should() {
+        for probes in 1..=16 {
+            for lines in [1, 2] {
+                let shape = Shape { blocks: 2, lines, probes };
+                for Mask(bits) in (0..1000).map(|number| Mask::new(key(number), shape)) {
+                    let counts = bits.map(|bits| bits.iter().map(|word| word.count_ones()).sum::<u32>());
+                    assert_eq!(counts, [probes, if lines == 2 { probes } else { 0 }]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn orders_are_fair() {
+        let mut pairs = [[0; WORDS]; WORDS];
+        for order in &ORDERS {
+            let places: Vec<usize> = order.iter().map(|&place| usize::try_from(place).unwrap()).collect();
+            pairs[places[2]][places[5]] += 1;
+        }
+        for (a, row) in pairs.iter().enumerate() {
+            assert!(row.iter().enumerate().all(|(b, &count)| count == u32::from(a != b)), "{pairs:?}");
+        }
+    }
+
+    /// Stored filters depend on it. Whoever changes it changes the format of the state.
+    #[test]
+    fn the_bits_of_a_key_do_not_change() {
+        let mut bloom = Bloom::new(Shape { blocks: 1000, lines: 2, probes: 11 }).unwrap();
+        for number in 0..1000 {
+            let mask = Mask::new(key(number), bloom.shape());
+            bloom.insert(key(number), &mask);
+        }
+        assert_eq!(xxh3_64(bloom.memory.bytes()), 7_021_788_297_073_204_072);
+    }
 }

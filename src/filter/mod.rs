@@ -16,7 +16,7 @@ mod stable;
 mod window;
 
 pub use aging::{Aging, Plan};
-pub use bloom::{Bloom, Mask, Shape};
+pub use bloom::Shape;
 pub use cuckoo::{Cuckoo, Plan as CuckooPlan};
 pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
 pub use growth::{AtMaxMemory, Growth};
@@ -36,8 +36,8 @@ use std::fmt;
 /// Its state is a pure function of the calls made, in order. State goes out as a manifest and
 /// pages; put back, it is the same bit for bit.
 pub trait Filter: Any + fmt::Debug + Send {
-    /// Has the cache load what look-ups of these keys will read. A hint: give it for a batch of 16 to 64
-    /// keys before asking for the first of them, so that their cache misses overlap.
+    /// Does ahead what it can of looking these keys up. A hint: give it for a batch of 16 to 64 keys before
+    /// asking for the first of them, so that their cache misses overlap.
     fn prefetch(&self, _fingerprints: &[Fingerprint]) {}
 
     /// Whether the key is remembered; wrong at the planned rate for one that is not. Never false for one
@@ -50,6 +50,18 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// # Errors
     /// [`Full`] when there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
+
+    /// Asks for a key, and puts it in unless it is remembered; says whether it was.
+    ///
+    /// # Errors
+    /// [`Full`] when it is not remembered and there is no room.
+    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+        let there = self.contains(fingerprint);
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(there)
+    }
 
     /// Renews a key that is remembered, as if it were put in now. Returns whether that changed anything.
     ///

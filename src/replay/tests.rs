@@ -155,7 +155,7 @@ fn the_exact_window_finds_false_positives() {
             assert_eq!(truth.false_positives, summary.duplicates, "no line repeats, so that every dropped one is wrong");
             assert_eq!(output.lines().count() as u64 + truth.false_positives, 20_000);
             // By time, all keys are in one slice of five; by count, all five are at their fullest.
-            assert!((0.02..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
+            assert!((0.015..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
         }
     }
 }

@@ -1,85 +1,101 @@
 //! Work done ahead for a batch of keys. Must never change an answer.
 
+#![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+
 use crate::filter::bloom::{Bloom, Mask, Shape};
 use crate::key::Fingerprint;
 
-/// Most masks made ahead; with the lines of five generations they still fit into the first cache.
+/// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
 const BATCH_MAX: usize = 64;
 
-/// The masks of the keys that are asked for next, and what the layers that do not change any more say of them. One
-/// layer asked for all keys takes a fraction of what all layers asked for one key do.
+/// The keys that are asked for next. One layer asked for all keys takes a fraction of what all layers asked for one
+/// key do.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// Of `keys`, in their order; the rest is left over from earlier batches.
-    pub(super) masks: Vec<Mask>,
-    pub(super) keys: Vec<Fingerprint>,
-    /// Whether any of the layers that were asked has the key.
-    seen: Vec<bool>,
-    /// As of when they were asked; see [`Batch::ask`].
+    entries: Vec<Entry>,
+    /// What their bits are drawn for.
+    drawn: Option<Shape>,
+    /// As of when layers were asked; see [`Batch::work`].
     turn: Option<u64>,
-    /// Where the key last asked for is.
-    at: usize,
+    /// Where the key is that is likely to be asked for next.
+    next: usize,
+}
+
+/// A key, and what was found out ahead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    key: Fingerprint,
+    /// Whether a layer that does not change any more has it.
+    pub(super) seen: bool,
+    /// Its bits in the layer that does change.
+    pub(super) mask: Mask,
+}
+
+impl Entry {
+    const NONE: Self = Self { key: Fingerprint(0), seen: false, mask: Mask::NONE };
 }
 
 impl Batch {
-    /// Takes in the first [`BATCH_MAX`] of these keys, without their bits.
-    pub(super) fn aim(&mut self, fingerprints: &[Fingerprint], shape: Shape) {
-        self.keys.clear();
-        self.keys.extend(fingerprints.iter().take(BATCH_MAX));
-        if self.masks.len() < self.keys.len() {
-            self.masks.resize(self.keys.len(), Mask::NONE);
-        }
-        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.aim(key, shape));
-        (self.at, self.turn) = (0, None);
+    /// Takes in the first [`BATCH_MAX`] of these keys.
+    pub(super) fn take(&mut self, fingerprints: &[Fingerprint]) {
+        self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::NONE);
+        self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| (entry.key, entry.seen) = (key, false));
+        (self.drawn, self.turn, self.next) = (None, None, 0);
     }
 
-    pub(super) fn draw(&mut self) {
-        self.masks.iter_mut().zip(&self.keys).for_each(|(mask, &key)| mask.draw(key));
-    }
-
-    /// Asks layers for all keys. What they say holds as long as `turn` does: until there is another layer, or one
-    /// less.
-    pub(super) fn ask<'a>(&mut self, layers: impl Iterator<Item = &'a Bloom>, turn: u64) {
-        self.seen.clear();
-        self.seen.resize(self.keys.len(), false);
-        for layer in layers {
-            layer.ask(&self.keys, &self.masks[..self.keys.len()], &mut self.seen);
+    /// Asks the layers that do not change any more for all keys, and draws their bits for the one that does. That
+    /// holds as long as `turn` does: until there is another layer, or one less.
+    #[inline(always)]
+    pub(super) fn work<'a>(&mut self, sealed: impl Iterator<Item = &'a Bloom>, open: Shape, turn: u64) {
+        for layer in sealed {
+            self.draw(layer.shape());
+            layer.ask(self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
         }
+        self.draw(open);
         self.turn = Some(turn);
     }
 
-    /// What the layers said of the key whose mask was last asked for, if that still holds.
-    #[inline]
-    pub(super) fn answer(&self, turn: u64) -> Option<bool> {
-        if self.turn == Some(turn) { self.seen.get(self.at).copied() } else { None }
-    }
-
-    /// The mask of the key last asked for.
-    #[inline]
-    pub(super) fn current(&self) -> &Mask {
-        &self.masks[self.at]
-    }
-
-    /// The mask of a key: the one last asked for, or one that comes after it, or else a batch of its own.
-    #[inline]
-    pub(super) fn mask(&mut self, fingerprint: Fingerprint, shape: Shape) -> &Mask {
-        // Nearly always it is one of these two: what was asked for is put in, or the next one is asked for.
-        if self.keys.get(self.at) != Some(&fingerprint) {
-            self.at += 1;
-            if self.keys.get(self.at) != Some(&fingerprint) {
-                self.search(fingerprint, shape);
+    #[inline(always)]
+    fn draw(&mut self, shape: Shape) {
+        if !self.drawn.is_some_and(|drawn| drawn.is_drawn_like(shape)) {
+            for entry in &mut self.entries {
+                entry.mask.draw(entry.key, shape);
             }
+            self.drawn = Some(shape);
         }
-        &self.masks[self.at]
     }
 
+    /// Has the cache load what the open layer will be asked for. The loads do not depend on each other, so their
+    /// misses overlap. The result means nothing; it must be used for the loads to happen.
+    pub(super) fn load(&self, open: &Bloom) -> u8 {
+        open.load(self.entries.iter().map(|entry| entry.key))
+    }
+
+    /// Whether this key comes next, and what was found out of it holds.
+    #[inline]
+    pub(super) fn expects(&self, fingerprint: Fingerprint, turn: u64) -> bool {
+        self.entries.get(self.next).is_some_and(|entry| entry.key == fingerprint) && self.turn == Some(turn)
+    }
+
+    /// The same of a key that is still to come, which then comes next.
     #[inline(never)]
-    fn search(&mut self, fingerprint: Fingerprint, shape: Shape) {
-        if let Some(ahead) = self.keys.iter().skip(self.at).position(|&key| key == fingerprint) {
-            self.at += ahead;
-        } else {
-            self.aim(&[fingerprint], shape);
-            self.draw();
-        }
+    pub(super) fn skip_to(&mut self, fingerprint: Fingerprint, turn: u64) -> bool {
+        let ahead = self.entries.iter().skip(self.next).position(|entry| entry.key == fingerprint);
+        self.next += ahead.unwrap_or(0);
+        ahead.is_some() && self.turn == Some(turn)
+    }
+
+    /// What was found out of the key that comes next; there must be one.
+    #[inline]
+    pub(super) fn next(&mut self) -> &Entry {
+        self.next += 1;
+        &self.entries[self.next - 1]
+    }
+
+    /// The bits of the key last asked for, if it is this one.
+    #[inline]
+    pub(super) fn last(&self, fingerprint: Fingerprint, turn: u64) -> Option<&Mask> {
+        let entry = self.entries.get(self.next.wrapping_sub(1))?;
+        (entry.key == fingerprint && self.turn == Some(turn)).then_some(&entry.mask)
     }
 }

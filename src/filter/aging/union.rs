@@ -39,10 +39,10 @@ impl Aging {
                 own.layers.iter_mut().zip(&theirs.layers).for_each(|(own, theirs)| own.add(theirs));
                 own.layers.extend(new.layers);
             } else {
-                self.generations.push_back(new);
+                self.generations.push(new);
             }
         }
-        self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
+        self.generations.sort_by_key(|generation| generation.slice);
         Ok(())
     }
 
