@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dedup::{Late, Rules};
-use crate::filter::{CuckooPlan, Growth, PageId, Plan, Spec, StablePlan, Window};
+use crate::filter::{CuckooPlan, Exact, Growth, PageId, Plan, Spec, StablePlan, Window};
 use crate::key::Fingerprint;
 use crate::record::Verdict;
 use proptest::prelude::*;
@@ -55,11 +55,7 @@ fn sliced() -> impl Strategy<Value = Rules> {
             Some(Spec::Aging { window, plan: Plan::new(window, 12, rate).with_growth(growth) })
         }
     };
-    prop_oneof![
-        rules(move |window| (aging(1e-9)(window), false)),
-        rules(move |window| (aging(0.3)(window), true)),
-        rules(|_| (None, true)),
-    ]
+    prop_oneof![rules(move |window| (aging(1e-9)(window), false)), rules(move |window| (aging(0.3)(window), true)), rules(|_| (None, true)),]
 }
 
 fn any_kind() -> impl Strategy<Value = Rules> {
@@ -129,8 +125,11 @@ fn follow(rules: Rules, log: &[(i64, Vec<u8>)]) -> (Follower, Dedup) {
     (follower, dedup)
 }
 
+/// A memory's outline, pages, and fingerprints by slice.
+type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(i64, Fingerprint)>);
+
 /// All that a memory is, but for the numbers of its exact generations.
-fn state(dedup: &mut Dedup) -> (String, Vec<(PageId, Vec<u8>)>, Vec<(i64, Fingerprint)>) {
+fn state(dedup: &mut Dedup) -> State {
     dedup.mark_stale();
     let mut snapshot = dedup.snapshot();
     let slices: BTreeMap<_, _> = snapshot.generations().collect();
@@ -145,7 +144,7 @@ fn state(dedup: &mut Dedup) -> (String, Vec<(PageId, Vec<u8>)>, Vec<(i64, Finger
     };
     let pages = dedup.filter().map_or_else(Vec::new, |filter| filter.dirty_pages().into_iter().map(page).collect());
     let mut keys: Vec<_> =
-        dedup.exact().into_iter().flat_map(|exact| exact.changes()).map(|(id, fingerprint, _)| (slices[&id], fingerprint)).collect();
+        dedup.exact().into_iter().flat_map(Exact::changes).map(|(id, fingerprint, _)| (slices[&id], fingerprint)).collect();
     keys.sort_unstable_by_key(|&(slice, fingerprint)| (slice, fingerprint.0));
     (serde_json::to_string(&snapshot).unwrap(), pages, keys)
 }
@@ -211,7 +210,11 @@ fn window() -> Rules {
 fn put(from: u64, count: i64, start: Offset) -> Vec<u8> {
     let span = Span { topic: "a", start, end: start + count };
     let mut bytes = record::head(ORIGIN, [Some(5), Some(5)], None, &[span]);
-    record::push_run(&mut bytes, crate::dedup::Mutation::Insert, (from..from + count.unsigned_abs()).map(key).collect::<Vec<_>>().into_iter());
+    record::push_run(
+        &mut bytes,
+        crate::dedup::Mutation::Insert,
+        (from..from + count.unsigned_abs()).map(key).collect::<Vec<_>>().into_iter(),
+    );
     bytes
 }
 

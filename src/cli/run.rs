@@ -101,7 +101,15 @@ fn start(
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
-    let shared = Shared { config: Arc::clone(config), topology: Arc::new(topology), store, stats, misplaced: Arc::default(), stop, instance: instance.into() };
+    let shared = Shared {
+        config: Arc::clone(config),
+        topology: Arc::new(topology),
+        store,
+        stats,
+        misplaced: Arc::default(),
+        stop,
+        instance: instance.into(),
+    };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
         let (shared, ended) = (shared.clone(), ended.clone());

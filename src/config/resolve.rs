@@ -29,7 +29,10 @@ fn made_topics(config: &Config, report: &mut Report) {
                 report.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
             }
             if !topics::is_topic_name(&name) {
-                report.add(&path, format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"));
+                report.add(
+                    &path,
+                    format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"),
+                );
             }
         }
     }

@@ -13,7 +13,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList, TopicPartitionListElem};
 use std::time::{Duration, Instant};
 
 /// How such a topic is set up. It is trimmed by what is still needed, and by nothing else: its records bear marks
@@ -33,13 +33,7 @@ const SEGMENT_BYTES: &str = "67108864";
 const TURN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the topics of our own are there as they must be; with `make`, by making them.
-pub(super) fn ensure(
-    config: &Config,
-    observer: &BaseConsumer<Observer>,
-    topology: &mut Topology,
-    make: bool,
-    problems: &mut Vec<String>,
-) {
+pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topology: &mut Topology, make: bool, problems: &mut Vec<String>) {
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&wanted) = topology.partitions.get(&topic.input) else { continue };
         let is_first = config.topics[..at].iter().all(|other| other.space != topic.space);
@@ -62,14 +56,18 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         return if found > 0 { check(config, name).map(|()| found) } else { Ok(found) };
     }
     if found > wanted {
-        return Err(format!("topic {name:?} has {found} partitions and its input {wanted}; they must be as many, so delete it to have it made anew"));
+        return Err(format!(
+            "topic {name:?} has {found} partitions and its input {wanted}; they must be as many, so delete it to have it made anew"
+        ));
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let count = i32::try_from(wanted).unwrap_or(i32::MAX);
     let failed = |what: &str, reason: String| {
-        format!("cannot {what} topic {name:?}: {reason}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
+        format!(
+            "cannot {what} topic {name:?}: {reason}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1"
+        )
     };
-    let made = if found == 0 {
+    let answer = if found == 0 {
         let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
         for (setting, value) in SETTINGS {
             topic = topic.set(setting, value);
@@ -79,7 +77,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
     };
     let what = if found == 0 { "create" } else { "add partitions to" };
-    match made.map_err(|error| failed(what, error.to_string()))?.into_iter().next() {
+    match answer.map_err(|error| failed(what, error.to_string()))?.into_iter().next() {
         // Somebody else was faster.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
         Some(Err((_, code))) => return Err(failed(what, code.to_string())),
@@ -100,7 +98,10 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let answer = block_on(admin.describe_configs([&ResourceSpecifier::Topic(name)], &options));
     let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
-        tracing::warn!(topic = name, "the brokers do not tell how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1");
+        tracing::warn!(
+            topic = name,
+            "the brokers do not tell how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
+        );
         return Ok(());
     };
     let entries = found.entry_map();
@@ -195,7 +196,9 @@ impl LogReader {
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
-                Some(Err(error @ KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
+                Some(Err(
+                    error @ KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange),
+                )) => {
                     break Err(failed(error).into());
                 }
                 Some(Err(error)) => tracing::warn!(log = %log, error = %error, "trouble reading a changelog; still trying"),
@@ -225,7 +228,7 @@ impl LogReader {
     pub fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {partition}: {error}"));
         let answer = block_on(self.admin.delete_records(&one(partition, offset).map_err(failed)?, &self.options)).map_err(failed)?;
-        answer.elements().iter().try_for_each(|element| element.error()).map_err(failed)
+        answer.elements().iter().try_for_each(TopicPartitionListElem::error).map_err(failed)
     }
 }
 

@@ -295,14 +295,13 @@ impl Sink {
         }
         let too_large = |failed: &&Failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge);
         if let Some(failed) = failures.iter().filter(too_large).find(|failed| failed.origin == OF_LOG) {
-            return Failure::Exit(format!("a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000", failed.message));
+            return Failure::Exit(format!(
+                "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
+                failed.message
+            ));
         }
         let Failure::Abort(reason) = failure else { return failure };
-        let oversize: Vec<_> = failures
-            .iter()
-            .filter(too_large)
-            .map(|failed| (failed.origin, failed.bytes))
-            .collect();
+        let oversize: Vec<_> = failures.iter().filter(too_large).map(|failed| (failed.origin, failed.bytes)).collect();
         if oversize.is_empty() {
             Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message))
         } else {

@@ -117,7 +117,12 @@ impl Memory {
     }
 
     /// What the store has of a partition, if that can be used. A corrupt store is set aside.
-    pub(super) fn load(store: &Arc<Store>, id: &PartitionId, settings: &checkpoint::Settings, rules: Rules) -> Result<Self, checkpoint::Error> {
+    pub(super) fn load(
+        store: &Arc<Store>,
+        id: &PartitionId,
+        settings: &checkpoint::Settings,
+        rules: Rules,
+    ) -> Result<Self, checkpoint::Error> {
         match store.load(id, settings, rules) {
             Ok(Loaded::Usable { mut memory, offsets, log, saved }) => {
                 memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
@@ -184,8 +189,7 @@ impl Memory {
     /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
-        let head =
-            Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
+        let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {

@@ -69,7 +69,7 @@ type Trims = Mutex<BTreeMap<TopicPartition, Trim>>;
 /// The threads, and what waits for them.
 pub(super) struct Rebuilder {
     /// A job, or none where there is something to trim.
-    jobs: Option<Sender<Option<Job>>>,
+    jobs: Option<Sender<Option<Box<Job>>>>,
     trims: Arc<Trims>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -87,10 +87,10 @@ impl Rebuilder {
     }
 
     pub(super) fn rebuild(&self, job: Job) {
-        self.send(Some(job));
+        self.send(Some(Box::new(job)));
     }
 
-    fn send(&self, job: Option<Job>) {
+    fn send(&self, job: Option<Box<Job>>) {
         // The threads live as long as this does.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
@@ -118,7 +118,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Trims) {
+fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Trims) {
     let mut reader = None;
     loop {
         let Ok(job) = lock(waiting).recv() else { return };
@@ -129,7 +129,7 @@ fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Trims)
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
                 // A panic is a bug; the worker that waits must hear of it.
-                let memory = catch_unwind(AssertUnwindSafe(|| run(shared, reader, job)))
+                let memory = catch_unwind(AssertUnwindSafe(|| run(shared, reader, *job)))
                     .unwrap_or_else(|_| Err(Error::Exit("rebuilding a memory panicked; please report this as a bug".to_owned())));
                 // Whoever does not wait any more has cancelled it.
                 let _ = done.send(Rebuilt { id, cancelled, memory });
@@ -146,7 +146,9 @@ fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Job>>>, trims: &Trims)
                 };
                 match before.and_then(|before| before.map_or(Ok(()), |before| reader.delete_before(&partition, before))) {
                     Ok(()) => tracing::debug!(partition = %partition, "trimmed"),
-                    Err(error) => tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?"),
+                    Err(error) => {
+                        tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?");
+                    }
                 }
             }
             (None, None) => {}
@@ -270,9 +272,9 @@ impl Follow<'_> {
             self.job.memory.save(self.shared, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
-        let step = follower.follow(&mut self.job.memory.dedup, &record, logged.mark).map_err(|fault| {
-            Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition))
-        })?;
+        let step = follower
+            .follow(&mut self.job.memory.dedup, &record, logged.mark)
+            .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
             Step::Taken => {}
             Step::Passed => return Ok(true),

@@ -104,7 +104,11 @@ impl Worker {
     fn look_again(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.topology.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
-        tracing::warn!(topic = added.topic, partition = added.partition, "partitions were added: keys that moved to another partition may be emitted once more within their window");
+        tracing::warn!(
+            topic = added.topic,
+            partition = added.partition,
+            "partitions were added: keys that moved to another partition may be emitted once more within their window"
+        );
         self.refresh_topology()
     }
 

@@ -200,7 +200,11 @@ fn partitions_may_be_added() {
 fn a_changelog_that_would_lose_is_refused() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
     let refused = |partitions: u32, properties: &[(&str, &str)], sentence: &str| {
-        let setup = Setup::new(broker(), "log-refused").topic(&input, &output, &Stream::lines(Duration::from_secs(60), "filter = { kind = \"exact\" }"));
+        let setup = Setup::new(broker(), "log-refused").topic(
+            &input,
+            &output,
+            &Stream::lines(Duration::from_secs(60), "filter = { kind = \"exact\" }"),
+        );
         let name = format!("{}-news-changelog", setup.group());
         make_topic_with(broker(), &name, partitions, properties);
         let log = setup.start("a").fails(1);

@@ -28,7 +28,10 @@ pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};
 pub use rights::{Right, grant};
 pub use setup::Setup;
-pub use topic::{Group, add_partitions, client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic, make_topic_with, set_max_message_bytes, topic, topic_with};
+pub use topic::{
+    Group, add_partitions, client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic, make_topic_with,
+    set_max_message_bytes, topic, topic_with,
+};
 pub use worker::{Worker, told, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};

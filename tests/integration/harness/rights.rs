@@ -29,7 +29,9 @@ pub fn grant(broker: &str, user: &str, rights: &[Right<'_>]) {
             Right::WriteTopic(name) => entries.push((2, name, LITERAL, WRITE)),
             Right::ReadGroup(name) => entries.push((3, name, LITERAL, READ)),
             Right::WriteTransactions(name) => entries.push((5, name, PREFIXED, WRITE)),
-            Right::OwnTopics(name) => entries.extend([READ, WRITE, CREATE, DELETE, DESCRIBE_CONFIGS].map(|operation| (2, name, PREFIXED, operation))),
+            Right::OwnTopics(name) => {
+                entries.extend([READ, WRITE, CREATE, DELETE, DESCRIBE_CONFIGS].map(|operation| (2, name, PREFIXED, operation)));
+            }
         }
     }
     let mut body = Vec::new();
