@@ -90,10 +90,12 @@ impl Store {
     pub fn instance_id(&self) -> Result<String, Error> {
         let path = self.dir.join("instance");
         let io = |error| Error::Io { dir: self.dir.clone(), error };
-        match fs::read_to_string(&path) {
-            Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),
+        match fs::read(&path) {
+            Ok(id) if id.len() == 16 && id.iter().all(u8::is_ascii_hexdigit) => return Ok(String::from_utf8_lossy(&id).into_owned()),
+            // As on a new disk: what its past self left open ends by itself, when the broker gives it up.
+            Ok(_) => tracing::error!(file = %path.display(), "the id of this state directory is damaged; making another"),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
+            Err(_) => {}
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let seed = format!("{now} {} {}", process::id(), self.dir.display());

@@ -54,6 +54,11 @@ fn state_that_was_deleted_is_rebuilt() {
 }
 
 #[test]
+fn a_damaged_id_is_made_anew() {
+    survives(half_read("state-id"), |state| flip(&state.join("instance")), "the id of this state directory is damaged; making another");
+}
+
+#[test]
 fn a_cold_start_may_be_forbidden() {
     let stream = half_read("state-cold");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
