@@ -10,23 +10,24 @@ mod decisions;
 mod emit;
 mod misplaced;
 mod partition;
+mod plan;
+mod rebalance;
 mod rebuild;
 mod restore;
 
-use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId, Store};
-use crate::config::{Config, Topic};
-use crate::dedup::Rules;
+use crate::config::Config;
 use crate::fault;
 use crate::filter::{Fault, Full};
-use crate::kafka::{self, Batch, Failure, Message, Outgoing, Rebalance, Sink, Source, Topology};
+use crate::kafka::{self, Batch, Message, Outgoing, Sink, Source, Topology};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition, Verdict};
 use crate::stats::{Stats, Tally};
 use decide::{Keyed, Undecided, decide};
-use emit::{Fate, Routes};
+use emit::Fate;
 pub use misplaced::Misplaced;
 use partition::{Input, Memory};
+use plan::{Plan, plans};
 use rebuild::{Rebuilder, Rebuilt, Trim};
 use restore::Waiting;
 use std::collections::BTreeMap;
@@ -127,39 +128,6 @@ pub struct Worker {
 /// Whose memory: which space, and which partition number.
 type MemoryId = (usize, i32);
 
-/// A topic that is read, with what follows from the configuration and the cluster. Those that only bring records
-/// to their partitions come after all others.
-struct Plan {
-    topic: Topic,
-    /// Its space, by the first topic that is of it.
-    space: usize,
-    rules: Rules,
-    settings: checkpoint::Settings,
-    /// What the fingerprints in its changelog depend on.
-    origin: Origin,
-    /// The topic of its changelog, if there is one.
-    log: Option<String>,
-    /// Where records go to be judged, if not here.
-    forward: Option<Forward>,
-    /// Whether it is a topic that records were brought to.
-    is_ours: bool,
-    routes: Routes,
-}
-
-/// A topic whose partitions follow the key.
-struct Forward {
-    topic: String,
-    partitions: u32,
-}
-
-impl Forward {
-    /// The partition that a key asks for.
-    #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
-    fn partition(&self, fingerprint: Fingerprint) -> i32 {
-        (fingerprint.0 % u128::from(self.partitions.max(1))) as i32
-    }
-}
-
 /// What is known of the open transaction.
 struct Transaction {
     begun: Instant,
@@ -171,38 +139,6 @@ enum Flow {
     On,
     /// Positions were set back; what is at hand will be read again.
     Back,
-}
-
-fn plans(shared: &Shared) -> Vec<Plan> {
-    let config = &shared.config;
-    let partitions = |topic: &str| shared.topology.partitions.get(topic).copied().unwrap_or(1);
-    let plan = |(number, topic): (usize, &Topic)| {
-        let settings = partition::settings(config, topic);
-        let repartitioned = config.repartitioned(topic);
-        let is_ours = repartitioned.is_some();
-        let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
-        Plan {
-            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(number),
-            rules: topic.rules(partitions(&topic.input)),
-            origin: partition::origin(&settings),
-            settings,
-            log: config.changelog(&topic.space),
-            forward: None,
-            is_ours,
-            routes: Routes::new(&topic, &shared.topology),
-            topic,
-        }
-    };
-    let mut plans: Vec<_> = config.topics.iter().enumerate().map(plan).collect();
-    for (number, topic) in config.topics.iter().enumerate() {
-        let Some(name) = config.repartitioned(topic) else { continue };
-        let forward = Some(Forward { partitions: partitions(&name), topic: name });
-        let (space, routes) = (plans.len(), Routes::new(topic, &shared.topology));
-        let settings = plans[number].settings.clone();
-        let (rules, origin) = (plans[number].rules, plans[number].origin);
-        plans.push(Plan { topic: topic.clone(), space, rules, settings, origin, log: None, forward, is_ours: false, routes });
-    }
-    plans
 }
 
 impl Worker {
@@ -485,63 +421,6 @@ impl Worker {
         }
         self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
         self.commit(source).map(drop)
-    }
-
-    // ---- Rebalances ----
-
-    fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
-        match rebalance {
-            Rebalance::Assigned(partitions) => {
-                fault::point("assign.begin");
-                self.commit(source)?;
-                fault::point("assign.committed");
-                let starts = self.restore(source, &partitions)?;
-                tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
-                fault::point("assign.restored");
-                source.assign(&starts)?;
-                let parked: Vec<_> =
-                    self.parked().map(|found| found.partition.clone()).filter(|partition| partitions.contains(partition)).collect();
-                source.pause(&parked)?;
-                fault::point("assign.assigned");
-            }
-            Rebalance::Revoked { partitions, lost } => {
-                tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost {
-                    self.lose(source, &partitions)?;
-                } else {
-                    fault::point("revoke.begin");
-                    self.commit(source)?;
-                    fault::point("revoke.committed");
-                    self.checkpoint(true);
-                    fault::point("revoke.checkpointed");
-                    self.forget(&partitions);
-                    fault::point("revoke.forgotten");
-                }
-                source.unassign(&partitions)?;
-                fault::point("revoke.unassigned");
-            }
-        }
-        Ok(())
-    }
-
-    /// Partitions went to someone else, and with them the right to commit what was read of them.
-    fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
-        fault::point("lose.begin");
-        self.forget(partitions);
-        fault::point("lose.forgotten");
-        if self.transaction.is_some() {
-            self.fail(source, Failure::Abort("its partitions were lost".to_owned()))?;
-        }
-        fault::point("lose.aborted");
-        Ok(())
-    }
-
-    /// Drops the memory of partitions that are not ours any more.
-    fn forget(&mut self, partitions: &[TopicPartition]) {
-        self.inputs.retain(|_, input| !partitions.contains(&input.partition));
-        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
-        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
-        self.memories.retain(|id, _| self.inputs.values().any(|input| input.memory == *id));
     }
 
     // ---- Checkpoints ----

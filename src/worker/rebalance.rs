@@ -1,0 +1,66 @@
+//! Partitions that come and go.
+//!
+//! Owns the order of things when the group changes: commit and checkpoint before letting go, restore
+//! before reading. Must never commit for a partition that is someone else's.
+
+use super::{Error, Worker, partition};
+use crate::fault;
+use crate::kafka::{Failure, Rebalance, Source};
+use crate::record::TopicPartition;
+
+impl Worker {
+    pub(super) fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
+        match rebalance {
+            Rebalance::Assigned(partitions) => {
+                fault::point("assign.begin");
+                self.commit(source)?;
+                fault::point("assign.committed");
+                let starts = self.restore(source, &partitions)?;
+                tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
+                fault::point("assign.restored");
+                source.assign(&starts)?;
+                let parked: Vec<_> =
+                    self.parked().map(|found| found.partition.clone()).filter(|partition| partitions.contains(partition)).collect();
+                source.pause(&parked)?;
+                fault::point("assign.assigned");
+            }
+            Rebalance::Revoked { partitions, lost } => {
+                tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
+                if lost {
+                    self.lose(source, &partitions)?;
+                } else {
+                    fault::point("revoke.begin");
+                    self.commit(source)?;
+                    fault::point("revoke.committed");
+                    self.checkpoint(true);
+                    fault::point("revoke.checkpointed");
+                    self.forget(&partitions);
+                    fault::point("revoke.forgotten");
+                }
+                source.unassign(&partitions)?;
+                fault::point("revoke.unassigned");
+            }
+        }
+        Ok(())
+    }
+
+    /// Partitions went to someone else, and with them the right to commit what was read of them.
+    fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+        fault::point("lose.begin");
+        self.forget(partitions);
+        fault::point("lose.forgotten");
+        if self.transaction.is_some() {
+            self.fail(source, Failure::Abort("its partitions were lost".to_owned()))?;
+        }
+        fault::point("lose.aborted");
+        Ok(())
+    }
+
+    /// Drops the memory of partitions that are not ours any more.
+    pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
+        self.inputs.retain(|_, input| !partitions.contains(&input.partition));
+        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
+        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
+        self.memories.retain(|id, _| self.inputs.values().any(|input| input.memory == *id));
+    }
+}
