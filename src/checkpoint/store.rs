@@ -176,6 +176,12 @@ impl Store {
         Ok(())
     }
 
+    /// How often it was set aside since it was opened.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch
+    }
+
     /// Whether what was saved is still there: it is not if the store was set aside since.
     #[must_use]
     pub fn holds(&self, saved: Saved) -> bool {

@@ -120,6 +120,8 @@ pub struct Worker {
     /// Where the records of the open transaction came from.
     origins: Vec<(usize, i32, Offset)>,
     replacements: u32,
+    /// The store's, when last looked at.
+    epoch: u64,
     next_checkpoint: Instant,
     scratch: Scratch,
     tally: Tally,
@@ -159,6 +161,7 @@ impl Worker {
             topics,
             sink,
             next_checkpoint,
+            epoch: shared.store.epoch(),
             shared,
             inputs: BTreeMap::new(),
             memories: BTreeMap::new(),
@@ -193,6 +196,7 @@ impl Worker {
                 self.rebalance(source, rebalance)?;
             }
             self.finish_rebuilds(source)?;
+            self.restart_lost(source)?;
             if self.commit_in().is_some_and(|due| due.is_zero()) {
                 self.commit(source)?;
             }

@@ -6,6 +6,7 @@ use crate::changelog::{Journal, Origin};
 use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
+use crate::filter::Exact;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
@@ -178,6 +179,11 @@ impl Memory {
     /// Whether a checkpoint would differ from what is stored.
     pub(super) fn is_due(&self, store: &Store) -> bool {
         self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
+    }
+
+    /// Whether a part of it was on disk only, and is not there any more.
+    pub(super) fn is_lost(&self, store: &Store) -> bool {
+        self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)
     }
 
     /// Whether so much waits for a checkpoint that it must not wait longer.

@@ -335,6 +335,17 @@ impl Worker {
         self.start_anew(source, &partitions)
     }
 
+    /// The store was set aside: restores what was in it and nowhere else, asked for or not.
+    pub(super) fn restart_lost(&mut self, source: &Source) -> Result<(), Error> {
+        let epoch = self.shared.store.epoch();
+        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+            return Ok(());
+        }
+        let is_lost = |input: &&Input| self.memories.get(&input.memory).is_some_and(|memory| memory.is_lost(&self.shared.store));
+        let lost: Vec<_> = self.inputs.values().filter(is_lost).map(|input| input.partition.clone()).collect();
+        if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
+    }
+
     /// librdkafka stopped reading a partition, for its position lies outside its log: finds out which.
     pub(super) fn restart_out_of_range(&mut self, source: &Source) -> Result<(), Error> {
         // What was read is good, and so is the memory of it.
