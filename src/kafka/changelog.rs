@@ -5,6 +5,7 @@
 
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
+use super::throttle;
 use super::topology::{Observer, Topology, block_on, partitions};
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
@@ -201,7 +202,9 @@ impl LogReader {
                 )) => {
                     break Err(failed(error).into());
                 }
-                Some(Err(error)) => tracing::warn!(log = %log, error = %error, "trouble reading a changelog; still trying"),
+                Some(Err(error)) => throttle::tell(&format!("reading {log} {error}"), |left_out| {
+                    tracing::warn!(log = %log, error = %error, left_out, "trouble reading a changelog; still trying");
+                }),
             }
         };
         self.committed.unassign().map_err(failed)?;
