@@ -86,6 +86,11 @@ export class Browser {
     }
   }
 
+  kill() {
+    this.process.kill('SIGKILL');
+    rmSync(this.profile, { recursive: true, force: true, maxRetries: 5 });
+  }
+
   async close() {
     this.#session = undefined;
     await this.send('Browser.close').catch(() => {});

@@ -9,7 +9,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Browser } from './browser.mjs';
 import { agrees, expected } from './expected.mjs';
-import { empty, hostile, large, spaces } from './statuses.mjs';
+import { empty, hostile, large, said, series, spaces } from './statuses.mjs';
 
 const [base, pictures] = process.argv.slice(2);
 if (!base) {
@@ -21,7 +21,18 @@ const POLL_MS = 200;
 const WIDE = 1280;
 const PHONE = 375;
 
+const served = await fetch(home).catch((error) => error);
+if (!served.ok) {
+  console.error(`${home} does not serve the dashboard (${served.status ?? served.cause?.message ?? served.message}): start a worker, and name the address of its [http] listen.`);
+  process.exit(2);
+}
+
 const browser = await Browser.open();
+setTimeout(() => {
+  console.log('FAILED: the check ends within five minutes');
+  browser.kill();
+  process.exit(1);
+}, 300_000).unref();
 
 // What answers the page's question: the worker, or a status of ours, or nothing (null).
 const WORKER = Symbol('worker');
@@ -157,6 +168,10 @@ async function compare(rows = Infinity) {
 }
 
 const claims = {
+  async 'the page is served with a policy that lets in nothing else'() {
+    assert.match(served.headers.get('content-security-policy') ?? 'no policy', /default-src 'self'(;|$)/);
+  },
+
   async 'every figure is what the status says'() {
     await load();
     await polls(3);
@@ -236,6 +251,17 @@ const claims = {
     assert.doesNotMatch(text, /NaN|undefined|null|Infinity/);
     assert.deepEqual(await browser.run(faint), []);
     await picture('empty');
+  },
+
+  async 'rates and latencies are of what came between two statuses'() {
+    await given(series[0]);
+    const tiles = () => [...document.querySelectorAll('.tile .value')].map((value) => value.innerText.replaceAll('\u00a0', ' '));
+    for (const [index, words] of said.entries()) {
+      answer = series[index + 1];
+      await browser.until('the next status is shown', (time) => window.seen.statuses.at(-1).time_ms === time, answer.time_ms);
+      const [records, unseen, duplicates, , latency] = await browser.run(tiles);
+      assert.deepEqual([records, unseen, duplicates, latency], words);
+    }
   },
 
   async 'another process at the same address starts the curves anew'() {

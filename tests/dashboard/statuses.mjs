@@ -16,6 +16,23 @@ export const empty = {
   events: [],
 };
 
+const after = (of, at) => ({ ...empty, state: 'running', reason: null, time_ms: empty.time_ms + at, ...of });
+const judged = (unseen, duplicate) => [{
+  topic: 'news.events', space: 'seen-news', records: { unseen, duplicate, late: 0, invalid: 0, unsee: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, warmed_up: 0,
+}];
+const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
+
+/** Three statuses, 4 s apart, and what the second and the third say of the time since those before. */
+export const series = [
+  after({ topics: judged(5000, 5000), end_to_end_latency: waited(500, 1000, 1000) }, 0),
+  after({ topics: judged(5600, 5400), end_to_end_latency: waited(590, 1100, 1100) }, 4000),
+  after({ topics: judged(5600, 5400), end_to_end_latency: waited(590, 1100, 1300) }, 8000),
+];
+export const said = [
+  ['250/s', '150/s', '40.0 %', '190 ms'],
+  ['0/s', '0/s', '–', 'over 200 ms'],
+];
+
 export const hostile = '<img src=x onerror="throw 1"><script>throw 2</script>';
 
 const space = (name, kind, falsePositives, more = {}) => ({
