@@ -18,6 +18,7 @@ pub(super) struct Raw {
     pub(super) kafka: Kafka,
     pub(super) worker: Worker,
     pub(super) state: State,
+    pub(super) http: Http,
     pub(super) log: Log,
     /// An empty place is a topic whose fault is already known.
     pub(super) topics: Vec<Option<Topic>>,
@@ -85,6 +86,18 @@ pub(super) struct State {
 impl Default for State {
     fn default() -> Self {
         Self { dir: "state".to_owned(), changelog: Switch(true), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Http {
+    pub(super) listen: String,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:8080".to_owned() }
     }
 }
 

@@ -214,7 +214,7 @@ impl From<Sample> for Stored {
             }
             let text = |mut names: Vec<u64>| {
                 names.sort_unstable();
-                names.iter().map(|name| format!("{name:016x}")).collect()
+                names.iter().fold(String::with_capacity(16 * names.len()), |text, name| text + &format!("{name:016x}"))
             };
             by_era.into_iter().map(|(era, names)| (era, text(names))).collect()
         };
