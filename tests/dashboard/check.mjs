@@ -37,6 +37,8 @@ setTimeout(() => {
 // What answers the page's question: the worker, or a status of ours, or nothing (null).
 const WORKER = Symbol('worker');
 let answer = WORKER;
+let withheld = 0; // answers that Chromium has yet to complain of
+let loads = 0;
 const complaints = [];
 const strangers = [];
 
@@ -49,6 +51,7 @@ browser.on((method, params) => {
       nothing: () => browser.send('Fetch.failRequest', { requestId, errorReason: 'ConnectionRefused' }),
       ours: () => browser.send('Fetch.fulfillRequest', { requestId, responseCode: answer.code ?? 200, responseHeaders: headers, body: Buffer.from(answer.body ?? JSON.stringify(answer)).toString('base64') }),
     };
+    if (answer === null || answer.code) withheld += 1;
     // A page that was left meanwhile wants no reply.
     reply[answer === WORKER ? 'worker' : answer === null ? 'nothing' : 'ours']().catch(() => {});
   }
@@ -58,8 +61,8 @@ browser.on((method, params) => {
   if (method === 'Log.entryAdded') {
     const { source, text, url } = params.entry;
     // Chromium itself reports each answer that we withhold.
-    const withheld = source === 'network' && url?.endsWith('/api/v1/status') && (answer === null || answer.code);
-    if (!withheld) complaints.push(`${params.entry.level}: ${text} ${url ?? ''}`);
+    if (withheld > 0 && source === 'network' && url?.endsWith('/api/v1/status')) withheld -= 1;
+    else complaints.push(`${params.entry.level}: ${text} ${url ?? ''}`);
   }
 });
 
@@ -80,8 +83,10 @@ const wide = (width) => browser.send('Emulation.setDeviceMetricsOverride', { wid
 const prefer = (features) => browser.send('Emulation.setEmulatedMedia', { features: Object.entries(features).map(([name, value]) => ({ name: `prefers-${name}`, value })) });
 
 async function load() {
-  await browser.send('Page.navigate', { url: new URL(`?poll=${POLL_MS}`, home).href });
-  await browser.until('the page is loaded', () => location.href !== 'about:blank' && document.readyState === 'complete' && window.seen !== undefined);
+  loads += 1;
+  const query = `?poll=${POLL_MS}&load=${loads}`;
+  await browser.send('Page.navigate', { url: new URL(query, home).href });
+  await browser.until('the page is loaded', (wanted) => location.search === wanted && document.readyState === 'complete', query);
 }
 
 /** Waits until the page has shown `more` statuses than now. */

@@ -188,10 +188,11 @@ function write(element, value) {
   if (element.dataset.value === exact && as !== 'time') return;
   element.dataset.value = exact;
   const text = value === null ? NOTHING : formats[as](value);
-  element.textContent = text;
+  if (element.textContent !== text) element.textContent = text;
   if (bad !== undefined) element.classList.toggle('bad', value > 0);
   if (element.tagName === 'TIME') element.dateTime = new Date(value).toISOString();
-  if (typeof value === 'number' && text !== exact) element.title = as === 'time' ? new Date(value).toISOString() : exact;
+  if (typeof value === 'number') element.title = as === 'time' ? new Date(value).toISOString() : exact;
+  else element.removeAttribute('title');
 }
 
 /** Writes every figure of an item into its copy of a template. */
@@ -311,6 +312,7 @@ function showSpaces(spaces) {
     card.dataset.verdict = found;
     card.classList.toggle('is-confirmed', space.confirm);
     card.classList.toggle('is-full', space.fill_ratio > 0.8);
+    card.classList.toggle('is-over', space.fill_ratio > 1);
     card.classList.toggle('is-unobserved', !(space.false_positives.observed?.checked > 0));
     meter(card.querySelector('.meter'), space.fill_ratio, space.fill_ratio);
     ruler(card.querySelector('.ruler'), space.false_positives);
