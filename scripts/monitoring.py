@@ -24,7 +24,7 @@ VALUES = {"verdict": VERDICTS, "state": STATES, "result": {"committed", "aborted
 
 FUNCTIONS = set(
     "absent and avg bool by changes count deriv group_left group_right histogram_quantile ignoring increase"
-    " label_values last_over_time max max_over_time min offset on or predict_linear rate round sum time unless without".split()
+    " label_values last_over_time max max_over_time min offset on or predict_linear rate round sqrt sum time unless without".split()
 )
 WORD = re.compile(r"(?<![\w:$])[a-zA-Z_][\w:]*")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\(([^)]*)\)")
