@@ -3,6 +3,8 @@
 mod check;
 mod demo;
 mod inspect;
+mod log;
+mod otlp;
 mod plan;
 mod replay;
 mod run;

@@ -1,16 +1,13 @@
 //! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
 
-use super::ConfigArgs;
-use anyhow::Context as _;
-use std::io::IsTerminal as _;
+use super::{ConfigArgs, log};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use unseen::checkpoint::Store;
-use unseen::config::{Config, Log, LogFormat};
+use unseen::config::Config;
 use unseen::http::{self, Events, Observed};
 use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Shared, Worker};
@@ -29,20 +26,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     let events = Events::default();
-    log(&config.log, events.clone())?;
+    let _sending = log::start(&config.log, events.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(Arc::new(config), events))
-}
-
-/// Starts log lines: to stderr, as text on a terminal and as JSON elsewhere.
-fn log(log: &Log, events: Events) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
-    let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
-    let is_json = log.format == LogFormat::Json || (log.format == LogFormat::Auto && !terminal);
-    let lines = if is_json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
-    tracing_subscriber::registry().with(lines.with_filter(filter)).with(events).init();
-    Ok(())
 }
 
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {

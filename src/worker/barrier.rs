@@ -17,6 +17,7 @@ impl Worker {
         if self.transaction.is_some() || !due() {
             return;
         }
+        let _span = tracing::debug_span!("checkpoint", memories = self.memories.len()).entered();
         let (began, mut bytes) = (Instant::now(), 0);
         for (&id, memory) in &mut self.memories {
             let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == id).collect();

@@ -24,6 +24,7 @@ impl Worker {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
+        let _span = tracing::debug_span!("commit", records = self.origins.len()).entered();
         let offsets: Vec<_> = self
             .inputs
             .values()

@@ -248,6 +248,10 @@ impl Worker {
     // ---- Records ----
 
     fn process(&mut self, source: &Source, batch: &Batch<'_>) -> Result<(), Error> {
+        if batch.messages.is_empty() {
+            return Ok(());
+        }
+        let _span = tracing::debug_span!("batch", records = batch.messages.len()).entered();
         let now = now();
         'batch: for messages in batch.messages.chunks(PREFETCH_RECORDS) {
             for (message, key) in messages.iter().zip(self.keys(messages)) {

@@ -170,6 +170,7 @@ impl Cut {
 }
 
 fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
+    let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     fault::point("rebuild.begin");
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);

@@ -58,6 +58,7 @@ impl Worker {
     /// Restores the memory of newly assigned partitions, or begins to, and says where each is to be read from.
     pub(super) fn restore(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
         let began = Instant::now();
+        let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
         fault::point("restore.begin");
         self.look_again(partitions)?;
         let committed = self.patiently(|| source.committed(partitions))?;

@@ -23,6 +23,7 @@ mod repartition;
 mod replay;
 mod routes;
 mod security;
+mod spans;
 mod state;
 mod topology;
 mod undisturbed;

@@ -1,0 +1,26 @@
+//! What a running worker tells: log lines, the events of the dashboard, and, if it is asked to, spans to a collector.
+
+use super::otlp::{self, Sending};
+use anyhow::Context as _;
+use std::io::IsTerminal as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use unseen::config::{Log, LogFormat};
+use unseen::http::Events;
+
+/// Starts telling. Log lines go to stderr, as text on a terminal and as JSON elsewhere. What is returned must live as
+/// long as spans are to be sent.
+///
+/// # Errors
+/// When the level is none, or the collector's address.
+pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<Sending>> {
+    let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
+    let terminal = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
+    let is_json = log.format == LogFormat::Json || (log.format == LogFormat::Auto && !terminal);
+    let lines = if is_json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+    let (spans, sending) = otlp::layer()?.unzip();
+    let spans = spans.map(|spans| spans.with_filter(Targets::new().with_target("unseen", LevelFilter::DEBUG)));
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(events).with(spans).init();
+    Ok(sending)
+}
