@@ -63,6 +63,18 @@ def only(objects, kind, name=""):
     return found[0]
 
 
+def numbers(value):
+    """The same with numbers that are written as text, or that Python takes for text, as numbers."""
+    if isinstance(value, dict):
+        return {name: numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    try:
+        return value if isinstance(value, bool) else float(value)
+    except ValueError:
+        return value
+
+
 def configuration(objects):
     return next(item["data"]["unseen.yaml"] for item in objects if "unseen.yaml" in item.get("data", {}))
 
@@ -162,7 +174,7 @@ def check_case(path, directory):
         for item in objects:
             check(f"{path.name}: {item['kind']} {item['metadata']['name']} in {version}", invalid(item, version))
     text = configuration(objects)
-    check(f"{path.name}: the configuration is the one in the values", unequal(yaml.safe_load(text), values["config"]))
+    check(f"{path.name}: the configuration is the one in the values", unequal(numbers(yaml.safe_load(text)), numbers(values["config"])))
     check(f"{path.name}: the worker takes it", refused_by_worker(text, objects, directory))
 
     spec = pod(objects)["spec"]
@@ -243,7 +255,7 @@ def check_refusals():
         ([*minimal, "--set", "config.worker.wokers=2"], ["/config/worker", "wokers"]),
         ([*minimal, "--set", "config.worker.delivery=twice"], ["/config/worker/delivery"]),
         ([*minimal, "--set", "config.log.level=false"], ["/config/log/level"]),
-        ([*minimal, "--set-string", "config.kafka.properties.group\\.id=a"], ["/config/kafka/properties"]),
+        ([*minimal, "--set-string", "config.kafka.properties.group\\.id=a"], ["/config/kafka/properties/group.id"]),
         ([*minimal, "--set", "config.kafka.instance_id=a"], ["config.kafka.instance_id: "]),
         ([*minimal, "--set", "config.state.dir=a"], ["config.state.dir: "]),
         ([*minimal, "--set", "config.kafka.properties.sasl\\.password=a"], ["config.kafka.properties.sasl.password: "]),

@@ -51,6 +51,19 @@ fn parse(text: &str, format: FileFormat) -> Value {
     config.try_deserialize().expect("a tree")
 }
 
+/// A configuration with another value at a place. An option that it leaves at its default is added.
+fn with(config: &Value, path: &str, value: Value) -> Value {
+    let mut config = config.clone();
+    match config.pointer_mut(path) {
+        Some(place) => *place = value,
+        None => {
+            let (table, name) = path.rsplit_once('/').expect("a path");
+            config.pointer_mut(table).and_then(Value::as_object_mut).expect("a table").insert(name.to_owned(), value);
+        }
+    }
+    config
+}
+
 /// The places of faults.
 fn faults(config: &Value) -> Vec<String> {
     let schema = jsonschema::draft7::new(&unseen::config::schema()).expect("a schema");
@@ -83,12 +96,10 @@ fn faults_have_their_place() {
         ("/topics", json!([]), "/topics"),
         ("/kafka", json!({}), "/kafka"),
         ("/kafka", json!({ "bootstrap_servers": 9092 }), "/kafka/bootstrap_servers"),
-        ("/kafka", json!({ "bootstrap_servers": "a", "properties": { "group.id": "a" } }), "/kafka/properties"),
+        ("/kafka", json!({ "bootstrap_servers": "a", "properties": { "group.id": "a" } }), "/kafka/properties/group.id"),
         ("/kafka", json!({ "bootstrap_servers": "a", "grup_id": "a" }), "/kafka"),
     ] {
-        let mut config = example.clone();
-        *config.pointer_mut(path).expect("a place of the example") = value;
-        let places = faults(&config);
+        let places = faults(&with(&example, path, value));
         assert!(!places.is_empty() && places.iter().all(|place| place == faulty), "{path}: {places:?}");
     }
 }
@@ -104,10 +115,7 @@ fn variables_go_for_any_text() {
         "/topics/0/on_invalid",
         "/kafka/bootstrap_servers",
     ] {
-        let mut config = example.clone();
-        // Options that the example leaves at their defaults are added.
-        let (table, name) = path.rsplit_once('/').expect("a path");
-        config.pointer_mut(table).and_then(Value::as_object_mut).expect("a table").insert(name.to_owned(), json!("${SOME:-thing}"));
+        let config = with(&example, path, json!("${SOME:-thing}"));
         assert_eq!(faults(&config), [""; 0], "{path}");
     }
 }

@@ -24,14 +24,18 @@ pub fn schema() -> Value {
     settings.into_generator().into_root_schema_for::<Raw>().to_value()
 }
 
-/// Variables in the place of names, tables that may be empty, and no defaults that are none.
+/// Variables in the place of names, sentences on one line, tables that may be empty, and no defaults that are none.
 fn tidy(schema: &mut Schema) {
     transform_subschemas(&mut tidy, schema);
-    let variable = || json!({ "description": "A variable.", "type": "string", "pattern": VARIABLE });
+    if let Some(names) = schema.remove("enum") {
+        schema.remove("type");
+        schema.insert("oneOf".to_owned(), json!([{ "enum": names }]));
+    }
     if let Some(Value::Array(forms)) = schema.get_mut("oneOf") {
-        forms.push(variable());
-    } else if let (Some(names), Some(Value::String(_))) = (schema.remove("enum"), schema.remove("type")) {
-        schema.insert("oneOf".to_owned(), json!([{ "enum": names }, variable()]));
+        forms.push(json!({ "description": "A variable.", "type": "string", "pattern": VARIABLE }));
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.replace('\n', " ");
     }
     let required = schema.get("required").cloned().unwrap_or_default();
     let is_required = |name: &String| required.as_array().is_some_and(|list| list.iter().any(|required| required == name));
@@ -121,7 +125,7 @@ written! {
     Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
     Properties: json_schema!({
         "type": "object",
-        "propertyNames": { "not": { "enum": OWNED.map(|(name, _)| name) } },
+        "properties": OWNED.iter().map(|(name, _)| ((*name).to_owned(), Value::Bool(false))).collect::<serde_json::Map<_, _>>(),
         // A name with dots that TOML is not told to take as one is a table.
         "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
     });
