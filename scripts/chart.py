@@ -258,6 +258,7 @@ def check_refusals():
         ([*minimal, "--set-string", "config.kafka.properties.group\\.id=a"], ["/config/kafka/properties/group.id"]),
         ([*minimal, "--set", "config.kafka.instance_id=a"], ["config.kafka.instance_id: "]),
         ([*minimal, "--set", "config.state.dir=a"], ["config.state.dir: "]),
+        ([*minimal, "--set", "config.http.listen=127.0.0.1:80"], ["config.http.listen: "]),
         ([*minimal, "--set", "config.kafka.properties.sasl\\.password=a"], ["config.kafka.properties.sasl.password: "]),
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),

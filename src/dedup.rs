@@ -3,6 +3,10 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of what it was
 //! shown, in order: it must never look at a clock, and time comes in with each record.
 
+mod sample;
+
+pub use sample::{Observed, Sample};
+
 use crate::filter::{
     Archive, Different, Exact, Fault, Filter, GenerationId, Manifest, Mismatch, Outline, PageId, Part, Spec, Usage, Window,
 };
@@ -68,6 +72,8 @@ pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
+    /// What the filter is held against; where all that it calls seen is confirmed, there is nothing to be wrong.
+    sample: Option<Sample>,
     stream_time: Option<Timestamp>,
     corrected: u64,
     mutation: Option<Mutation>,
@@ -81,10 +87,17 @@ impl Dedup {
             rules,
             filter: rules.filter.map(Spec::build),
             exact: rules.exact.then(|| Exact::new(rules.window)),
+            sample: Self::new_sample(&rules),
             stream_time: None,
             corrected: 0,
             mutation: None,
         }
+    }
+
+    fn new_sample(rules: &Rules) -> Option<Sample> {
+        let spec = rules.filter.filter(|_| !rules.exact)?;
+        let eras = if rules.is_sliced() { i64::from(rules.window.slices()) } else { LIFETIMES };
+        Some(Sample::new(spec.capacity(), eras))
     }
 
     /// Has the cache load what judging these keys will read; see [`Filter::prefetch`].
@@ -113,6 +126,7 @@ impl Dedup {
             Some(filter) => filter.check_and_insert(fingerprint)?,
         };
         if maybe && self.confirm(fingerprint)? {
+            self.sample(|sample, era| sample.dropped(fingerprint, era));
             if self.rules.refresh && self.refresh(fingerprint)? {
                 self.mutation = Some(Mutation::Refresh);
             }
@@ -127,6 +141,7 @@ impl Dedup {
         if let Some(exact) = &mut self.exact {
             exact.insert(fingerprint)?;
         }
+        self.sample(|sample, era| sample.emitted(fingerprint, era));
         self.mutation = Some(Mutation::Insert);
         Ok(Verdict::Unseen)
     }
@@ -141,6 +156,14 @@ impl Dedup {
         self.advance(time, horizon);
         self.mutation = self.take_back(fingerprint)?.then_some(Mutation::Unsee);
         Ok(Verdict::Unsee)
+    }
+
+    /// Tells the sample, with a way to ask how far the filter has come.
+    fn sample(&mut self, tell: impl FnOnce(&mut Sample, &dyn Fn() -> Option<i64>)) {
+        if let (Some(sample), Some(filter)) = (&mut self.sample, &self.filter) {
+            let is_sliced = self.rules.is_sliced();
+            tell(sample, &|| if is_sliced { filter.slice() } else { Some(filter.era()) });
+        }
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
@@ -162,6 +185,9 @@ impl Dedup {
         if let Some(filter) = self.filter.as_mut().filter(|_| there) {
             // A filter that cannot do it says "seen" on; the exact memory then corrects it.
             filter.unsee(fingerprint);
+        }
+        if let Some(sample) = &mut self.sample {
+            sample.remove(fingerprint);
         }
         Ok(there)
     }
@@ -196,6 +222,7 @@ impl Dedup {
         if let Some(exact) = &mut self.exact {
             changed |= exact.refresh(fingerprint)?;
         }
+        self.sample(|sample, era| sample.put(fingerprint, true, era));
         Ok(changed)
     }
 
@@ -241,6 +268,14 @@ impl Dedup {
         self.corrected
     }
 
+    /// How often the filter was found wrong, by keys that are watched, about one window back; `None` where every
+    /// drop is confirmed. What a log is made from does not say it, so it is counted anew after a rebuild.
+    #[must_use]
+    pub fn observed(&self) -> Option<Observed> {
+        let (sample, filter) = (self.sample.as_ref()?, self.filter.as_ref()?);
+        Some(sample.observed(if self.rules.is_sliced() { filter.slice() } else { Some(filter.era()) }))
+    }
+
     // ---- The same again, from a log of what changed it. ----
 
     /// What the last record did to the memory, if anything.
@@ -255,7 +290,11 @@ impl Dedup {
     /// [`Fault`] when there is no room, or nobody knows what is remembered.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), Fault> {
         match mutation {
-            Mutation::Insert => self.insert(fingerprint),
+            Mutation::Insert => {
+                self.insert(fingerprint)?;
+                self.sample(|sample, era| sample.put(fingerprint, false, era));
+                Ok(())
+            }
             Mutation::Refresh => self.refresh(fingerprint).map(drop),
             Mutation::Unsee => self.take_back(fingerprint).map(drop),
         }
@@ -314,6 +353,7 @@ impl Dedup {
             stream_time: self.stream_time,
             filter: self.filter.as_ref().map(|filter| filter.manifest()),
             exact: self.exact.as_ref().map(Exact::outline),
+            sample: self.sample.clone(),
         }
     }
 
@@ -374,7 +414,9 @@ impl Dedup {
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(Mismatch::StreamTime);
         }
-        Ok(Self { rules, filter, exact, stream_time: snapshot.stream_time, corrected: 0, mutation: None })
+        let fresh = Self::new_sample(&rules);
+        let sample = fresh.map(|fresh| snapshot.sample.clone().filter(|stored| stored.eras() == fresh.eras()).unwrap_or(fresh));
+        Ok(Self { rules, filter, exact, sample, stream_time: snapshot.stream_time, corrected: 0, mutation: None })
     }
 
     /// Takes in what the filter of another memory of the same rules remembers, and makes room for its exact
@@ -392,6 +434,9 @@ impl Dedup {
             (Some(own), Some(other)) => own.union(&other.outline())?,
             (None, None) => {}
             _ => return Err(Different::Kind),
+        }
+        if let (Some(own), Some(other)) = (&mut self.sample, &other.sample) {
+            own.union(other);
         }
         self.stream_time = self.stream_time.max(other.stream_time);
         Ok(())
@@ -421,6 +466,9 @@ pub struct Snapshot {
     pub filter: Option<Manifest>,
     /// The exact memory's outline, if there is one.
     pub exact: Option<Outline>,
+    /// The keys that the filter is held against.
+    #[serde(default)]
+    pub sample: Option<Sample>,
 }
 
 impl Snapshot {

@@ -20,9 +20,13 @@ pub mod plan;
 
 pub mod stats;
 
+pub mod status;
+
 pub mod fault;
 
 pub mod checkpoint;
+#[cfg(feature = "worker")]
+pub mod http;
 #[cfg(feature = "worker")]
 pub mod kafka;
 #[cfg(feature = "worker")]

@@ -65,6 +65,9 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize];
+
     /// The reason as a metric label.
     #[must_use]
     pub const fn label(self) -> &'static str {

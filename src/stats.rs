@@ -1,53 +1,266 @@
-//! What is counted while records flow, for whoever shows it.
+//! What is counted and told while records flow, for whoever shows it.
 //!
-//! Written by the workers once a batch, read by anyone. Counts only; must never hold a key or an offset.
+//! Written by the workers once a batch, and by each a report once a second; read by anyone. Must never hold a
+//! key, nor grow with anything but topics and partitions.
 
-use crate::record::Verdict;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::config::{Config, Topic};
+use crate::dedup::Observed;
+use crate::record::{Offset, Reason, Timestamp, TopicPartition, Verdict};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Upper bounds of the buckets of a [`Histogram`], in seconds; another one takes what is above.
+pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// Counts since the start, of all workers together.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Records that a verdict was taken of; warm-up not included.
-    pub records: AtomicU64,
-    /// Of these, unseen.
-    pub unseen: AtomicU64,
-    /// Of these, duplicates.
-    pub duplicates: AtomicU64,
-    /// Of these, late and set apart.
-    pub late: AtomicU64,
-    /// Of these, invalid.
-    pub invalid: AtomicU64,
-    /// Of these, such as took their key back.
-    pub unsee: AtomicU64,
-    /// Unseen records that the filter alone would have dropped; the exact memory put it right.
-    pub corrected: AtomicU64,
-    /// Keys forgotten before their time, because a filter may not grow.
-    pub evicted: AtomicU64,
-    /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
-    pub warmed_up: AtomicU64,
-    /// Records whose time was too far ahead to be believed.
-    pub future: AtomicU64,
-    /// Keys of a sample of one in 1,024 that came out of more than one partition.
-    pub misplaced: AtomicU64,
+    /// Of each topic that is read: those of [`topics`].
+    pub topics: Vec<TopicCounts>,
+    /// Of each space, by the first configured topic that is of it; the places of other topics stay unused.
+    pub spaces: Vec<SpaceCounts>,
     /// Transactions committed.
     pub commits: AtomicU64,
     /// Transactions aborted.
     pub aborts: AtomicU64,
+    /// Times that partitions were assigned or revoked.
+    pub rebalances: AtomicU64,
     /// Checkpoints written.
     pub checkpoints: AtomicU64,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
+    /// Bytes of the last round of checkpoints.
+    pub checkpoint_bytes: AtomicU64,
+    /// When the last checkpoint was written, in milliseconds since the epoch; 0 before the first.
+    pub checkpoint_at: AtomicI64,
     /// Memories rebuilt from a changelog.
     pub rebuilds: AtomicU64,
     /// Keys that they hold.
     pub rebuilt_keys: AtomicU64,
-    /// Time it took, in milliseconds, all together.
-    pub rebuild_ms: AtomicU64,
     /// Memories that are being rebuilt now; their partitions wait.
     pub rebuilding: AtomicU64,
-    /// Highest load of an open generation, in thousandths of its capacity.
-    pub load_permille: AtomicU64,
+    /// From a record's time to the commit of what came of it; of a sample of the records.
+    pub latency: Histogram,
+    /// From the begin of a transaction to its end.
+    pub transaction_time: Histogram,
+    /// How long a round of checkpoints took.
+    pub checkpoint_time: Histogram,
+    /// From the assignment of a partition to its first record.
+    pub restore_time: Histogram,
+    reports: Mutex<BTreeMap<usize, Report>>,
+}
+
+/// What was decided of one topic's records.
+#[derive(Debug, Default)]
+pub struct TopicCounts {
+    /// Went out.
+    pub unseen: AtomicU64,
+    /// Were dropped as seen.
+    pub duplicate: AtomicU64,
+    /// Were late, and set apart.
+    pub late: AtomicU64,
+    /// Took their key back.
+    pub unsee: AtomicU64,
+    /// Were invalid, by [`Reason`].
+    pub invalid: [AtomicU64; Reason::ALL.len()],
+    /// Bytes of keys and values that were read, also to be read again or for the memory's sake.
+    pub bytes: AtomicU64,
+    /// Records written to the topic for dead letters.
+    pub dead_letters: AtomicU64,
+    /// Records whose time was too far ahead to be believed.
+    pub future: AtomicU64,
+    /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
+    pub warmed_up: AtomicU64,
+}
+
+/// What became of one space's keys.
+#[derive(Debug, Default)]
+pub struct SpaceCounts {
+    /// Unseen records that the filter alone would have dropped; the exact memory put it right.
+    pub corrected: AtomicU64,
+    /// Keys forgotten before their time, because a filter may not grow.
+    pub evicted: AtomicU64,
+    /// Slices that began.
+    pub rotations: AtomicU64,
+    /// Keys of a sample of one in 1,024 that came out of more than one partition.
+    pub misplaced: AtomicU64,
+}
+
+/// Sums of all topics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Records that a verdict was taken of; warm-up not included.
+    pub records: u64,
+    /// Of these, unseen.
+    pub unseen: u64,
+    /// Of these, duplicates.
+    pub duplicates: u64,
+    /// Of these, late and set apart.
+    pub late: u64,
+    /// Of these, invalid.
+    pub invalid: u64,
+    /// Of these, such as took their key back.
+    pub unsee: u64,
+    /// See [`TopicCounts::warmed_up`].
+    pub warmed_up: u64,
+    /// See [`SpaceCounts::corrected`].
+    pub corrected: u64,
+    /// See [`SpaceCounts::evicted`].
+    pub evicted: u64,
+    /// See [`SpaceCounts::misplaced`].
+    pub misplaced: u64,
+}
+
+/// How one worker stands.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Whether it has met its group: it knows which partitions are its own, be it none.
+    pub joined: bool,
+    /// The memories that it keeps.
+    pub memories: Vec<MemoryReport>,
+    /// The partitions that it reads, or is about to.
+    pub inputs: Vec<InputReport>,
+}
+
+/// How one memory stands.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryReport {
+    /// Its space, as in [`Stats::spaces`].
+    pub space: usize,
+    /// Keys remembered.
+    pub keys: u64,
+    /// Memory, in bytes.
+    pub bytes: u64,
+    /// What is filled now over what it is meant for.
+    pub load: f64,
+    /// Share of unseen keys that the filter calls seen, by formula.
+    pub estimated: f64,
+    /// The same as it was observed; none where every drop is confirmed.
+    pub observed: Option<Observed>,
+    /// The largest believed record time.
+    pub stream_time: Option<Timestamp>,
+    /// Keys that the filter is made for.
+    pub capacity: u64,
+}
+
+/// How one partition of an input stands.
+#[derive(Clone, Debug)]
+pub struct InputReport {
+    /// Which.
+    pub partition: TopicPartition,
+    /// Its space, as in [`Stats::spaces`].
+    pub space: usize,
+    /// What is done with it.
+    pub state: InputState,
+    /// The next record to decide.
+    pub position: Offset,
+    /// The group's committed offset, as far as known.
+    pub committed: Offset,
+    /// Where its log ends, as far as known.
+    pub end: Option<Offset>,
+    /// Stream time of its memory.
+    pub stream_time: Option<Timestamp>,
+}
+
+/// What is done with a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum InputState {
+    /// Its memory is being rebuilt; its records wait.
+    Rebuilding,
+    /// Records are read again without emitting.
+    WarmingUp,
+    /// Records flow.
+    Running,
+}
+
+/// Durations, counted by size.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    counts: [AtomicU64; BUCKETS.len() + 1],
+    micros: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one.
+    pub fn observe(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let bucket = BUCKETS.iter().position(|&bound| seconds <= bound).unwrap_or(BUCKETS.len());
+        add(&self.counts[bucket], 1);
+        add(&self.micros, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    /// How many were counted in each bucket, the last without bound, and the sum of all in seconds.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a sum that is shown")]
+    pub fn read(&self) -> ([u64; BUCKETS.len() + 1], f64) {
+        (std::array::from_fn(|bucket| get(&self.counts[bucket])), get(&self.micros) as f64 / 1e6)
+    }
+}
+
+/// The topics that are read, by name and with the configured topic: first all that are configured, then those that
+/// bring records of some of them to their partitions.
+pub fn topics(config: &Config) -> impl Iterator<Item = (String, &Topic)> {
+    let inputs = config.topics.iter().map(|topic| (topic.input.clone(), topic));
+    inputs.chain(config.topics.iter().filter_map(|topic| Some((config.repartitioned(topic)?, topic))))
+}
+
+impl Stats {
+    /// Nothing is counted yet.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            topics: topics(config).map(|_| TopicCounts::default()).collect(),
+            spaces: config.topics.iter().map(|_| SpaceCounts::default()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The sums of all topics.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut all = Totals::default();
+        for topic in &self.topics {
+            let [unseen, duplicates, late, unsee] = [&topic.unseen, &topic.duplicate, &topic.late, &topic.unsee].map(get);
+            let invalid: u64 = topic.invalid.iter().map(get).sum();
+            all.records += unseen + duplicates + late + unsee + invalid;
+            all.unseen += unseen;
+            all.duplicates += duplicates;
+            all.late += late;
+            all.invalid += invalid;
+            all.unsee += unsee;
+            all.warmed_up += get(&topic.warmed_up);
+        }
+        for space in &self.spaces {
+            all.corrected += get(&space.corrected);
+            all.evicted += get(&space.evicted);
+            all.misplaced += get(&space.misplaced);
+        }
+        all
+    }
+
+    /// Says how a worker stands.
+    pub fn report(&self, worker: usize, report: Report) {
+        self.lock().insert(worker, report);
+    }
+
+    /// How the workers stood when they last said so.
+    #[must_use]
+    pub fn reports(&self) -> BTreeMap<usize, Report> {
+        self.lock().clone()
+    }
+
+    /// The load of the fullest filter.
+    #[must_use]
+    pub fn load(&self) -> f64 {
+        self.lock().values().flat_map(|report| &report.memories).map(|memory| memory.load).fold(0.0, f64::max)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Report>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Adds to a count.
@@ -66,17 +279,21 @@ pub fn get(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }
 
-/// What one worker has counted since it last reported.
-#[derive(Debug, Default)]
+/// What one worker has counted of one topic since it last said so.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     unseen: u64,
-    duplicates: u64,
+    duplicate: u64,
     late: u64,
-    invalid: u64,
     unsee: u64,
-    /// See [`Stats::warmed_up`].
+    invalid: [u64; Reason::ALL.len()],
+    /// See [`TopicCounts::bytes`].
+    pub bytes: u64,
+    /// See [`TopicCounts::dead_letters`].
+    pub dead_letters: u64,
+    /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
-    /// See [`Stats::future`].
+    /// See [`TopicCounts::future`].
     pub future: u64,
 }
 
@@ -85,22 +302,50 @@ impl Tally {
     pub const fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Unseen => self.unseen += 1,
-            Verdict::Duplicate => self.duplicates += 1,
+            Verdict::Duplicate => self.duplicate += 1,
             Verdict::Late => self.late += 1,
-            Verdict::Invalid(_) => self.invalid += 1,
+            Verdict::Invalid(reason) => self.invalid[reason as usize] += 1,
             Verdict::Unsee => self.unsee += 1,
         }
     }
 
-    /// Adds it to what all workers have counted.
-    pub fn report(self, stats: &Stats) {
-        add(&stats.records, self.unseen + self.duplicates + self.late + self.invalid + self.unsee);
-        add(&stats.unseen, self.unseen);
-        add(&stats.duplicates, self.duplicates);
-        add(&stats.late, self.late);
-        add(&stats.invalid, self.invalid);
-        add(&stats.unsee, self.unsee);
-        add(&stats.warmed_up, self.warmed_up);
-        add(&stats.future, self.future);
+    /// Adds it to what all workers have counted, and begins anew.
+    pub fn report(&mut self, counts: &TopicCounts) {
+        let tally = std::mem::take(self);
+        add(&counts.unseen, tally.unseen);
+        add(&counts.duplicate, tally.duplicate);
+        add(&counts.late, tally.late);
+        add(&counts.unsee, tally.unsee);
+        counts.invalid.iter().zip(tally.invalid).for_each(|(count, by)| add(count, by));
+        add(&counts.bytes, tally.bytes);
+        add(&counts.dead_letters, tally.dead_letters);
+        add(&counts.warmed_up, tally.warmed_up);
+        add(&counts.future, tally.future);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_counted_in_the_bucket_that_holds_them() {
+        let histogram = Histogram::default();
+        for micros in [0, 1_000, 1_001, 1_800_000_000, 1_800_000_001] {
+            histogram.observe(Duration::from_micros(micros));
+        }
+        let (counts, sum) = histogram.read();
+        assert_eq!((counts[0], counts[1], counts[16], counts[17]), (2, 1, 1, 1));
+        assert!((sum - 3_600.002_002).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn a_tally_is_counted_once() {
+        let (counts, mut tally) = (TopicCounts::default(), Tally::default());
+        tally.count(Verdict::Unseen);
+        tally.count(Verdict::Invalid(Reason::NullKey));
+        tally.report(&counts);
+        tally.report(&counts);
+        assert_eq!((get(&counts.unseen), get(&counts.invalid[Reason::NullKey as usize])), (1, 1));
     }
 }

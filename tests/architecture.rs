@@ -9,12 +9,16 @@ const PARTS: [&str; 13] =
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 5] = ["record", "key", "filter", "dedup", "changelog"];
 
-/// Every source file with its path below `src`, comments left out.
+/// Every Rust file with its path below `src`, comments left out.
 fn sources() -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("src can be read") {
             let path = entry.expect("src can be read").path();
-            if path.is_dir() { walk(&path, found) } else { found.push(path) }
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
         }
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -3,14 +3,15 @@
 use super::{Error, Head, PartitionId, Store};
 use xxhash_rust::xxh3::Xxh3;
 
-/// The digest of a partition's stored memory: of its outline, pages and fingerprints, not of offsets, nor of the
-/// numbers that generations of fingerprints happen to have.
+/// The digest of a partition's stored memory: of its outline, pages and fingerprints, not of offsets, of the
+/// numbers that generations of fingerprints happen to have, nor of what the filter is held against.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn digest(store: &Store, id: &PartitionId, head: &Head) -> Result<u128, Error> {
     let mut memory = head.memory.clone();
     let generations: Vec<_> = memory.generations().collect();
+    memory.sample = None;
     if let Some(exact) = &mut memory.exact {
         exact.next_id = 0;
         exact.generations.iter_mut().for_each(|generation| generation.id = 0);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::kafka::{self, Embedded, Generator, Reader};
-use unseen::stats::{Stats, get};
+use unseen::stats::{Stats, Totals};
 use unseen::worker::{Shared, Worker};
 
 const PARTITIONS: i32 = 4;
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     println!();
 
     let config = Arc::new(Config::load(&file, &[])?);
-    let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::default()));
+    let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::new(&config)));
     let shared = Shared {
         topology: Arc::new(broker.topology()),
         store: Arc::new(Store::open(&config.state.dir)?),
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let truth = writer.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??;
     let generated = written.load(Ordering::Relaxed);
     let waiting = Instant::now();
-    while (get(&stats.records) < generated || read.load(Ordering::Relaxed) < get(&stats.unseen)) && waiting.elapsed() < PATIENCE {
+    while (stats.totals().records < generated || read.load(Ordering::Relaxed) < stats.totals().unseen) && waiting.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(50));
     }
     let elapsed = began.elapsed();
@@ -131,14 +131,15 @@ impl Feed {
         let mut truth = HashSet::new();
         let mut until: Option<Instant> = None;
         while until.is_none_or(|until| Instant::now() < until) {
-            if get(&stats.records) > 0 {
+            let totals = stats.totals();
+            if totals.records > 0 {
                 // Joining the group took its time; the feed's counts from here.
                 until.get_or_insert_with(|| Instant::now() + self.length);
             }
             let ahead = written
                 .load(Ordering::Relaxed)
-                .saturating_sub(get(&stats.records))
-                .max(get(&stats.unseen).saturating_sub(read.load(Ordering::Relaxed)));
+                .saturating_sub(totals.records)
+                .max(totals.unseen.saturating_sub(read.load(Ordering::Relaxed)));
             if ahead > AHEAD_MAX {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
@@ -203,21 +204,17 @@ struct Line {
 
 impl Line {
     fn show(&mut self, stats: &Stats, last: bool) {
-        let records = get(&stats.records);
+        let Totals { records, unseen, duplicates, .. } = stats.totals();
         let terminal = std::io::stderr().is_terminal();
         if !terminal && !last && self.at.elapsed() < Duration::from_secs(2) {
             return;
         }
         let rate = u128::from(records - self.shown) * 1000 / self.at.elapsed().as_millis().max(1);
-        let load = get(&stats.load_permille);
         let end = if terminal { '\r' } else { '\n' };
         eprint!(
-            "{:>5.1} s  {rate:>7} records/s  {records:>9} records  {:>9} unseen  {:>9} duplicates  slice {:>3}.{} % full {end}",
+            "{:>5.1} s  {rate:>7} records/s  {records:>9} records  {unseen:>9} unseen  {duplicates:>9} duplicates  slice {:>5.1} % full {end}",
             self.began.elapsed().as_secs_f64(),
-            get(&stats.unseen),
-            get(&stats.duplicates),
-            load / 10,
-            load % 10
+            stats.load() * 100.0,
         );
         let _ = std::io::stderr().flush();
         (self.shown, self.at) = (records, Instant::now());

@@ -4,14 +4,15 @@ use super::ConfigArgs;
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use unseen::checkpoint::Store;
 use unseen::config::{Config, Log, LogFormat};
-use unseen::stats::{Stats, get};
+use unseen::http::{self, Events, Observed};
+use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Shared, Worker};
 use unseen::{kafka, worker};
 
@@ -27,32 +28,38 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
-    log(&config.log)?;
+    let events = Events::default();
+    log(&config.log, events.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(Arc::new(config)))
+    runtime.block_on(serve(Arc::new(config), events))
 }
 
 /// Starts log lines: to stderr, as text on a terminal and as JSON elsewhere.
-fn log(log: &Log) -> anyhow::Result<()> {
+fn log(log: &Log, events: Events) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&log.level).with_context(|| format!("log.level: {:?} is not a level such as \"info\"", log.level))?;
     let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
-    match log.format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Auto if terminal => lines.init(),
-        LogFormat::Json | LogFormat::Auto => lines.json().flatten_event(true).init(),
-    }
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(terminal);
+    let is_json = log.format == LogFormat::Json || (log.format == LogFormat::Auto && !terminal);
+    let lines = if is_json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(events).init();
     Ok(())
 }
 
-async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
+async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (ended, mut endings) = tokio::sync::mpsc::unbounded_channel();
-    let stats = Arc::new(Stats::default());
+    let stats = Arc::new(Stats::new(&config));
+    let instance = Arc::new(OnceLock::new());
+    if let Some(address) = config.http.listen {
+        let listener = http::listen(address).await.map_err(anyhow::Error::msg)?;
+        tracing::info!(address = %listener.local_addr()?, "listening for http");
+        let (config, stats, stop, instance) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&instance));
+        tokio::spawn(http::serve(listener, Observed { config, stats, events, stop, instance, started: SystemTime::now() }));
+    }
     let threads = {
         let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
-        move || start(&config, stop, stats, &ended)
+        move || start(&config, stop, stats, &instance, &ended)
     };
     // Waiting for a broker blocks; signals must be heard meanwhile.
     let starting = std::thread::spawn(threads);
@@ -93,6 +100,7 @@ fn start(
     config: &Arc<Config>,
     stop: Arc<AtomicBool>,
     stats: Arc<Stats>,
+    known: &OnceLock<String>,
     ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
@@ -101,6 +109,7 @@ fn start(
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
+    let instance = known.get_or_init(|| instance);
     let shared = Shared {
         config: Arc::clone(config),
         topology: Arc::new(topology),
@@ -108,7 +117,7 @@ fn start(
         stats,
         misplaced: Arc::default(),
         stop,
-        instance: instance.into(),
+        instance: instance.as_str().into(),
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
@@ -129,21 +138,23 @@ fn start(
 
 /// One line on how it goes.
 fn tell(stats: &Stats) {
+    let Totals { records, unseen, duplicates, late, invalid, unsee, warmed_up, corrected, evicted, misplaced } = stats.totals();
     tracing::info!(
-        records = get(&stats.records),
-        unseen = get(&stats.unseen),
-        duplicates = get(&stats.duplicates),
-        late = get(&stats.late),
-        invalid = get(&stats.invalid),
-        unsee = get(&stats.unsee),
-        corrected = get(&stats.corrected),
-        evicted = get(&stats.evicted),
-        warmed_up = get(&stats.warmed_up),
+        routine = true,
+        records,
+        unseen,
+        duplicates,
+        late,
+        invalid,
+        unsee,
+        corrected,
+        evicted,
+        warmed_up,
         commits = get(&stats.commits),
         aborts = get(&stats.aborts),
         checkpoints = get(&stats.checkpoints),
         checkpoint_failures = get(&stats.checkpoint_failures),
-        misplaced = get(&stats.misplaced),
+        misplaced,
         rebuilds = get(&stats.rebuilds),
         rebuilding = get(&stats.rebuilding),
         "so far"

@@ -30,6 +30,7 @@ use error::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vars::Environment;
@@ -43,6 +44,8 @@ pub struct Config {
     pub worker: Worker,
     /// What is kept on disk.
     pub state: State,
+    /// Where it can be watched.
+    pub http: Http,
     /// What is logged.
     pub log: Log,
     /// The topics to deduplicate; at least one.
@@ -144,6 +147,17 @@ pub struct Worker {
     pub shutdown_timeout: Duration,
 }
 
+impl Delivery {
+    /// Its name, as it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ExactlyOnce => "exactly_once",
+            Self::AtLeastOnce => "at_least_once",
+        }
+    }
+}
+
 /// What a crash may repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -179,6 +193,13 @@ pub enum ColdStart {
     Empty,
     /// Stop with an error.
     Fail,
+}
+
+/// Where the worker can be watched: the dashboard, metrics and probes.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// The address and port to listen on; none to listen nowhere. It serves whoever can connect, and changes nothing.
+    pub listen: Option<SocketAddr>,
 }
 
 /// What is logged.

@@ -23,6 +23,7 @@ pub(super) struct Raw {
     pub(super) kafka: Kafka,
     pub(super) worker: Worker,
     pub(super) state: State,
+    pub(super) http: Http,
     pub(super) log: Log,
     /// The topics to deduplicate; at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
@@ -116,6 +117,21 @@ pub(super) struct State {
 impl Default for State {
     fn default() -> Self {
         Self { dir: "state".to_owned(), changelog: Switch(true), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
+    }
+}
+
+/// The dashboard, the metrics and the probes.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Http {
+    /// Where they are served, such as `0.0.0.0:8080`; `off` for nowhere. Whoever can connect can look: nothing can be
+    /// changed there.
+    pub(super) listen: String,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:8080".to_owned() }
     }
 }
 

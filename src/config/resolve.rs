@@ -4,7 +4,7 @@
 
 use super::error::{Report, integer, required};
 use super::raw::{self, Raw};
-use super::{Config, Kafka, Log, State, Worker, properties, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, properties, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
     let kafka = kafka(raw.kafka, report);
     let worker = worker(&raw.worker, report);
     let state = state(raw.state, report);
+    let http = http(&raw.http.listen, report);
     let log = log(raw.log, report);
     let topics = topics::resolve(raw.topics, report);
-    let config = Config { kafka: kafka?, worker: worker?, state, log, topics };
+    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, topics };
     made_topics(&config, report);
     Some(config)
 }
@@ -114,6 +115,19 @@ fn state(raw: raw::State, report: &mut Report) -> State {
         report.add("state.write_rate_max", "must not be 0: nothing could be kept");
     }
     State { dir: PathBuf::from(raw.dir), changelog: raw.changelog.0, cold_start: raw.cold_start, write_rate_max: raw.write_rate_max.0 }
+}
+
+fn http(raw: &str, report: &mut Report) -> Option<Http> {
+    if raw == "off" {
+        return Some(Http { listen: None });
+    }
+    let address = raw.parse().map_err(|_| {
+        report.add(
+            "http.listen",
+            format!("expected an address and a port, such as \"127.0.0.1:8080\" or \"[::]:8080\", or \"off\"; got {raw:?}"),
+        );
+    });
+    address.ok().map(|address| Http { listen: Some(address) })
 }
 
 fn log(raw: raw::Log, report: &mut Report) -> Log {

@@ -1,6 +1,6 @@
 //! What a configuration is refused for, in which words, and what it means when it is not.
 
-use super::raw::{Filter, Kafka, Log, Raw, State, Topic, Worker};
+use super::raw::{Filter, Http, Kafka, Log, Raw, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
 use serde::de::DeserializeOwned;
@@ -55,8 +55,17 @@ fn names<T: DeserializeOwned>() -> Vec<String> {
 
 #[test]
 fn examples_mention_every_option() {
-    let all = [names::<Raw>(), names::<Kafka>(), names::<Worker>(), names::<State>(), names::<Log>(), names::<Topic>(), names::<Filter>()];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6, 7, 4, 2, 14, 9]);
+    let all = [
+        names::<Raw>(),
+        names::<Kafka>(),
+        names::<Worker>(),
+        names::<State>(),
+        names::<Http>(),
+        names::<Log>(),
+        names::<Topic>(),
+        names::<Filter>(),
+    ];
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 7, 4, 1, 2, 14, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -86,7 +95,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 34, "{name}: defaults that are stated");
+        assert_eq!(changed, 35, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -105,6 +114,17 @@ fn defaults_are_as_documented() {
     assert_eq!((&*topic.space, topic.filter.capacity), ("in", Some(10_000_000)));
     assert_eq!(topic.window, Window::time(24 * 60 * 60 * 1000, 4));
     assert_eq!((&topic.on_duplicate, &topic.on_invalid), (&OnDuplicate::Drop, &OnInvalid::Fail));
+}
+
+#[test]
+fn where_to_listen_is_an_address_or_off() {
+    let listen = |to: &str| load(&format!("{MINIMAL}\n[http]\nlisten = {to:?}")).map(|config| config.http.listen);
+    assert_eq!(load(MINIMAL).unwrap().http.listen, "127.0.0.1:8080".parse().ok());
+    assert_eq!(listen("[::]:0").unwrap(), "[::]:0".parse().ok());
+    assert_eq!(listen("off").unwrap(), None);
+    for wrong in ["8080", "localhost", "", "on"] {
+        assert!(listen(wrong).unwrap_err().contains("http.listen: expected an address and a port"), "{wrong}");
+    }
 }
 
 #[test]
@@ -158,7 +178,7 @@ x.toml: worker.commit_interval: expected a duration of at most ten years, such a
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
 x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `transaction_records_max`, `shutdown_timeout`
 x.toml: worker.workers: expected a number from 1 to 64, got 100
-x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `log`, `topics`"#;
+x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `topics`"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
 }
 

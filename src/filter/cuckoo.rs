@@ -379,6 +379,14 @@ impl Manifest {
         }
     }
 
+    /// A stranger is right in all layers, or called seen.
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub(super) fn estimate(&self) -> f64 {
+        let tags = u64::from(self.slices) + 1;
+        let rates = self.layers.iter().filter_map(|layer| Some(layer.shape(tags)?.rate(layer.keys as f64)));
+        1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         let name = |layer: &LayerManifest| usize::try_from(layer.name).unwrap_or(usize::MAX);
         self.layers.iter().map(move |layer| Part { slice: 0, layer: name(layer), pages: layer.pages })

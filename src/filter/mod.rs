@@ -178,6 +178,20 @@ impl Spec {
         }
     }
 
+    /// Keys that it is made to remember at a time.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    pub fn capacity(self) -> u64 {
+        match self {
+            Self::Aging { window, plan } => plan.capacity.saturating_mul(u64::from(window.slices())),
+            Self::Cuckoo { window, plan } => {
+                let slices = u64::from(window.slices());
+                plan.capacity / (slices + 1) * slices
+            }
+            Self::Stable { plan } => plan.lifetime() as u64,
+        }
+    }
+
     /// Memory that it takes at capacity, in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
@@ -232,6 +246,16 @@ impl Manifest {
             Self::Aging(manifest) => manifest.usage(),
             Self::Cuckoo(manifest) => manifest.usage(),
             Self::Stable(manifest) => manifest.usage(),
+        }
+    }
+
+    /// Share of unseen keys that the filter calls seen as full as it is now, by its kind's formula.
+    #[must_use]
+    pub fn estimate(&self) -> f64 {
+        match self {
+            Self::Aging(manifest) => manifest.estimate(),
+            Self::Cuckoo(manifest) => manifest.estimate(),
+            Self::Stable(manifest) => manifest.estimate(),
         }
     }
 

@@ -326,6 +326,13 @@ impl Manifest {
         Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
     }
 
+    /// A stranger's cells are all filled.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub(super) fn estimate(&self) -> f64 {
+        let rate = |cells: &CellsManifest| (cells.filled as f64 / cells.cells as f64).powi(cells.probes.cast_signed());
+        self.cells.as_ref().map_or(0.0, rate)
+    }
+
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         self.cells.iter().map(|cells| Part { slice: 0, layer: 0, pages: cells.pages })
     }

@@ -11,6 +11,7 @@ mod sink;
 mod source;
 mod throttle;
 mod topology;
+mod watermarks;
 
 pub use changelog::{LogReader, Logged};
 pub use client::check_properties;

@@ -6,7 +6,7 @@
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
 use super::security::Login;
-use super::throttle;
+use super::{throttle, watermarks};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -250,6 +250,12 @@ impl Source {
         let anew: Vec<_> = all.iter().filter(|(partition, _)| stopped.contains(partition)).cloned().collect();
         self.unassign(stopped)?;
         self.assign(&anew)
+    }
+
+    /// Where a partition's log ended when records of it were last fetched.
+    #[must_use]
+    pub fn end(&self, partition: &TopicPartition) -> Option<Offset> {
+        watermarks::end(self.consumer.client(), partition)
     }
 
     /// Goes on reading the partition elsewhere.

@@ -13,6 +13,7 @@ use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::stats::add;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How often a producer may be replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
@@ -42,14 +43,13 @@ impl Worker {
         }
         self.logged(self.sink.take_logged());
         self.inputs.values_mut().filter(|input| input.is_ahead()).for_each(Input::committed);
+        self.count_commit();
         self.end_transaction();
         self.replacements = 0;
         fault::point("commit.booked");
-        add(&self.shared.stats.commits, 1);
-        let mut load = 0.0_f64;
         for (&(space, partition), memory) in &mut self.memories {
             let plan = &self.topics[space];
-            load = load.max(memory.tell(&plan.topic.space, partition, &self.shared.stats));
+            memory.tell(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
             let oldest = memory.dedup.oldest_mark();
             // Not by what is decided but not committed: whoever goes on from here decides it again.
             let is_whole = self.inputs.values().filter(|input| input.memory == (space, partition)).all(|input| input.decisions.is_empty());
@@ -58,12 +58,20 @@ impl Worker {
                 self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, Trim::Mark(oldest));
             }
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small ratio")]
-        self.shared.stats.load_permille.store((load * 1000.0) as u64, Ordering::Relaxed);
         if self.sink.singly() {
             self.sink = connect(&self.shared, &self.transactional_id, false)?;
         }
         Ok(Flow::On)
+    }
+
+    fn count_commit(&self) {
+        let stats = &self.shared.stats;
+        add(&stats.commits, 1);
+        self.transaction.iter().for_each(|transaction| stats.transaction_time.observe(transaction.begun.elapsed()));
+        let now = super::now();
+        for time in &self.times {
+            stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
+        }
     }
 
     /// Writes to the changelogs what the records of the open transaction did.
@@ -105,6 +113,7 @@ impl Worker {
     fn end_transaction(&mut self) {
         self.transaction = None;
         self.origins.clear();
+        self.times.clear();
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every

@@ -90,6 +90,13 @@ impl Routes {
     }
 }
 
+impl Routes {
+    /// Whether such a record, if it is written, goes to the dead letters.
+    pub(super) const fn is_dead_letter(&self, verdict: Verdict) -> bool {
+        self.dead_letters.is_some() && matches!(verdict, Verdict::Late | Verdict::Invalid(_))
+    }
+}
+
 /// A verdict as a word, the same as in metrics.
 const fn label(verdict: Verdict) -> &'static str {
     match verdict {

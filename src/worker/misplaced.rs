@@ -3,8 +3,10 @@
 //! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
 //! fingerprint, so that every worker samples the same. Must never change a verdict.
 
+use super::Worker;
 use crate::key::Fingerprint;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 /// One key of so many is watched.
@@ -40,6 +42,22 @@ impl Misplaced {
             seen.partitions.remove(&oldest);
         }
         None
+    }
+}
+
+impl Worker {
+    /// Notices a key that comes in more than one partition.
+    pub(super) fn watch(&self, topic: usize, fingerprint: Fingerprint, partition: i32) {
+        let plan = &self.topics[topic];
+        let Some(other) = self.shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
+        if self.shared.stats.spaces[plan.space].misplaced.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                space = plan.topic.space,
+                partition,
+                other,
+                "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
+            );
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! workers but the store. Must never ask the filter twice about one record, nor take a checkpoint
 //! while anything past the committed offset is decided.
 
+mod barrier;
 mod commit;
 mod decide;
 mod decisions;
@@ -13,9 +14,10 @@ mod partition;
 mod plan;
 mod rebalance;
 mod rebuild;
+mod report;
 mod restore;
 
-use crate::checkpoint::{self, PartitionId, Store};
+use crate::checkpoint::{self, Store};
 use crate::config::Config;
 use crate::fault;
 use crate::filter::{Fault, Full};
@@ -28,7 +30,7 @@ use emit::Fate;
 pub use misplaced::Misplaced;
 use partition::{Input, Memory};
 use plan::{Plan, plans};
-use rebuild::{Rebuilder, Rebuilt, Trim};
+use rebuild::{Rebuilder, Rebuilt};
 use restore::Waiting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +42,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const BATCH_RECORDS: usize = 1024;
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
+/// Of so many records that are written, one is timed.
+const TIMED: usize = 64;
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -119,12 +123,19 @@ pub struct Worker {
     transaction: Option<Transaction>,
     /// Where the records of the open transaction came from.
     origins: Vec<(usize, i32, Offset)>,
+    /// Times of a few of them, to tell how long they took.
+    times: Vec<Timestamp>,
     replacements: u32,
     /// The store's, when last looked at.
     epoch: u64,
     next_checkpoint: Instant,
     scratch: Scratch,
-    tally: Tally,
+    /// By topic.
+    tallies: Vec<Tally>,
+    number: usize,
+    /// Whether the group has said what is ours.
+    joined: bool,
+    next_report: Instant,
 }
 
 /// Whose memory: which space, and which partition number.
@@ -154,11 +165,13 @@ impl Worker {
         let sink = commit::connect(&shared, &transactional_id, false)?;
         fault::point("connect.ready");
         let topics = plans(&shared);
+        let tallies = vec![Tally::default(); shared.stats.topics.len()];
         let rebuilder = Rebuilder::start(&shared);
         let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
         Ok(Self {
             transactional_id,
             topics,
+            tallies,
             sink,
             next_checkpoint,
             epoch: shared.store.epoch(),
@@ -171,8 +184,11 @@ impl Worker {
             transaction: None,
             origins: Vec::new(),
             replacements: 0,
+            times: Vec::new(),
             scratch: Scratch::default(),
-            tally: Tally::default(),
+            number,
+            joined: false,
+            next_report: Instant::now(),
         })
     }
 
@@ -202,6 +218,7 @@ impl Worker {
             }
             self.log_warm_up(source)?;
             self.checkpoint(false);
+            self.report(source);
             let batch = source.poll(BATCH_RECORDS, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
             self.process(source, &batch)?;
@@ -240,7 +257,7 @@ impl Worker {
                 }
             }
         }
-        std::mem::take(&mut self.tally).report(&self.shared.stats);
+        self.tallies.iter_mut().zip(&self.shared.stats.topics).for_each(|(tally, counts)| tally.report(counts));
         Ok(())
     }
 
@@ -277,6 +294,7 @@ impl Worker {
 
     fn record(&mut self, source: &Source, topic: usize, message: &Message<'_>, keyed: Keyed, now: Timestamp) -> Result<Flow, Error> {
         let (offset, plan) = (message.offset(), &self.topics[topic]);
+        self.tallies[plan.read].bytes += message.bytes() as u64;
         if let Some(forward) = &plan.forward {
             if self.inputs.get(&(topic, message.partition())).is_none_or(|input| offset < input.position) {
                 return Ok(Flow::On);
@@ -318,7 +336,7 @@ impl Worker {
         };
         if input.is_warm_up(offset) {
             input.warmed_up(offset);
-            self.tally.warmed_up += 1;
+            self.tallies[plan.counted].warmed_up += 1;
             fault::point("warm_up.record");
             let full = memory.journal.len() >= self.shared.config.worker.transaction_records_max;
             return if full { self.log_warm_up(source).map(|()| Flow::On) } else { Ok(Flow::On) };
@@ -328,25 +346,11 @@ impl Worker {
             tracing::info!(partition = %input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        self.tally.future += u64::from(message.timestamp().is_some_and(|time| time > believed));
+        self.tallies[plan.counted].future += u64::from(message.timestamp().is_some_and(|time| time > believed));
         if let (Verdict::Unseen, Some(fingerprint)) = (verdict, fingerprint) {
             self.watch(topic, fingerprint, message.partition());
         }
         self.emit(source, topic, message, verdict, invalid, None)
-    }
-
-    /// Notices a key that comes in more than one partition.
-    fn watch(&self, topic: usize, fingerprint: Fingerprint, partition: i32) {
-        let plan = &self.topics[topic];
-        let Some(other) = self.shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
-        if self.shared.stats.misplaced.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(
-                space = plan.topic.space,
-                partition,
-                other,
-                "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
-            );
-        }
     }
 
     /// Writes a decided record to where it goes, and counts it as read. With `forward` it goes to that partition,
@@ -375,9 +379,13 @@ impl Worker {
             }
             _ => plan.routes.fate(&plan.topic, verdict, invalid.as_ref(), message, self.origins.len(), &mut headers),
         };
+        let is_dead_letter = matches!(fate, Fate::Write(_)) && plan.routes.is_dead_letter(verdict);
         match fate {
             Fate::Drop => {}
             Fate::Write(outgoing) => {
+                if self.origins.len().is_multiple_of(TIMED) {
+                    self.times.extend(message.timestamp());
+                }
                 self.origins.push((place.0, place.1, offset));
                 if let Err(failure) = self.sink.send(&outgoing) {
                     return self.fail(source, failure).map(|()| Flow::Back);
@@ -396,9 +404,13 @@ impl Worker {
         }
         if let Some(input) = self.inputs.get_mut(&place) {
             input.position = offset + 1;
-        }
-        if forward.is_none() {
-            self.tally.count(verdict);
+            // What is written again after an abort was counted.
+            if forward.is_none() && offset >= input.counted {
+                input.counted = offset + 1;
+                let tally = &mut self.tallies[plan.counted];
+                tally.count(verdict);
+                tally.dead_letters += u64::from(is_dead_letter);
+            }
         }
         let full = self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += 1;
@@ -425,37 +437,6 @@ impl Worker {
         }
         self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
         self.commit(source).map(drop)
-    }
-
-    // ---- Checkpoints ----
-
-    /// Writes what changed, if it is time, at the barrier: nothing past the committed offsets is decided.
-    fn checkpoint(&mut self, now: bool) {
-        let due = || now || Instant::now() >= self.next_checkpoint || self.memories.values().any(Memory::is_urgent);
-        if self.transaction.is_some() || !due() {
-            return;
-        }
-        let mut bytes = 0;
-        for (&id, memory) in &mut self.memories {
-            let inputs: Vec<_> = self.inputs.values().filter(|input| input.memory == id).collect();
-            let is_whole = inputs.iter().all(|input| input.decisions.is_empty()) && memory.journal.is_empty();
-            if inputs.is_empty() || !is_whole || !memory.is_due(&self.shared.store) {
-                continue;
-            }
-            for input in inputs {
-                memory.offsets.insert(input.partition.topic.clone(), input.position);
-            }
-            let plan = &self.topics[id.0];
-            bytes += memory.save(&self.shared, &PartitionId { space: plan.topic.space.clone(), partition: id.1 }, &plan.settings);
-        }
-        for input in self.inputs.values().filter(|input| self.topics[input.topic].is_ours) {
-            self.rebuilder.trim(input.partition.clone(), Trim::Before(input.committed));
-        }
-        // Large checkpoints are written less often, so that the average stays below the bound.
-        let state = &self.shared.config.state;
-        let rate = (state.write_rate_max / u64::from(self.shared.config.worker.workers)).max(1);
-        let pause = Duration::from_millis(bytes.saturating_mul(1000) / rate);
-        self.next_checkpoint = Instant::now() + self.shared.config.worker.checkpoint_interval.max(pause);
     }
 
     /// Looks at the topics again, for they have changed.

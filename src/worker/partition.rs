@@ -8,9 +8,10 @@ use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Exact;
 use crate::record::{Offset, Timestamp, TopicPartition};
-use crate::stats::{Stats, add};
+use crate::stats::{SpaceCounts, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Load past which a filter is said to fill up.
 const FILLING: f64 = 0.7;
@@ -40,6 +41,8 @@ pub(super) struct Input {
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
     pub(super) decisions: Decisions,
+    /// Up to where its records are counted.
+    pub(super) counted: Offset,
 }
 
 impl Input {
@@ -79,6 +82,7 @@ struct Told {
     filling: bool,
     evicted: u64,
     corrected: u64,
+    slice: Option<i64>,
 }
 
 /// The memory of one partition number of one space.
@@ -98,6 +102,8 @@ pub(super) struct Memory {
     pub(super) changed: bool,
     /// What was told of it already.
     told: Told,
+    /// The filter's rate, of how many keys, in which slice.
+    estimate: Option<(u64, Option<i64>, f64)>,
     /// Checkpoints that failed since the last that did not.
     failures: u32,
 }
@@ -113,6 +119,7 @@ impl Memory {
             trimmed: 0,
             changed: false,
             told: Told::default(),
+            estimate: None,
             failures: 0,
         }
     }
@@ -147,8 +154,8 @@ impl Memory {
         self.offsets.get(topic).copied()
     }
 
-    /// Counts and logs what became of it since the last time. Returns its load.
-    pub(super) fn tell(&mut self, space: &str, partition: i32, stats: &Stats) -> f64 {
+    /// Counts and logs what became of it since the last time.
+    pub(super) fn tell(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, told) = (self.dedup.usage(), self.dedup.corrected(), self.told);
         // A kind without slices fills up once and for all, and is meant to.
         let fills = usage.load > FILLING && self.dedup.slice().is_some();
@@ -170,10 +177,22 @@ impl Memory {
                 "filter is at its max_memory, and forgot keys before their time: they may come out again"
             );
         }
-        add(&stats.evicted, usage.evicted.saturating_sub(told.evicted));
-        add(&stats.corrected, corrected - told.corrected);
-        self.told = Told { filling: told.filling || fills, evicted: usage.evicted, corrected };
-        usage.load
+        let slice = self.dedup.slice();
+        let rotations = slice.zip(told.slice).map_or(0, |(now, before)| now.abs_diff(before));
+        add(&counts.evicted, usage.evicted.saturating_sub(told.evicted));
+        add(&counts.corrected, corrected - told.corrected);
+        add(&counts.rotations, rotations);
+        self.told = Told { filling: told.filling || fills, evicted: usage.evicted, corrected, slice };
+    }
+
+    /// The filter's rate by formula. It takes a while, so it is kept until the filter has changed by more than a little.
+    pub(super) fn estimate(&mut self) -> f64 {
+        let (keys, slice) = (self.dedup.usage().keys, self.dedup.slice());
+        if !self.estimate.is_some_and(|(of, at, _)| at == slice && of.abs_diff(keys) <= of / 256) {
+            let rate = self.dedup.filter().map_or(0.0, |filter| filter.manifest().estimate());
+            self.estimate = Some((keys, slice, rate));
+        }
+        self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
     /// Whether a checkpoint would differ from what is stored.
@@ -205,6 +224,7 @@ impl Memory {
                 self.changed = false;
                 self.failures = 0;
                 add(&shared.stats.checkpoints, 1);
+                shared.stats.checkpoint_at.store(super::now(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
             }

@@ -8,7 +8,9 @@ use crate::changelog::Origin;
 use crate::checkpoint;
 use crate::config::Topic;
 use crate::dedup::Rules;
+use crate::filter::Spec;
 use crate::key::Fingerprint;
+use crate::stats;
 
 /// A topic that is read, with what follows from the configuration and the cluster. Those that only bring records
 /// to their partitions come after all others.
@@ -17,6 +19,12 @@ pub(super) struct Plan {
     /// Its space, by the first topic that is of it.
     pub(super) space: usize,
     pub(super) rules: Rules,
+    /// Where its records are counted: the configured topic.
+    pub(super) counted: usize,
+    /// Where its bytes are: the topic that is really read.
+    pub(super) read: usize,
+    /// Keys that a partition's filter is made for.
+    pub(super) capacity: u64,
     pub(super) settings: checkpoint::Settings,
     /// What the fingerprints in its changelog depend on.
     pub(super) origin: Origin,
@@ -47,14 +55,19 @@ impl Forward {
 pub(super) fn plans(shared: &Shared) -> Vec<Plan> {
     let config = &shared.config;
     let partitions = |topic: &str| shared.topology.partitions.get(topic).copied().unwrap_or(1);
+    let read = |input: &str| stats::topics(config).position(|(name, _)| name == input).unwrap_or(0);
     let plan = |(number, topic): (usize, &Topic)| {
         let settings = partition::settings(config, topic);
         let repartitioned = config.repartitioned(topic);
         let is_ours = repartitioned.is_some();
         let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
+        let rules = topic.rules(partitions(&topic.input));
         Plan {
             space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(number),
-            rules: topic.rules(partitions(&topic.input)),
+            rules,
+            counted: number,
+            read: read(&topic.input),
+            capacity: rules.filter.map_or(0, Spec::capacity),
             origin: partition::origin(&settings),
             settings,
             log: config.changelog(&topic.space),
@@ -71,7 +84,20 @@ pub(super) fn plans(shared: &Shared) -> Vec<Plan> {
         let (space, routes) = (plans.len(), Routes::new(topic, &shared.topology));
         let settings = plans[number].settings.clone();
         let (rules, origin) = (plans[number].rules, plans[number].origin);
-        plans.push(Plan { topic: topic.clone(), space, rules, settings, origin, log: None, forward, is_ours: false, routes });
+        plans.push(Plan {
+            topic: topic.clone(),
+            space,
+            rules,
+            counted: number,
+            read: read(&topic.input),
+            capacity: 0,
+            settings,
+            origin,
+            log: None,
+            forward,
+            is_ours: false,
+            routes,
+        });
     }
     plans
 }

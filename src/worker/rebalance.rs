@@ -7,9 +7,14 @@ use super::{Error, Worker, partition};
 use crate::fault;
 use crate::kafka::{Failure, Rebalance, Source};
 use crate::record::TopicPartition;
+use crate::stats::add;
+use std::time::Instant;
 
 impl Worker {
     pub(super) fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
+        add(&self.shared.stats.rebalances, 1);
+        self.joined = true;
+        self.next_report = Instant::now();
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 fault::point("assign.begin");

@@ -215,7 +215,6 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
             job.memory.changed = true;
             add(&shared.stats.rebuilds, 1);
             add(&shared.stats.rebuilt_keys, follower.fingerprints);
-            add(&shared.stats.rebuild_ms, u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
             tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "memory rebuilt from the changelog");
             return Ok(job.memory);
         };

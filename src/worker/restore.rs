@@ -22,10 +22,10 @@ use std::time::Instant;
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) partition: TopicPartition,
-    topic: usize,
+    pub(super) topic: usize,
     committed: Committed,
     low: Offset,
-    high: Offset,
+    pub(super) high: Offset,
 }
 
 /// From where a partition is read, and up to where without emitting.
@@ -201,6 +201,7 @@ impl Worker {
             partition = %found.partition, committed = ?found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
             elapsed_ms = began.elapsed().as_millis(), "partition restored"
         );
+        self.shared.stats.restore_time.observe(began.elapsed());
         let id = self.memory_of(&found);
         if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
             // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
@@ -219,6 +220,7 @@ impl Worker {
             warm_horizon: horizon,
             logged: if self.topics[found.topic].log.is_some() { course.start } else { Offset::MAX },
             decisions: super::decisions::Decisions::default(),
+            counted: course.start,
             partition: found.partition,
         };
         self.inputs.insert((input.topic, input.partition.partition), input);

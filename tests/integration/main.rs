@@ -14,6 +14,7 @@ mod invalid;
 mod kills;
 mod members;
 mod memories;
+mod observed;
 mod offsets;
 mod oversize;
 mod rebuild;

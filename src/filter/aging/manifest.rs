@@ -2,7 +2,7 @@
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, Shape};
-use crate::filter::sizing::{BITS_PER_KEY_MAX, PROBES_MAX};
+use crate::filter::sizing::{BITS_PER_KEY_MAX, PROBES_MAX, shape_rate};
 use crate::filter::{Part, Usage};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,17 @@ impl Manifest {
             load: 0.0,
             evicted: 0,
         }
+    }
+
+    /// A stranger is right in all layers, or called seen.
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub(in crate::filter) fn estimate(&self) -> f64 {
+        let layers = self.generations.iter().flat_map(|generation| &generation.layers);
+        let rates = layers.map(|layer| {
+            let shape = Shape { blocks: layer.blocks, lines: layer.lines, probes: layer.probes };
+            shape_rate(shape, layer.keys as f64)
+        });
+        1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
     }
 
     pub(in crate::filter) fn parts(&self) -> impl Iterator<Item = Part> {

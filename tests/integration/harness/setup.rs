@@ -115,7 +115,7 @@ impl Setup {
         let dir = self.state_dir(name).display().to_string();
         format!(
             "[kafka]\nbootstrap_servers = \"{servers}\"\n{kafka}\n[kafka.properties]\n{properties}\n[worker]\n{worker}\n[state]\ndir = {dir:?}\n{state}\n\
-             [log]\nlevel = \"info\"\nformat = \"text\"\n{rest}"
+             [http]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\nformat = \"text\"\n{rest}"
         )
     }
 

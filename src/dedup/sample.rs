@@ -1,0 +1,252 @@
+//! How often a filter is wrong: counted, not reckoned.
+//!
+//! Owns the keys of a fixed share, drawn by their fingerprints, that were emitted and are not forgotten:
+//! exactly, beside the filter, which remembers all. A key of that share that is dropped and is not among them is a
+//! false positive. As the share is by fingerprint, every member, restart and replay watches the same keys. Must
+//! never change a verdict.
+
+use crate::key::Fingerprint;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// Keys that are watched whatever the share, for a small filter's sake.
+const KEYS_MIN: u64 = 1 << 10;
+/// Keys that a filter at capacity has watched at most, some 24 bytes each.
+const KEYS_MAX: u64 = 1 << 14;
+/// Where more could be, one key of so many is watched.
+const SHARE: u64 = 64;
+/// How far a filter beyond its capacity may have more watched, before the share is halved.
+const OVERFULL: u64 = 4;
+
+/// What is known of a watched key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watched {
+    /// When it was emitted, or first dropped wrongly; none before any time was known.
+    era: Option<i64>,
+    /// It was dropped, and had not been emitted: it counts once.
+    wrong: bool,
+}
+
+/// How often a filter was asked for keys that it had not seen, and how often it called them seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    /// Watched keys that had not been seen.
+    pub checked: u64,
+    /// Of these, called seen and dropped.
+    pub wrong: u64,
+}
+
+impl Observed {
+    /// Adds what was observed elsewhere.
+    pub const fn add(&mut self, other: Self) {
+        self.checked = self.checked.saturating_add(other.checked);
+        self.wrong = self.wrong.saturating_add(other.wrong);
+    }
+
+    /// Share of unseen keys that were dropped; `None` while none was watched.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn rate(self) -> Option<f64> {
+        (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
+    }
+
+    /// Where the true rate lies with a confidence of 95 % (Wilson: "Probable Inference, the Law of Succession, and
+    /// Statistical Inference", 1927).
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn interval(self) -> (f64, f64) {
+        let (Some(rate), z2) = (self.rate(), 1.96 * 1.96) else { return (0.0, 1.0) };
+        let n = self.checked as f64;
+        let middle = rate + z2 / (2.0 * n);
+        let half = (z2 * (rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();
+        // Of none, the formula's lower end is nothing but rounding.
+        let low = if self.wrong == 0 { 0.0 } else { ((middle - half) / (1.0 + z2 / n)).max(0.0) };
+        (low, ((middle + half) / (1.0 + z2 / n)).min(1.0))
+    }
+}
+
+/// The watched keys of one memory. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Stored", into = "Stored")]
+pub struct Sample {
+    /// One key of 2 to the power of this is watched.
+    halvings: u32,
+    keys_max: u64,
+    /// How many eras a key is remembered for after its own.
+    eras: i64,
+    era: Option<i64>,
+    keys: HashMap<u64, Watched>,
+    observed: BTreeMap<i64, Observed>,
+}
+
+impl Sample {
+    /// Watches nothing yet, of a filter that remembers `keys` at a time, each for `eras` after its own.
+    pub(super) fn new(keys: u64, eras: i64) -> Self {
+        let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
+        let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
+        Self { halvings, keys_max: keys_max * OVERFULL, eras, era: None, keys: HashMap::new(), observed: BTreeMap::new() }
+    }
+
+    /// The name of a key that is watched. Of a share of a share, none is lost; and the bits that choose it are not
+    /// those that a filter takes.
+    fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
+        let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (name.leading_zeros() >= self.halvings).then_some(name)
+    }
+
+    /// The filter has come to an era: forgets what it has.
+    fn come_to(&mut self, era: Option<i64>) {
+        let Some(now) = era.filter(|_| self.era != era) else { return };
+        if self.era.is_none() {
+            // Keys that came before any time was known belong to the first time that is.
+            self.keys.values_mut().for_each(|watched| watched.era = era);
+            self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
+        }
+        self.era = era;
+        let oldest = now.saturating_sub(self.eras);
+        self.keys.retain(|_, watched| watched.era.is_some_and(|era| era >= oldest));
+        self.observed.retain(|&era, _| era >= oldest);
+    }
+
+    // Few keys are watched: how far the filter has come is asked for those only.
+
+    /// A key was dropped.
+    pub(super) fn dropped(&mut self, fingerprint: Fingerprint, era: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(era());
+        if !self.keys.contains_key(&name) {
+            self.watch(name, Watched { era: self.era, wrong: true });
+            self.count(1);
+        }
+    }
+
+    /// A key was emitted, and put in.
+    pub(super) fn emitted(&mut self, fingerprint: Fingerprint, era: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(era());
+        // One that was there had been forgotten before its time.
+        if self.keys.get(&name).is_none_or(|watched| watched.wrong) {
+            self.count(0);
+        }
+        self.watch(name, Watched { era: self.era, wrong: false });
+    }
+
+    /// A key is put in again that was emitted before; or is renewed, if it is there.
+    pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, era: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(era());
+        let is_there = self.keys.get(&name).is_some_and(|watched| !watched.wrong);
+        if is_there || !renew {
+            self.watch(name, Watched { era: self.era, wrong: false });
+        }
+    }
+
+    /// A key was taken back.
+    pub(super) fn remove(&mut self, fingerprint: Fingerprint) {
+        if let Some(name) = self.name(fingerprint) {
+            self.keys.remove(&name);
+        }
+    }
+
+    fn watch(&mut self, name: u64, watched: Watched) {
+        self.keys.insert(name, watched);
+        if self.keys.len() as u64 > self.keys_max {
+            self.halvings += 1;
+            let halvings = self.halvings;
+            self.keys.retain(|name, _| name.leading_zeros() >= halvings);
+        }
+    }
+
+    fn count(&mut self, wrong: u64) {
+        self.observed.entry(self.era.unwrap_or(0)).or_default().add(Observed { checked: 1, wrong });
+    }
+
+    /// What was observed as far back as keys are remembered, now that the filter has come to `era`.
+    pub(super) fn observed(&self, era: Option<i64>) -> Observed {
+        let mut all = Observed::default();
+        let oldest = era.map_or(i64::MIN, |era| era.saturating_sub(self.eras));
+        self.observed.range(oldest..).for_each(|(_, &observed)| all.add(observed));
+        all
+    }
+
+    /// The eras for which a key is watched after its own.
+    pub(super) const fn eras(&self) -> i64 {
+        self.eras
+    }
+
+    /// Takes in what another watched.
+    pub(super) fn union(&mut self, other: &Self) {
+        self.halvings = self.halvings.max(other.halvings);
+        self.come_to(self.era.max(other.era));
+        let oldest = self.era.map(|era| era.saturating_sub(self.eras));
+        for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.era >= oldest) {
+            let own = self.keys.get(&name).copied().unwrap_or(theirs);
+            self.watch(name, Watched { era: own.era.max(theirs.era), wrong: own.wrong && theirs.wrong });
+        }
+        let halvings = self.halvings;
+        self.keys.retain(|name, _| name.leading_zeros() >= halvings);
+        for (&era, &observed) in other.observed.iter().filter(|(era, _)| oldest.is_none_or(|oldest| **era >= oldest)) {
+            self.observed.entry(era).or_default().add(observed);
+        }
+    }
+}
+
+/// A sample as it is stored: names are hexadecimal, 16 digits each, by era.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    halvings: u32,
+    keys_max: u64,
+    eras: i64,
+    era: Option<i64>,
+    emitted: Vec<(Option<i64>, String)>,
+    wrong: Vec<(Option<i64>, String)>,
+    observed: Vec<(i64, Observed)>,
+}
+
+impl From<Sample> for Stored {
+    fn from(sample: Sample) -> Self {
+        let names = |wrong: bool| {
+            let mut by_era = BTreeMap::<_, Vec<u64>>::new();
+            for (&name, watched) in sample.keys.iter().filter(|(_, watched)| watched.wrong == wrong) {
+                by_era.entry(watched.era).or_default().push(name);
+            }
+            let text = |mut names: Vec<u64>| {
+                names.sort_unstable();
+                names.iter().fold(String::with_capacity(16 * names.len()), |text, name| text + &format!("{name:016x}"))
+            };
+            by_era.into_iter().map(|(era, names)| (era, text(names))).collect()
+        };
+        Self {
+            halvings: sample.halvings,
+            keys_max: sample.keys_max,
+            eras: sample.eras,
+            era: sample.era,
+            emitted: names(false),
+            wrong: names(true),
+            observed: sample.observed.into_iter().collect(),
+        }
+    }
+}
+
+impl TryFrom<Stored> for Sample {
+    type Error = &'static str;
+
+    fn try_from(stored: Stored) -> Result<Self, Self::Error> {
+        let mut keys = HashMap::new();
+        for (list, wrong) in [(&stored.emitted, false), (&stored.wrong, true)] {
+            for (era, text) in list {
+                for digits in text.as_bytes().chunks(16) {
+                    let name = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                    keys.insert(name.ok_or("a watched key must be 16 hexadecimal digits")?, Watched { era: *era, wrong });
+                }
+            }
+        }
+        let Stored { halvings, keys_max, eras, era, observed, .. } = stored;
+        Ok(Self { halvings, keys_max, eras, era, keys, observed: observed.into_iter().collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! The status as Prometheus reads it.
+//!
+//! Owns the names of the metrics: `docs/metrics.md` lists them, and a test holds one against the other. Must never
+//! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
+
+use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, Verdicts};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt::Error;
+
+/// The type of the text that [`render`] gives.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics, in the `OpenMetrics` text format.
+pub fn render(status: Status) -> String {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    registry.register_collector(Box::new(Metrics(status)));
+    // A string takes all that is written.
+    text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
+}
+
+#[derive(Debug)]
+struct Metrics(Status);
+
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, String); N];
+
+/// One metric, with all its label values.
+struct Encoder<'a>(DescriptorEncoder<'a>);
+
+impl Encoder<'_> {
+    fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels<N>, u64)>,
+    ) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+    }
+
+    fn seconds_counter(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
+        let Some(value) = value else { return Ok(()) };
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, f64, u64>(&value, None)
+    }
+
+    fn gauges<const N: usize>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels<N>, f64)>) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing where there is no value.
+    fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
+        let Some(value) = value else { return Ok(()) };
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
+        let mut below = 0;
+        let each = durations.buckets.iter().map(|&(bound, count)| {
+            let own = count - below;
+            below = count;
+            (bound, own)
+        });
+        let mut buckets: Vec<_> = each.collect();
+        buckets.push((f64::MAX, durations.count - below));
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        metric.encode_histogram::<NoLabelSet>(durations.sum_seconds, durations.count, &buckets, None)
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+const fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+const fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (status, mut encoder) = (&self.0, Encoder(encoder));
+        records(status, &mut encoder)?;
+        partitions(status, &mut encoder)?;
+        transactions(status, &mut encoder)?;
+        filters(status, &mut encoder)?;
+        checkpoints(status, &mut encoder)?;
+        process(status, &mut encoder)
+    }
+}
+
+fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let of = |count: fn(&TopicStatus) -> u64| status.topics.iter().map(move |topic| ([("topic", topic.topic.clone())], count(topic)));
+    let verdicts = |topic: &TopicStatus| {
+        let Verdicts { unseen, duplicate, late, invalid, unsee } = topic.records;
+        let counts = [("unseen", unseen), ("duplicate", duplicate), ("late", late), ("invalid", invalid), ("unsee", unsee)];
+        let topic = topic.topic.clone();
+        counts.map(|(verdict, count)| ([("topic", topic.clone()), ("verdict", verdict.to_owned())], count))
+    };
+    encoder.counters("unseen_records", "Records read, by what was decided of them", status.topics.iter().flat_map(verdicts))?;
+    let invalid = status.topics.iter().flat_map(|topic| {
+        topic.invalid.iter().map(|(reason, &count)| ([("topic", topic.topic.clone()), ("reason", reason.clone())], count))
+    });
+    encoder.counters("unseen_invalid", "Records without a usable key, or too large to be written, by reason", invalid)?;
+    encoder.counters("unseen_consumed_bytes", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
+    encoder.counters("unseen_dead_letters", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
+    encoder.counters("unseen_future_records", "Records whose time was too far ahead to be believed", of(|topic| topic.future))?;
+    encoder.counters("unseen_warmed_up_records", "Records read again without emitting", of(|topic| topic.warmed_up))?;
+    let help = "Record time to the commit of what came of it, of every 64th record written";
+    encoder.histogram("unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
+}
+
+fn partitions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let lags = status.partitions.iter().filter_map(|partition| {
+        let labels = [("topic", partition.topic.clone()), ("partition", partition.partition.to_string())];
+        Some((labels, float(partition.lag?.unsigned_abs())))
+    });
+    encoder.gauges("unseen_consumer_lag_records", "Offsets between the committed one and the end of the partition", lags)?;
+    encoder.gauge("unseen_assigned_partitions", "Partitions that this process has", Some(float(status.partitions.len() as u64)))?;
+    encoder.counter("unseen_rebalances", "Times that partitions were assigned or revoked", status.rebalances)
+}
+
+fn transactions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let results = [("committed", status.transactions.committed), ("aborted", status.transactions.aborted)];
+    let results = results.map(|(result, count)| ([("result", result.to_owned())], count));
+    encoder.counters("unseen_transactions", "Transactions, by how they ended", results)?;
+    encoder.histogram("unseen_transaction_duration_seconds", "Begin of a transaction to its end", &status.transaction_duration)
+}
+
+fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let label = |space: &SpaceStatus| [("space", space.space.clone())];
+    let gauge = |value: fn(&SpaceStatus) -> Option<f64>| status.spaces.iter().filter_map(move |space| Some((label(space), value(space)?)));
+    let observed = |value: fn(ObservedRate) -> Option<f64>| {
+        status.spaces.iter().filter_map(move |space| Some((label(space), value(space.false_positives.observed?)?)))
+    };
+    let counts = |value: fn(&SpaceStatus) -> u64| status.spaces.iter().map(move |space| (label(space), value(space)));
+    encoder.gauges(
+        "unseen_filter_fill_ratio",
+        "Keys of the open slice over what it is made for, of the fullest partition",
+        gauge(|space| Some(space.fill_ratio)),
+    )?;
+    encoder.gauges("unseen_filter_keys", "Keys remembered", gauge(|space| Some(float(space.keys))))?;
+    encoder.gauges("unseen_filter_capacity_keys", "Keys that the filters are made for", gauge(|space| space.capacity_keys.map(float)))?;
+    encoder.gauges("unseen_filter_memory_bytes", "Memory of the filters", gauge(|space| Some(float(space.memory_bytes))))?;
+    encoder.gauges(
+        "unseen_filter_target_fpr_ratio",
+        "Share of unseen records that may be dropped, as configured",
+        gauge(|space| space.false_positives.target),
+    )?;
+    encoder.gauges(
+        "unseen_filter_estimated_fpr_ratio",
+        "The same by formula, from what the worst partition holds",
+        gauge(|space| Some(space.false_positives.estimated)),
+    )?;
+    encoder.gauges(
+        "unseen_filter_observed_fpr_ratio",
+        "The same as observed on a share of the keys, over about one window",
+        observed(|observed| observed.rate),
+    )?;
+    encoder.gauges(
+        "unseen_filter_observed_fpr_low_ratio",
+        "Lower end of its 95 % confidence interval",
+        observed(|observed| Some(observed.low)),
+    )?;
+    encoder.gauges(
+        "unseen_filter_observed_fpr_high_ratio",
+        "Upper end of its 95 % confidence interval",
+        observed(|observed| Some(observed.high)),
+    )?;
+    encoder.gauges(
+        "unseen_filter_observed_fpr_checked_keys",
+        "Keys that it was observed on",
+        observed(|observed| Some(float(observed.checked))),
+    )?;
+    encoder.counters("unseen_filter_rotations", "Slices that began", counts(|space| space.rotations))?;
+    encoder.counters("unseen_filter_corrected", "False positives that an exact memory put right", counts(|space| space.corrected))?;
+    encoder.counters(
+        "unseen_filter_evicted_keys",
+        "Keys forgotten before their time, because a filter may not grow",
+        counts(|space| space.evicted),
+    )?;
+    encoder.counters("unseen_misplaced_keys", "Keys, one of 1,024, that came in more than one partition", counts(|space| space.misplaced))
+}
+
+fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let checkpoints = &status.checkpoints;
+    encoder.counter("unseen_checkpoints", "Checkpoints written, one a partition", checkpoints.written)?;
+    encoder.counter("unseen_checkpoint_failures", "Checkpoints that could not be written", checkpoints.failures)?;
+    encoder.histogram("unseen_checkpoint_duration_seconds", "How long a round of checkpoints took", &status.checkpoint_duration)?;
+    encoder.gauge("unseen_checkpoint_size_bytes", "Bytes of the last round of checkpoints", checkpoints.last_bytes.map(float))?;
+    let last = checkpoints.last_success_ms.map(seconds);
+    encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "When the last checkpoint was written", last)?;
+    encoder.counter("unseen_rebuilds", "Memories made from a changelog", status.rebuilds.done)?;
+    encoder.counter("unseen_rebuilt_keys", "Keys in memories made from a changelog", status.rebuilds.keys)?;
+    encoder.gauge("unseen_rebuilding_partitions", "Memories that are being made from a changelog", Some(float(status.rebuilds.running)))?;
+    encoder.histogram("unseen_restore_duration_seconds", "Assignment of a partition to its first record", &status.restore_duration)
+}
+
+fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let present = |state: State| ([("state", state.label().to_owned())], f64::from(u8::from(state == status.state)));
+    encoder.gauges("unseen_state", "1 for what the process is doing, 0 for the rest", State::ALL.map(present))?;
+    encoder.gauges("unseen_build_info", "Always 1", [([("version", status.version.clone())], 1.0)])?;
+    let process = &status.process;
+    let available = process.state_disk_available_bytes.map(float);
+    encoder.gauge("unseen_state_disk_available_bytes", "What is left on the disk of the state directory", available)?;
+    encoder.gauge("unseen_state_disk_size_bytes", "The size of that disk", process.state_disk_size_bytes.map(float))?;
+    encoder.gauge("process_start_time_seconds", "When the process started", Some(seconds(status.started_ms)))?;
+    encoder.gauge("process_resident_memory_bytes", "Resident memory", process.resident_bytes.map(float))?;
+    encoder.seconds_counter("process_cpu_seconds", "Processor time", process.cpu_seconds)
+}

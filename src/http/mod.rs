@@ -1,0 +1,127 @@
+//! What can be watched over HTTP: probes, metrics, status, the dashboard.
+//!
+//! Owns the endpoints. All of them only read. Must never hold up a worker, nor tell a secret.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/` | the dashboard, with `/dashboard.css` and `/dashboard.js` |
+//! | `/livez` | 200 while the process can answer |
+//! | `/readyz` | 200 while records flow, else 503 with the reason |
+//! | `/metrics` | Prometheus text |
+//! | `/api/v1/status` | all of it as JSON |
+//! | `/api/v1/schema` | the JSON schema of that |
+//! | `/version` | the version |
+
+mod events;
+mod metrics;
+mod process;
+
+pub use events::Events;
+
+use crate::config::Config;
+use crate::stats::Stats;
+use crate::status::{Identity, Status};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::net::TcpListener;
+
+/// What the pages may load: only what this process serves.
+const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
+
+/// What the endpoints tell of.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// What is counted.
+    pub stats: Arc<Stats>,
+    /// What was logged last.
+    pub events: Events,
+    /// Set once the process was told to stop.
+    pub stop: Arc<AtomicBool>,
+    /// What tells this process from others, once it is known.
+    pub instance: Arc<OnceLock<String>>,
+    /// When the process started.
+    pub started: SystemTime,
+}
+
+impl Observed {
+    /// How it stands now.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let identity = Identity {
+            instance: self.instance.get().map(String::as_str),
+            time_ms: millis(SystemTime::now()),
+            started_ms: millis(self.started),
+            draining: self.stop.load(Ordering::Relaxed),
+        };
+        Status::new(&self.config, &self.stats, &identity, process::look(&self.config.state.dir), self.events.last())
+    }
+}
+
+fn millis(time: SystemTime) -> i64 {
+    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Listens.
+///
+/// # Errors
+/// A sentence, when it cannot.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+    let advice = "set http.listen to another address, or to \"off\"";
+    TcpListener::bind(address).await.map_err(|error| format!("http.listen: cannot listen on {address}: {error}; {advice}"))
+}
+
+/// Answers until it is dropped.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(listener: TcpListener, observed: Observed) -> std::io::Result<()> {
+    axum::serve(listener, router(observed)).await
+}
+
+fn router(observed: Observed) -> Router {
+    Router::new()
+        .route("/", get(async || page("text/html; charset=utf-8", include_str!("dashboard/index.html"))))
+        .route("/dashboard.css", get(async || page("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))))
+        .route("/dashboard.js", get(async || page("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))))
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(async |State(observed): State<Observed>| text(metrics::CONTENT_TYPE, metrics::render(observed.status()))))
+        .route("/api/v1/status", get(async |State(observed): State<Observed>| json(&observed.status())))
+        .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
+        .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
+        .with_state(observed)
+}
+
+async fn readyz(State(observed): State<Observed>) -> Response {
+    match observed.status().reason {
+        None => "ready\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
+    }
+}
+
+fn page(content_type: &'static str, body: &'static str) -> Response {
+    let mut response = text(content_type, body.to_owned());
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_POLICY));
+    response
+}
+
+fn json(value: &impl serde::Serialize) -> Response {
+    match serde_json::to_string(value) {
+        Ok(body) => text("application/json", body),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+fn text(content_type: &'static str, body: String) -> Response {
+    let fresh = [(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (fresh, body).into_response()
+}

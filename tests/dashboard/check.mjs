@@ -1,0 +1,345 @@
+// Checks the dashboard of a running worker in a headless Chromium:
+//
+//   node tests/dashboard/check.mjs http://127.0.0.1:8080/ [DIRECTORY_FOR_SCREENSHOTS]
+//
+// Writes a line for each claim that fails, and then ends with 1. It only reads: nothing of the worker changes.
+
+import assert from 'node:assert/strict';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { Browser } from './browser.mjs';
+import { agrees, expected } from './expected.mjs';
+import { empty, hostile, large, said, series, spaces } from './statuses.mjs';
+
+const [base, pictures] = process.argv.slice(2);
+if (!base) {
+  console.error('Usage: node check.mjs BASE_URL [DIRECTORY_FOR_SCREENSHOTS]');
+  process.exit(2);
+}
+const home = new URL(base.endsWith('/') ? base : `${base}/`);
+const POLL_MS = 200;
+const WIDE = 1280;
+const PHONE = 375;
+
+const served = await fetch(home).catch((error) => error);
+if (!served.ok) {
+  console.error(`${home} does not serve the dashboard (${served.status ?? served.cause?.message ?? served.message}): start a worker, and name the address of its [http] listen.`);
+  process.exit(2);
+}
+
+const browser = await Browser.open();
+setTimeout(() => {
+  console.log('FAILED: the check ends within five minutes');
+  browser.kill();
+  process.exit(1);
+}, 300_000).unref();
+
+// What answers the page's question: the worker, or a status of ours, or nothing (null).
+const WORKER = Symbol('worker');
+let answer = WORKER;
+let withheld = 0; // answers that Chromium has yet to complain of
+let loads = 0;
+const complaints = [];
+const strangers = [];
+
+browser.on((method, params) => {
+  if (method === 'Fetch.requestPaused') {
+    const { requestId } = params;
+    const headers = [{ name: 'Content-Type', value: 'application/json' }];
+    const reply = {
+      worker: () => browser.send('Fetch.continueRequest', { requestId }),
+      nothing: () => browser.send('Fetch.failRequest', { requestId, errorReason: 'ConnectionRefused' }),
+      ours: () => browser.send('Fetch.fulfillRequest', { requestId, responseCode: answer.code ?? 200, responseHeaders: headers, body: Buffer.from(answer.body ?? JSON.stringify(answer)).toString('base64') }),
+    };
+    if (answer === null || answer.code) withheld += 1;
+    // A page that was left meanwhile wants no reply.
+    reply[answer === WORKER ? 'worker' : answer === null ? 'nothing' : 'ours']().catch(() => {});
+  }
+  if (method === 'Network.requestWillBeSent' && new URL(params.request.url).origin !== home.origin) strangers.push(params.request.url);
+  if (method === 'Runtime.exceptionThrown') complaints.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
+  if (method === 'Runtime.consoleAPICalled') complaints.push(`console.${params.type}: ${params.args.map(({ value, description }) => value ?? description).join(' ')}`);
+  if (method === 'Log.entryAdded') {
+    const { source, text, url } = params.entry;
+    // Chromium itself reports each answer that we withhold.
+    if (withheld > 0 && source === 'network' && url?.endsWith('/api/v1/status')) withheld -= 1;
+    else complaints.push(`${params.entry.level}: ${text} ${url ?? ''}`);
+  }
+});
+
+/** Runs in the page, before its own script: keeps what it got, and how the last of it looked. */
+function watch() {
+  window.seen = { statuses: [], figures: [] };
+  document.addEventListener('unseen:shown', ({ detail }) => {
+    window.seen.statuses.push(detail);
+    window.seen.figures = [...document.querySelectorAll('[data-field]')].map((element) => [element.dataset.field, element.dataset.value, element.textContent]);
+  });
+}
+
+for (const domain of ['Page', 'Runtime', 'Network', 'Log']) await browser.send(`${domain}.enable`);
+await browser.send('Fetch.enable', { patterns: [{ urlPattern: '*/api/v1/status*' }] });
+await browser.send('Page.addScriptToEvaluateOnNewDocument', { source: `(${watch})()` });
+
+const wide = (width) => browser.send('Emulation.setDeviceMetricsOverride', { width, height: 900, deviceScaleFactor: pictures ? 2 : 1, mobile: width < 500 });
+const prefer = (features) => browser.send('Emulation.setEmulatedMedia', { features: Object.entries(features).map(([name, value]) => ({ name: `prefers-${name}`, value })) });
+
+async function load() {
+  loads += 1;
+  const query = `?poll=${POLL_MS}&load=${loads}`;
+  await browser.send('Page.navigate', { url: new URL(query, home).href });
+  await browser.until('the page is loaded', (wanted) => location.search === wanted && document.readyState === 'complete', query);
+}
+
+/** Waits until the page has shown `more` statuses than now. */
+async function polls(more) {
+  const before = await browser.run(() => window.seen.statuses.length);
+  await browser.until(`${more} more statuses are shown`, (least) => window.seen.statuses.length >= least, before + more);
+}
+
+/** Loads the page with a status of ours. */
+async function given(status) {
+  answer = status;
+  await load();
+  await polls(1);
+}
+
+async function picture(name) {
+  if (!pictures) return;
+  mkdirSync(pictures, { recursive: true });
+  const { cssContentSize } = await browser.send('Page.getLayoutMetrics');
+  const clip = { x: 0, y: 0, width: cssContentSize.width, height: cssContentSize.height, scale: 1 };
+  const { data } = await browser.send('Page.captureScreenshot', { format: 'png', captureBeyondViewport: true, clip });
+  writeFileSync(join(pictures, `${name}.png`), Buffer.from(data, 'base64'));
+}
+
+/** Runs in the page: texts that can be seen with less contrast to their ground than WCAG AA asks for. */
+function faint() {
+  const parse = (colour) => {
+    const [r, g, b, a = 1] = colour.match(/[\d.]+/g).map(Number);
+    return [r, g, b, a];
+  };
+  const over = ([r, g, b, a], ground) => [r, g, b].map((part, index) => part * a + ground[index] * (1 - a));
+  const ground = (element) => {
+    if (!element) return [255, 255, 255];
+    const colour = parse(getComputedStyle(element).backgroundColor);
+    return colour[3] === 1 ? colour.slice(0, 3) : over(colour, ground(element.parentElement));
+  };
+  const luminance = (colour) => {
+    const [r, g, b] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || !element.checkVisibility() || element.closest('script, template, noscript')) continue;
+    const style = getComputedStyle(element);
+    const behind = ground(element);
+    const colour = over(parse(element.namespaceURI.endsWith('svg') ? style.fill : style.color), behind);
+    const [light, dark] = [luminance(colour), luminance(behind)].sort((a, b) => b - a);
+    const contrast = (light + 0.05) / (dark + 0.05);
+    if (contrast < 4.5) found.push(`${texts.currentNode.data.trim().slice(0, 30)}: ${contrast.toFixed(2)}`);
+  }
+  return found;
+}
+
+/** Runs in the page: by how much it is wider than the window, and what sticks out. */
+function tooWide() {
+  const { scrollWidth, clientWidth } = document.documentElement;
+  const out = [...document.querySelectorAll('body *')].filter((element) => element.getBoundingClientRect().right > clientWidth + 0.5 && element.checkVisibility());
+  return scrollWidth > clientWidth ? [`${scrollWidth} of ${clientWidth} pixels`, ...out.slice(0, 3).map((element) => element.outerHTML.slice(0, 120))] : [];
+}
+
+/** Compares every figure of the page with what is expected of the statuses that it got. */
+async function compare(rows = Infinity) {
+  const { statuses, figures } = await browser.run(() => window.seen);
+  const wanted = expected(statuses);
+  const shown = new Map(figures.map(([field, value]) => [field, value]));
+  assert.equal(shown.size, figures.length, 'no two figures have the same field');
+  const numbers = ([field, value]) => {
+    const want = wanted.get(field);
+    const same = typeof want === 'number' && value !== 'null' ? Math.abs(Number(value) - want) <= 1e-9 * Math.abs(want) : value === String(want);
+    return same ? [] : [`${field} is ${value}, but should be ${want}`];
+  };
+  assert.deepEqual(figures.flatMap(numbers), [], 'figures that differ from the status');
+  const limited = (field) => rows < Infinity && /^(partitions|events)\./.test(field);
+  assert.deepEqual([...wanted.keys()].filter((field) => !shown.has(field) && !limited(field)), [], 'figures that are not shown');
+  const words = ([field, , text]) => {
+    const want = wanted.get(field);
+    const time = field.endsWith('time_ms');
+    const right = want === null ? text === '–' : time ? /\d\d:\d\d:\d\d$/.test(text) : typeof want === 'number' ? agrees(text, want) : field.endsWith('verdict') ? text.length > 5 : text.replaceAll(' ', '_') === want.replaceAll(' ', '_');
+    return right ? [] : [`${field} is written ${text}, but is ${want}`];
+  };
+  assert.deepEqual(figures.flatMap(words), [], 'texts that do not say their figure');
+}
+
+const claims = {
+  async 'the page is served with a policy that lets in nothing else'() {
+    assert.match(served.headers.get('content-security-policy') ?? 'no policy', /default-src 'self'(;|$)/);
+  },
+
+  async 'every figure is what the status says'() {
+    await load();
+    await polls(3);
+    await compare();
+  },
+
+  async 'light and dark differ, and both have the contrast of WCAG AA'() {
+    const grounds = {};
+    for (const scheme of ['light', 'dark']) {
+      await prefer({ 'color-scheme': scheme });
+      grounds[scheme] = await browser.run(() => ['backgroundColor', 'color'].map((part) => getComputedStyle(document.body)[part]));
+      assert.deepEqual(await browser.run(faint), [], `too little contrast when ${scheme}`);
+      await picture(scheme);
+    }
+    const bright = (colour) => colour.match(/\d+/g).map(Number).reduce((a, b) => a + b) / 3;
+    assert.ok(bright(grounds.light[0]) > 200 && bright(grounds.light[1]) < 60, `light is ${grounds.light}`);
+    assert.ok(bright(grounds.dark[0]) < 60 && bright(grounds.dark[1]) > 200, `dark is ${grounds.dark}`);
+    await prefer({ 'color-scheme': 'light' });
+  },
+
+  async 'a phone of 375 pixels shows all without scrolling sideways'() {
+    await wide(PHONE);
+    await polls(1);
+    assert.deepEqual(await browser.run(tooWide), []);
+    await compare();
+    await picture('phone');
+    await wide(WIDE);
+    assert.deepEqual(await browser.run(tooWide), []);
+  },
+
+  async 'nothing moves for those who want less motion'() {
+    const moving = () => [...document.querySelectorAll('*')].map((element) => getComputedStyle(element))
+      .filter(({ transitionDuration, animationName }) => transitionDuration !== '0s' || animationName !== 'none').length;
+    await prefer({ 'reduced-motion': 'no-preference' });
+    assert.notEqual(await browser.run(moving), 0);
+    await prefer({ 'reduced-motion': 'reduce' });
+    assert.equal(await browser.run(moving), 0);
+    await prefer({});
+  },
+
+  async 'a banner says since when there is no answer, and goes with the next'() {
+    const banner = () => document.querySelector('#stale').checkVisibility() && document.querySelector('#stale').textContent;
+    assert.equal(await browser.run(banner), false);
+    for (const silence of [null, { code: 500, body: '{}' }, { body: 'not JSON' }]) {
+      answer = silence;
+      const text = await browser.until('the banner is shown', banner);
+      assert.match(text, /since \d\d:\d\d:\d\d/);
+      assert.match(await browser.run(() => document.querySelector('#state').innerText), /^last known/);
+      assert.deepEqual(await browser.run(faint), [], 'too little contrast without an answer');
+      if (!silence) await picture('stale');
+      answer = WORKER;
+      await browser.until('the banner is gone', () => !document.querySelector('#stale').checkVisibility());
+      await polls(1);
+      await compare();
+    }
+  },
+
+  async 'a page that never got an answer says so, and recovers'() {
+    answer = null;
+    await load();
+    await browser.until('the banner is shown', () => document.querySelector('#stale').checkVisibility());
+    assert.equal(await browser.run(() => document.querySelector('main').checkVisibility()), false);
+    answer = WORKER;
+    await polls(1);
+    assert.equal(await browser.run(() => document.querySelector('#stale').checkVisibility()), false);
+  },
+
+  async 'a worker that has just started is shown, with the reason why it is not ready'() {
+    await given(empty);
+    await compare();
+    const { text, none } = await browser.run(() => ({
+      text: document.body.innerText,
+      none: ['spaces', 'partitions', 'topics', 'events'].every((id) => document.querySelector(`#no-${id}`).checkVisibility()),
+    }));
+    assert.ok(text.includes(empty.reason), 'the reason is shown');
+    assert.ok(none, 'each empty list says that it is empty');
+    assert.doesNotMatch(text, /NaN|undefined|null|Infinity/);
+    assert.deepEqual(await browser.run(faint), []);
+    await picture('empty');
+  },
+
+  async 'rates and latencies are of what came between two statuses'() {
+    await given(series[0]);
+    const tiles = () => [...document.querySelectorAll('.tile .value')].map((value) => value.innerText.replaceAll('\u00a0', ' '));
+    for (const [index, words] of said.entries()) {
+      answer = series[index + 1];
+      await browser.until('the next status is shown', (time) => window.seen.statuses.at(-1).time_ms === time, answer.time_ms);
+      const [records, unseen, duplicates, , latency] = await browser.run(tiles);
+      assert.deepEqual([records, unseen, duplicates, latency], words);
+    }
+  },
+
+  async 'another process at the same address starts the curves anew'() {
+    await given({ ...large, time_ms: large.time_ms - 1000 });
+    answer = { ...empty, started_ms: large.time_ms - 1, time_ms: large.time_ms };
+    await browser.until('the other process is shown', (time) => window.seen.statuses.at(-1).time_ms === time, large.time_ms);
+    await compare();
+  },
+
+  async 'each space says whether it keeps its false-positive rate'() {
+    await given({ ...large, spaces: Object.values(spaces) });
+    const said = await browser.run(() => [...document.querySelectorAll('.space')].map((card) => [card.querySelector('h3').textContent, card.querySelector('.verdict').innerText, getComputedStyle(card.querySelector('.verdict')).color]));
+    const by = Object.fromEntries(said.map(([name, text, colour]) => [name, { text, colour }]));
+    assert.deepEqual(Object.keys(by), Object.keys(spaces));
+    assert.equal(by.above.text.trim(), 'above target');
+    assert.equal(by.within.text.trim(), 'within target');
+    assert.equal(new Set(said.map(([, text]) => text)).size, said.length, 'each verdict has its own words');
+    assert.notEqual(by.above.colour, by.within.colour);
+    await picture('spaces');
+  },
+
+  async 'hundreds of partitions are cut to those with the most lag, and shown on demand'() {
+    await given(large);
+    await compare(12);
+    const lags = () => [...document.querySelectorAll('#partitions tr')].map((row) => row.querySelector('.lag [data-value]').dataset.value);
+    const sorted = large.partitions.map(({ lag }) => lag ?? -1).sort((a, b) => b - a).map((lag) => (lag < 0 ? 'null' : String(lag)));
+    assert.deepEqual(await browser.run(lags), sorted.slice(0, 12));
+    assert.match(await browser.run(() => document.querySelector('#more-partitions').innerText), /12 of 400/);
+    const toggle = () => document.querySelectorAll('.more button').forEach((button) => button.click());
+    await browser.run(toggle);
+    assert.deepEqual(await browser.run(lags), sorted);
+    await polls(1);
+    await compare();
+    const times = await browser.run(() => [...document.querySelectorAll('#events time')].map((time) => Number(time.dataset.value)));
+    assert.deepEqual(times, large.events.map((event) => event.time_ms).reverse());
+    await browser.run(toggle);
+    assert.equal((await browser.run(lags)).length, 12);
+  },
+
+  async 'names are text, however long and whatever they hold'() {
+    assert.equal(await browser.run(() => document.querySelectorAll('body :is(img, body script)').length), 0);
+    assert.ok((await browser.run(() => document.body.innerText)).includes(hostile));
+    for (const width of [WIDE, 800, PHONE]) {
+      await wide(width);
+      assert.deepEqual(await browser.run(tooWide), [], `at ${width}`);
+    }
+    await picture('large-phone');
+    await wide(WIDE);
+    await prefer({ 'color-scheme': 'dark' });
+    assert.deepEqual(await browser.run(faint), []);
+    await picture('large-dark');
+  },
+
+  async 'the page asks no other origin'() {
+    assert.deepEqual(strangers, []);
+  },
+
+  async 'the console is silent'() {
+    assert.deepEqual(complaints, []);
+  },
+};
+
+let failed = 0;
+try {
+  await wide(WIDE);
+  for (const [claim, test] of Object.entries(claims)) {
+    await test().then(() => console.log(`ok: ${claim}`), (error) => {
+      failed += 1;
+      const details = error.actual?.length && !error.expected?.length ? [].concat(error.actual).slice(0, 5).join('; ') : '';
+      console.log(`FAILED: ${claim}: ${`${error.message.split('\n')[0]} ${details}`.trim()}`);
+    });
+  }
+} finally {
+  await browser.close();
+}
+process.exitCode = failed ? 1 : 0;

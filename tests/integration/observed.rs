@@ -1,0 +1,246 @@
+//! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
+
+use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, read_committed, topic, unique, wait_until};
+use crate::stream::{LIMIT, PARTITIONS};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// The address that a worker says it listens on.
+pub fn address(worker: &mut Worker) -> String {
+    worker.wait_for_log("listening for http", LIMIT);
+    let log = worker.log();
+    let rest = log.split("listening for http address=").nth(1).expect("an address");
+    rest.split_whitespace().next().expect("an address").to_owned()
+}
+
+/// Asks for a path; returns the status code, the headers and the body.
+fn ask(address: &str, path: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("head and body");
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+    (code, head.to_lowercase(), body.to_owned())
+}
+
+fn status(address: &str) -> Value {
+    serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
+}
+
+/// The metrics' samples: names with labels, and values.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').expect("a value"))
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+        .collect()
+}
+
+fn record(number: u64, partition: i32) -> TestRecord {
+    let timestamp = 1_735_689_600_000 + i64::try_from(number / 100).expect("few");
+    TestRecord { partition, key: Some(number.to_be_bytes().to_vec()), value: Some(b"value".to_vec()), timestamp, ..TestRecord::default() }
+}
+
+fn wait_until_read(group: &str, input: &str, end: usize, worker: &mut Worker) {
+    wait_until("all is read", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        let read: i64 = (0..).take(PARTITIONS).filter_map(|partition| committed_offset(broker(), group, input, partition)).sum();
+        (read == i64::try_from(end).expect("few")).then_some(())
+    });
+}
+
+/// Waits for a report after all is read: reports come once a second.
+fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    wait_until(what, LIMIT, || Some(status(address)).filter(|status| is_so(status)))
+}
+
+#[test]
+fn state_counts_and_metrics_are_those_of_the_stream() {
+    let (input, output, dead) = (topic(broker(), "seen-in", 4), topic(broker(), "seen-out", 4), topic(broker(), "seen-dead", 4));
+    let lines = format!(
+        "space = \"s\"\nkey = [{{ record = \"key\" }}]\nwindow = \"1d\"\non_invalid = {{ topic = \"{dead}\" }}\nfilter = {{ capacity = \"100k\", false_positive_rate = 1e-9 }}"
+    );
+    let setup =
+        Setup::new(broker(), "seen").worker("commit_interval = \"50ms\"\ncheckpoint_interval = \"300ms\"").topic(&input, &output, &lines);
+    let keys = 4_000_u64;
+    let partition = |number: u64| i32::try_from(number % 4).expect("a partition");
+    let mut records: Vec<_> = (0..2 * keys).map(|number| record(number % keys, partition(number % keys))).collect();
+    records.extend((0..3).map(|partition| TestRecord { key: None, ..record(keys, partition) }));
+    produce(broker(), &input, records.clone());
+    let mut worker = setup.start("a");
+    let address = address(&mut worker);
+    wait_until_read(setup.group(), &input, records.len(), &mut worker);
+    let is_read = |status: &Value| {
+        let lags = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["lag"].as_i64());
+        status["state"] == "running" && status["checkpoints"]["written"].as_u64() >= Some(4) && lags.eq([Some(0); 4])
+    };
+    let status = wait_for_status(&address, "the status shows all read, and a checkpoint", is_read);
+    let topic = &status["topics"][0];
+    assert_eq!(topic["topic"], Value::from(&*input));
+    assert_eq!(topic["records"], serde_json::json!({ "unseen": keys, "duplicate": keys, "late": 0, "invalid": 3, "unsee": 0 }));
+    assert_eq!((&topic["invalid"], &topic["dead_letters"]), (&serde_json::json!({ "null_key": 3 }), &Value::from(3)));
+    assert_eq!(topic["consumed_bytes"], Value::from(2 * keys * 13 + 3 * 5));
+    let space = &status["spaces"][0];
+    assert_eq!((&space["space"], &space["keys"], &space["partitions"]), (&Value::from("s"), &Value::from(keys), &Value::from(4)));
+    assert!(space["memory_bytes"].as_u64() > Some(10_000) && space["capacity_keys"].as_u64() >= Some(100_000), "{space}");
+    assert_eq!(space["false_positives"]["observed"]["wrong"], Value::from(0));
+    assert!(status["process"]["resident_bytes"].as_u64() > Some(1 << 20), "{status}");
+    let events = status["events"].as_array().expect("a list");
+    assert!(
+        events.iter().any(|event| event["message"].as_str().is_some_and(|message| message.starts_with("partitions assigned"))),
+        "{events:?}"
+    );
+
+    // What is scraped is the same.
+    let (code, head, text) = ask(&address, "/metrics");
+    assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
+    let samples = samples(&text);
+    let sample = |name: &str, labels: &str| samples.get(&format!("{name}{{{labels}}}")).copied();
+    #[expect(clippy::cast_precision_loss, reason = "few")]
+    let count = keys as f64;
+    assert_eq!(sample("unseen_records_total", &format!("topic=\"{input}\",verdict=\"unseen\"")), Some(count));
+    assert_eq!(sample("unseen_consumer_lag_records", &format!("topic=\"{input}\",partition=\"3\"")), Some(0.0));
+    assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
+    assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
+    assert!(text.ends_with("# EOF\n"));
+    // And what is documented is what is scraped.
+    assert_eq!(exported(&text), documented(), "docs/metrics.md, on the right, must list what is exported, on the left");
+
+    for (path, code, start) in
+        [("/livez", 200, "ok"), ("/readyz", 200, "ready"), ("/version", 200, env!("CARGO_PKG_VERSION")), ("/nothing", 404, "")]
+    {
+        let (got, _, body) = ask(&address, path);
+        assert!(got == code && body.starts_with(start), "{path}: {got} {body}");
+    }
+    let (_, head, page) = ask(&address, "/");
+    assert!(head.contains("content-security-policy: default-src 'self'") && page.contains("dashboard.js"), "{head}");
+    let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
+    assert_eq!(schema["title"], "Status");
+    worker.drain();
+}
+
+/// Names of metrics, their types and labels.
+type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
+
+fn exported(text: &str) -> Metrics {
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let metric = |(name, kind): (&str, &str)| {
+        let full = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+        let sample = if kind == "histogram" { format!("{name}_count") } else { full.clone() };
+        let line = text.lines().find(|line| line.strip_prefix(&*sample).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        let labels = line.and_then(|line| line.split_once('{')?.1.split_once('}')).map_or("", |(labels, _)| labels);
+        let names = labels.split(',').filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+        (full, (kind.to_owned(), names.collect()))
+    };
+    types.map(metric).collect()
+}
+
+fn documented() -> Metrics {
+    let page = include_str!("../../docs/metrics.md");
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let metric = |row: &str| {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let labels = cells[2].split(',').map(|label| label.trim().trim_matches('`').to_owned()).filter(|label| !label.is_empty());
+        (cells[0].trim_end_matches('`').to_owned(), (cells[1].to_owned(), labels.collect()))
+    };
+    rows.map(metric).collect()
+}
+
+/// An overfull filter that may not grow: the rate that is observed is the rate that an exact count finds.
+#[test]
+fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
+    let (input, output) = (topic(broker(), "wrong-in", 4), topic(broker(), "wrong-out", 4));
+    let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\n[topics.filter]\ncapacity = \"200k\"\nfalse_positive_rate = 0.01\nadapt = false\nmax_memory = \"430KiB\"\nat_max_memory = \"saturate\"";
+    let setup =
+        Setup::new(broker(), "wrong").worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"").topic(&input, &output, lines);
+    let keys = 400_000_u64;
+    let partition = |number: u64| i32::try_from(number % 4).expect("a partition");
+    produce(broker(), &input, (0..keys).map(|number| record(number, partition(number))));
+    let mut worker = setup.start("a");
+    let address = address(&mut worker);
+    wait_until_read(setup.group(), &input, usize::try_from(keys).expect("few"), &mut worker);
+    let counted = |status: &Value| {
+        let records = &status["topics"][0]["records"];
+        records["unseen"].as_u64().zip(records["duplicate"].as_u64()).map(|(unseen, duplicate)| unseen + duplicate) == Some(keys)
+            && status["spaces"][0]["false_positives"]["observed"]["checked"].as_u64() > Some(0)
+    };
+    wait_for_status(&address, "the status shows all read", counted);
+    // Another second, and the report is of all of it.
+    let settled = wait_until("the report settles", LIMIT, || {
+        let once = status(&address);
+        std::thread::sleep(Duration::from_millis(1200));
+        let again = status(&address);
+        (once["spaces"] == again["spaces"]).then_some(again)
+    });
+    let emitted: HashSet<_> = read_committed(broker(), &output, PARTITIONS).concat().into_iter().map(|record| record.key).collect();
+    #[expect(clippy::cast_precision_loss, reason = "few")]
+    let truth = 1.0 - emitted.len() as f64 / keys as f64;
+    let rates = &settled["spaces"][0]["false_positives"];
+    let observed = &rates["observed"];
+    let number = |value: &Value| value.as_f64().expect("a number");
+    assert!(truth > 0.02, "the filter was to be overfull, and is wrong at {truth}");
+    assert!((number(&observed["low"])..=number(&observed["high"])).contains(&truth), "{truth} is not within {rates}");
+    assert!((number(&rates["estimated"]) / truth - 1.0).abs() < 2.5, "{truth} {rates}");
+
+    // The alert on it would fire.
+    let samples = samples(&ask(&address, "/metrics").2);
+    let sample = |name: &str| samples[&format!("unseen_filter_{name}{{space=\"s\"}}")];
+    assert!(
+        sample("observed_fpr_ratio") > 1.5 * sample("target_fpr_ratio") && sample("observed_fpr_low_ratio") > sample("target_fpr_ratio")
+    );
+
+    // What was watched is stored with the rest, and there again afterwards.
+    worker.drain();
+    let mut worker = setup.start("a");
+    let address = self::address(&mut worker);
+    let again =
+        wait_for_status(&address, "it runs again", |status| status["state"] == "running" && status["spaces"][0]["keys"].as_u64() > Some(0));
+    assert_eq!(&again["spaces"][0]["false_positives"]["observed"], observed);
+    worker.kill9();
+}
+
+/// Whoever asks is told why it is not ready, at each step of the way.
+#[test]
+fn readiness_says_what_it_waits_for() {
+    let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"1k\" }";
+    let setup = Setup::new("127.0.0.1:1", "ready").topic("in", "out", lines);
+    let mut worker = setup.start("a");
+    let unreachable = address(&mut worker);
+    let (code, _, body) = ask(&unreachable, "/readyz");
+    assert_eq!((code, &*body), (503, "not ready: it has not reached the brokers yet\n"));
+    assert_eq!(ask(&unreachable, "/livez").0, 200);
+    worker.kill9();
+
+    // A changelog with a transaction open: the memory of its partition waits for the end of that.
+    let (input, output) = (topic(broker(), "ready-in", 4), topic(broker(), "ready-out", 4));
+    let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    produce(broker(), &input, (0..400).map(|number| record(number, i32::try_from(number % 4).expect("a partition"))));
+    let mut worker = setup.start("a");
+    wait_until_read(setup.group(), &input, 400, &mut worker);
+    worker.kill9();
+    std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    let stranger: BaseProducer = client(broker()).set("transactional.id", unique("ready")).create().expect("a producer");
+    stranger.init_transactions(LIMIT).and_then(|()| stranger.begin_transaction()).expect("a transaction");
+    let log = format!("{}-s-changelog", setup.group());
+    stranger.send(BaseRecord::<(), _>::to(&log).partition(2).payload("in the way")).expect("room in the queue");
+    stranger.flush(LIMIT).expect("it is written");
+    let mut worker = setup.start("a");
+    let waits = address(&mut worker);
+    let told = wait_until("it says that it waits for one partition", LIMIT, || {
+        let (code, _, body) = ask(&waits, "/readyz");
+        (code == 503 && body.contains("1 of 4 partitions")).then_some(body)
+    });
+    assert_eq!(told, "not ready: 1 of 4 partitions are being restored\n");
+    let status = status(&waits);
+    let states: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
+    assert_eq!(states, ["running", "running", "rebuilding", "running"].map(Value::from));
+    stranger.abort_transaction(LIMIT).expect("it is aborted");
+    wait_until("it is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
+    worker.drain();
+}
