@@ -4,8 +4,8 @@
 # installed; elsewhere it says what to install, and ends. Sets CARGO_TARGET_DIR to a directory outside
 # the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
 #
-# With `setup.sh tests`, also what the tests' brokers need: the command of OpenSSL, and Java and Maven,
-# unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one.
+# With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
+# brokers Java and Maven, unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -39,6 +39,10 @@ has_java() {
     local major
     major=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
     ((${major:-0} >= JAVA_MIN))
+}
+
+has_chromium() {
+    has "${CHROMIUM:-chromium}"
 }
 
 has_docker() {
@@ -84,7 +88,11 @@ check_needs() {
     need 'libclang (development files)' libclang-dev has_libclang
     need 'OpenSSL (development files)' libssl-dev pkg-config --exists openssl
     need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
-    [[ ${1:-} != tests ]] || need 'OpenSSL 3 (the command)' openssl has openssl
+    if [[ ${1:-} == tests ]]; then
+        need 'OpenSSL 3 (the command)' openssl has openssl
+        need 'Node.js 18 or newer' nodejs has node
+        need 'Chromium' chromium has_chromium
+    fi
     if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && ! has_docker >/dev/null 2>&1; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn

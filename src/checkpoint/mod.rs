@@ -28,6 +28,8 @@ mod digest;
 pub mod merge;
 #[cfg(feature = "worker")]
 mod store;
+#[cfg(feature = "worker")]
+pub mod stored;
 
 #[cfg(feature = "worker")]
 pub use archive::StoredFingerprints;

@@ -83,6 +83,12 @@ impl Store {
         Ok(store)
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// This directory's own id, made when it was first used. It outlives the process, as transactional ids must.
     ///
     /// # Errors

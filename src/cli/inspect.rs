@@ -1,11 +1,16 @@
-//! `unseen inspect`: what a state directory holds, and several joined into one.
+//! `unseen inspect`: what a state directory holds, what it says of a key, and several joined into one.
 
 use super::table::{size, table};
-use anyhow::Context;
+use anyhow::{Context as _, bail, ensure};
 use indicatif::HumanCount;
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
-use unseen::checkpoint::{Head, PartitionId, Store, digest, merge};
+use unseen::checkpoint::merge;
+use unseen::checkpoint::stored::{Asked, Inspection, StoredPartition, inspect};
+use unseen::config::{Config, Topic};
+use unseen::key::{Fingerprint, Part, Scratch};
+use unseen::record::Record;
 
 /// Options of `unseen inspect`.
 #[derive(clap::Args)]
@@ -20,6 +25,16 @@ pub struct Args {
     /// Print everything that is known, as one JSON object.
     #[arg(long)]
     json: bool,
+    /// Say whether a record with this key would be a duplicate, and since which slice. One for each part of the key,
+    /// in order; those of JSON as they are written there, or as text. Needs --config.
+    #[arg(long, value_name = "PART", requires = "config")]
+    key: Vec<String>,
+    /// The configuration that says how keys are made.
+    #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
+    config: Option<PathBuf>,
+    /// The topic whose key it is; needed if the configuration has several.
+    #[arg(long, value_name = "INPUT", requires = "key")]
+    topic: Option<String>,
 }
 
 /// Prints what the directories hold.
@@ -27,53 +42,143 @@ pub struct Args {
 /// # Errors
 /// When one cannot be read, or they cannot be joined.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let mut dirs = args.dirs.clone();
     if let Some(target) = &args.merge {
         let partitions = merge::merge(&args.dirs, target)?;
         eprintln!("joined {partitions} partitions in {}", target.display());
-        return show(std::slice::from_ref(target), args.json);
+        dirs = vec![target.clone()];
     }
-    show(&args.dirs, args.json)
-}
-
-fn show(dirs: &[PathBuf], json: bool) -> anyhow::Result<()> {
-    let mut rows = vec![["partition", "filter", "window", "stream time", "keys", "memory", "digest", "next offsets"].map(str::to_owned)];
-    let mut all = serde_json::Map::new();
-    for dir in dirs {
-        let store = Store::open_to_read(dir)?;
-        let mut partitions = serde_json::Map::new();
-        for (id, head) in store.heads()? {
-            let digest = format!("{:032x}", digest(&store, &id, &head)?);
-            rows.push(row(&id, &head, &digest));
-            let mut value = serde_json::to_value(&head).context("a head")?;
-            if let Some(fields) = value.as_object_mut() {
-                fields.insert("digest".to_owned(), digest.into());
-            }
-            partitions.insert(id.to_string(), value);
-        }
-        all.insert(dir.display().to_string(), partitions.into());
+    let key = if args.key.is_empty() { None } else { Some(key(args)?) };
+    let of = |space: &str| key.as_ref().filter(|(own, _)| own == space).map(|(_, fingerprint)| *fingerprint);
+    let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, &of)).collect::<Result<_, _>>()?;
+    if let Some((space, _)) = &key {
+        let found = directories.iter().flat_map(|directory| &directory.partitions).any(|partition| partition.space == *space);
+        ensure!(found, "there is nothing of the space {space:?} here");
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&Inspection { directories })?);
+        return Ok(());
+    }
+    let partitions = || directories.iter().flat_map(|directory| &directory.partitions);
+    print!("{}", overview(partitions()));
+    if key.is_some() {
+        print!("\n{}", answers(partitions()));
     } else {
-        print!("{}", table(&rows));
+        print!("{}", slices(partitions()));
     }
     Ok(())
 }
 
-fn row(id: &PartitionId, head: &Head, digest: &str) -> [String; 8] {
-    let usage = head.memory.usage();
-    let time = head.memory.stream_time.map_or_else(|| "none yet".to_owned(), time);
-    let offsets: Vec<_> = head.offsets.iter().map(|(topic, offset)| format!("{topic}={offset}")).collect();
+fn overview<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
+    let mut rows =
+        vec![["partition", "filter", "window", "stream time", "keys", "memory", "wrong*", "digest", "next offsets"].map(str::to_owned)];
+    rows.extend(partitions.map(row));
+    table(&rows) + "\n* share of unseen keys called seen, by formula\n"
+}
+
+fn name(partition: &StoredPartition) -> String {
+    format!("{}[{}]", partition.space, partition.partition)
+}
+
+fn row(partition: &StoredPartition) -> [String; 9] {
+    let offsets: Vec<_> = partition.offsets.iter().map(|(topic, offset)| format!("{topic}={offset}")).collect();
     [
-        id.to_string(),
-        head.settings.filter.clone(),
-        head.settings.window.to_string(),
-        time,
-        HumanCount(usage.keys).to_string(),
-        if usage.bytes == 0 { "on disk".to_owned() } else { size(usage.bytes) },
-        digest[..12].to_owned(),
+        name(partition),
+        partition.filter.clone(),
+        partition.window.clone(),
+        partition.stream_time_ms.map_or_else(|| "none yet".to_owned(), time),
+        HumanCount(partition.keys).to_string(),
+        if partition.memory_bytes == 0 { "on disk".to_owned() } else { size(partition.memory_bytes) },
+        format!("{:.1e}", partition.estimated_rate),
+        partition.digest[..12].to_owned(),
         offsets.join(" "),
     ]
+}
+
+/// The slices of each partition; nothing where no kind has them.
+fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
+    let mut rows = vec![["slice of", "from", "to", "keys", "full", "memory"].map(str::to_owned)];
+    for partition in partitions {
+        for slice in &partition.slices {
+            #[expect(clippy::cast_precision_loss, reason = "a ratio that is shown")]
+            let full = slice
+                .capacity_keys
+                .map_or(String::new(), |capacity| format!("{:.0} %", 100.0 * slice.keys as f64 / capacity.max(1) as f64));
+            rows.push([
+                name(partition),
+                slice.from_ms.map_or_else(|| slice.slice.to_string(), time),
+                slice.to_ms.map_or_else(String::new, time),
+                HumanCount(slice.keys).to_string(),
+                full,
+                if slice.memory_bytes == 0 { "on disk".to_owned() } else { size(slice.memory_bytes) },
+            ]);
+        }
+    }
+    if rows.len() > 1 { format!("\n{}", table(&rows)) } else { String::new() }
+}
+
+/// What each partition says of the key.
+fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
+    let answer = |asked: &Asked| match (asked.seen, asked.since_ms, asked.slice) {
+        (false, ..) => "unseen: a record with this key would go out".to_owned(),
+        (true, Some(since), _) => format!("seen in the slice that began at {}: a record with this key would be a duplicate", time(since)),
+        (true, None, Some(slice)) => format!("seen in slice {slice}: a record with this key would be a duplicate"),
+        (true, None, None) => "seen: a record with this key would be a duplicate".to_owned(),
+    };
+    let lines = partitions.filter_map(|partition| Some(format!("{}  {}\n", name(partition), answer(partition.key.as_ref()?))));
+    lines.collect()
+}
+
+/// The space and the fingerprint of the key that is asked for.
+fn key(args: &Args) -> anyhow::Result<(String, Fingerprint)> {
+    let file = args.config.as_ref().context("--key needs --config")?;
+    let config = Config::load(file, &[])?;
+    let topic = match (&args.topic, &config.topics[..]) {
+        (None, [topic]) => topic,
+        (None, topics) => {
+            bail!("name one of the topics with --topic: {}", topics.iter().map(|topic| &*topic.input).collect::<Vec<_>>().join(", "))
+        }
+        (Some(name), topics) => {
+            topics.iter().find(|topic| topic.input == *name).with_context(|| format!("{} has no topic {name:?}", file.display()))?
+        }
+    };
+    Ok((topic.space.clone(), fingerprint(topic, &args.key)?))
+}
+
+/// Makes a record with that key, and takes the key of it.
+fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
+    let parts = topic.key.parts();
+    ensure!(parts.len() == given.len(), "the key of {:?} has {} parts ({}), got {}", topic.input, parts.len(), topic.key, given.len());
+    let (mut record, mut json, mut headers) = (Record { key: None, value: None, headers: &[] }, None, Vec::new());
+    for (part, text) in parts.iter().zip(given) {
+        match part {
+            Part::RecordKey => record.key = Some(text.as_bytes()),
+            Part::RecordValue => record.value = Some(text.as_bytes()),
+            Part::Header(name) => headers.push((name.as_str(), Some(text.as_bytes()))),
+            Part::Json(pointer) => {
+                let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(&**text));
+                put(json.get_or_insert_with(|| Value::Object(Map::new())), pointer, value);
+            }
+        }
+    }
+    let json = json.map(|json| json.to_string());
+    if let Some(json) = &json {
+        ensure!(record.value.is_none(), "a key of both the whole value and fields of it cannot be asked for");
+        record.value = Some(json.as_bytes());
+    }
+    record.headers = &headers;
+    topic.key.fingerprint(&record, &mut Scratch::default()).map_err(Into::into)
+}
+
+/// Puts a value where a pointer (RFC 6901) finds it, in objects that are made as needed.
+fn put(mut at: &mut Value, pointer: &str, value: Value) {
+    for name in pointer.split('/').skip(1) {
+        if !at.is_object() {
+            *at = Value::Object(Map::new());
+        }
+        at = &mut at[name.replace("~1", "/").replace("~0", "~")];
+    }
+    *at = value;
 }
 
 /// RFC 3339, in UTC.

@@ -163,7 +163,8 @@ impl Sample {
     }
 
     /// What was observed as far back as keys are remembered, now that the filter has come to `era`.
-    pub(super) fn observed(&self, era: Option<i64>) -> Observed {
+    #[must_use]
+    pub fn observed(&self, era: Option<i64>) -> Observed {
         let mut all = Observed::default();
         let oldest = era.map_or(i64::MIN, |era| era.saturating_sub(self.eras));
         self.observed.range(oldest..).for_each(|(_, &observed)| all.add(observed));

@@ -1,7 +1,7 @@
 //! The promise of the window, held against an exact model that knows nothing of filters.
 
 use super::*;
-use crate::filter::{ArchiveError, Change, Plan};
+use crate::filter::{Archive, ArchiveError, Change, GenerationId, Mismatch, PageId, Plan};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;

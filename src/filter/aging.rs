@@ -367,6 +367,11 @@ impl Filter for Aging {
         self.slice
     }
 
+    fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
+        let has = |layer: &Layer| layer.bloom.has(fingerprint, &Mask::new(fingerprint, layer.bloom.shape()));
+        self.generations.iter().rev().find(|generation| generation.layers.iter().any(has)).map(|generation| generation.slice)
+    }
+
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {
         Usage {

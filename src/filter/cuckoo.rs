@@ -299,6 +299,11 @@ impl Filter for Cuckoo {
         self.slice
     }
 
+    fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
+        let youngest = self.copies(fingerprint).map(|copy| copy.age).min()?;
+        Some(self.slice?.saturating_sub(i64::try_from(youngest).ok()?))
+    }
+
     /// The load is that of all slices together.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {

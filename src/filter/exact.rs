@@ -109,12 +109,20 @@ impl Exact {
     /// # Errors
     /// When the archive cannot be read.
     pub fn contains(&self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+        self.slice_of(fingerprint).map(|slice| slice.is_some())
+    }
+
+    /// The last slice that a key was put in, if it is there.
+    ///
+    /// # Errors
+    /// When the archive cannot be read.
+    pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<i64>, ArchiveError> {
         for generation in self.generations.iter().rev() {
             if self.holds(generation, fingerprint)? {
-                return Ok(true);
+                return Ok(Some(generation.slice));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn holds(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {

@@ -106,6 +106,12 @@ pub trait Filter: Any + fmt::Debug + Send {
     #[must_use]
     fn slice(&self) -> Option<i64>;
 
+    /// The last slice that a key was put in, if the kind knows it.
+    #[must_use]
+    fn slice_of(&self, _fingerprint: Fingerprint) -> Option<i64> {
+        None
+    }
+
     /// How full it is.
     #[must_use]
     fn usage(&self) -> Usage;
@@ -259,6 +265,15 @@ impl Manifest {
         }
     }
 
+    /// The keys of each slice, oldest first; of kinds that keep all in one place, all of them.
+    #[must_use]
+    pub fn slices(&self) -> Vec<SliceUsage> {
+        match self {
+            Self::Aging(manifest) => manifest.slices(),
+            Self::Cuckoo(_) | Self::Stable(_) => Vec::new(),
+        }
+    }
+
     /// What it is stored in.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
@@ -294,6 +309,19 @@ pub struct Usage {
     pub load: f64,
     /// Keys forgotten before their time because the filter may not grow, counted since it was made or restored.
     pub evicted: u64,
+}
+
+/// How full one slice of a filter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceUsage {
+    /// Its number.
+    pub slice: i64,
+    /// Keys put in.
+    pub keys: u64,
+    /// Keys that it was made for.
+    pub capacity: u64,
+    /// Memory, in bytes.
+    pub bytes: u64,
 }
 
 /// What a filter is expected to do at some load.

@@ -94,7 +94,7 @@ export function expected(got) {
     each(`topics.${topic.topic}`, topic, ['topic', 'space', ...kinds, 'dead_letters', 'future', 'warmed_up', 'consumed_bytes',
       ...Object.keys(topic.invalid).map((reason) => `invalid.${reason}`)]);
   }
-  now.events.forEach((event, index) => each(`events.${index}`, event, ['time_ms', 'kind', 'message']));
+  now.events.forEach((event, index) => each(`events.${index}`, event, ['time_ms', 'level', 'message']));
   return fields;
 }
 

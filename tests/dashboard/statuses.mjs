@@ -66,6 +66,6 @@ export const large = {
     position: 9_007_199_254_740_991 - index, committed: 88_000_000 + index, end: 88_000_000 + index + ((index * 7919) % 400), lag: index === 5 ? null : (index * 7919) % 400, stream_time_ms: null,
   })),
   events: Array.from({ length: 100 }, (_, index) => ({
-    time_ms: 1_763_750_000_000 + index * 1000, kind: ['start', 'rebalance', 'restore', 'abort', 'checkpoint', 'error', 'stop'][index % 7], message: index % 2 ? hostile : 'b'.repeat(300),
+    time_ms: 1_763_750_000_000 + index * 1000, level: ['info', 'warn', 'error'][index % 3], message: index % 2 ? hostile : 'b'.repeat(300),
   })),
 };

@@ -32,8 +32,9 @@ fn digests(stream: &Stream, name: &str) -> BTreeMap<String, String> {
     let (code, out, err) = unseen(["inspect", "--json", dir.to_str().expect("a path in UTF-8")]);
     assert_eq!(code, Some(0), "{err}");
     let all: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    let partitions = all[dir.to_str().unwrap()].as_object().expect("the directory's partitions");
-    partitions.iter().map(|(id, partition)| (id.clone(), partition["digest"].to_string())).collect()
+    let partitions = all["directories"][0]["partitions"].as_array().expect("the directory's partitions");
+    let name = |partition: &serde_json::Value| format!("{}[{}]", partition["space"], partition["partition"]);
+    partitions.iter().map(|partition| (name(partition), partition["digest"].to_string())).collect()
 }
 
 fn changelog(stream: &Stream) -> String {

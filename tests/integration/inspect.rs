@@ -44,9 +44,9 @@ fn joined(hint: &str, filter: &str) {
     let target = other.state_dir("c");
     let (code, shown, error) = inspect(&[&dirs[0], &dirs[1], Path::new("--merge"), &target, Path::new("--json")]);
     assert_eq!(code, Some(0), "{error}");
-    let heads: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    let offset = |partition| heads[target.to_str().expect("UTF-8")][format!("news[{partition}]")]["offsets"][&stream.input].as_i64();
-    let offsets = (0..PARTITIONS).filter_map(offset);
+    let inspection: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    let partitions = inspection["directories"][0]["partitions"].as_array().expect("a list");
+    let offsets = partitions.iter().filter_map(|partition| partition["offsets"][&stream.input].as_i64());
     assert_eq!(offsets.sum::<i64>(), i64::try_from(2 * COUNT).expect("few enough"), "{shown}");
     let (code, _, error) = inspect(&[&dirs[0], Path::new("--merge"), &target]);
     assert!(code == Some(1) && error.contains("there is state in it already"), "{error}");
@@ -76,4 +76,37 @@ fn what_is_no_state_is_said_so() {
     let setup = Setup::new("nowhere:1", "no-state");
     let (code, _, error) = inspect(&[setup.dir()]);
     assert!(code == Some(1) && error.contains("there is no state in it"), "{error}");
+}
+
+/// Asks a directory for a key, as text; its first line is that of the partition that has seen it, if one has.
+fn ask(stream: &Stream, key: [&str; 2]) -> String {
+    let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));
+    let [user, news] = key.map(Path::new);
+    let args = [&*dir, Path::new("-c"), &config, Path::new("--key"), user, Path::new("--key"), news];
+    let (code, shown, error) = inspect(&args);
+    assert_eq!(code, Some(0), "{error}");
+    shown
+}
+
+fn answers_for(hint: &str, filter: &str, since: &str) {
+    let records = News { count: COUNT, ..News::default() }.records();
+    let output = topic(broker(), &format!("{hint}-out"), 4);
+    let stream = Stream::remembered_by(broker(), hint, output, records, DAY, filter);
+    stream.begin(COUNT);
+    let value: serde_json::Value = serde_json::from_slice(stream.records[7].value.as_ref().expect("a value")).expect("JSON");
+    let [user, news] = ["user_id", "news_id"].map(|field| value[field].to_string());
+    let shown = ask(&stream, [&user, &news]);
+    let seen: Vec<_> = shown.lines().filter(|line| line.contains(since)).collect();
+    assert_eq!(seen.len(), 1, "one partition has seen it:\n{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 3, "{shown}");
+    let shown = ask(&stream, [&user, "never-written"]);
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 4, "{shown}");
+}
+
+#[test]
+fn a_key_is_asked_for() {
+    // The first records are of midnight, and so of the slice that begins then.
+    let since = "seen in the slice that began at 2025-01-01T00:00:00.000Z";
+    answers_for("ask-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }", since);
+    answers_for("ask-exact", "filter = { kind = \"exact\" }", since);
 }

@@ -8,6 +8,7 @@ mod stream;
 mod broker_restart;
 mod changelog;
 mod chaos;
+mod dashboard;
 mod drain;
 mod faults;
 mod invalid;

@@ -3,7 +3,7 @@
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, Shape};
 use crate::filter::sizing::{BITS_PER_KEY_MAX, PROBES_MAX, shape_rate};
-use crate::filter::{Part, Usage};
+use crate::filter::{Part, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
 /// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
@@ -44,6 +44,19 @@ impl Manifest {
             shape_rate(shape, layer.keys as f64)
         });
         1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
+    }
+
+    pub(in crate::filter) fn slices(&self) -> Vec<SliceUsage> {
+        let sum = |generation: &GenerationManifest, number: fn(&LayerManifest) -> u64| {
+            generation.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(number(layer)))
+        };
+        let slice = |generation: &GenerationManifest| SliceUsage {
+            slice: generation.slice,
+            keys: sum(generation, |layer| layer.keys),
+            capacity: generation.layers.first().map_or(0, |layer| layer.capacity),
+            bytes: sum(generation, |layer| layer.blocks.saturating_mul(u64::from(BLOCK_BITS / 8))),
+        };
+        self.generations.iter().map(slice).collect()
     }
 
     pub(in crate::filter) fn parts(&self) -> impl Iterator<Item = Part> {

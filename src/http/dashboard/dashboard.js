@@ -353,7 +353,7 @@ function showEvents(events) {
   const shown = numbered.slice(0, ROWS.events[Number(expanded.events)]);
   list('events', 'event', shown, (event) => `events.${event.index}`, (row, event, name) => {
     fill(row, event, name);
-    row.dataset.kind = event.kind;
+    row.dataset.level = event.level;
   });
   more('events', shown.length, events.length, 'newest first');
 }

@@ -1,0 +1,157 @@
+//! What a state directory holds, as `unseen inspect` shows it.
+//!
+//! Owns the shape of that: `docs/inspect.schema.json` is made from these types. Must never change a directory.
+
+use super::decode::outline_rules;
+use super::{Error, Head, Loaded, PartitionId, Store, StoredFingerprints, digest};
+use crate::filter::Window;
+use crate::key::Fingerprint;
+use crate::record::{Offset, Timestamp};
+use crate::status::ObservedRate;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What several state directories hold.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Inspection {
+    /// One after the other.
+    pub directories: Vec<Directory>,
+}
+
+/// What one state directory holds.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Directory {
+    /// Its path.
+    pub dir: String,
+    /// The memories in it, by space and partition.
+    pub partitions: Vec<StoredPartition>,
+}
+
+/// The memory of one partition number of one space, as of its last checkpoint.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct StoredPartition {
+    /// Its key space.
+    pub space: String,
+    /// Its number.
+    pub partition: i32,
+    /// What remembers.
+    pub filter: String,
+    /// How long a key stays seen.
+    pub window: String,
+    /// By input topic: all records below have had their effect, and no other.
+    pub offsets: BTreeMap<String, Offset>,
+    /// Where to read on in the changelog.
+    pub changelog_offset: Option<Offset>,
+    /// The largest believed record time.
+    pub stream_time_ms: Option<Timestamp>,
+    /// Keys remembered.
+    pub keys: u64,
+    /// Memory of the filter; 0 where fingerprints are on disk.
+    pub memory_bytes: u64,
+    /// Share of unseen keys that the filter calls seen, by formula.
+    pub estimated_rate: f64,
+    /// The same as it was observed; null where nothing was.
+    pub observed: Option<ObservedRate>,
+    /// The same for two memories that give the same verdicts.
+    pub digest: String,
+    /// The keys by slice, oldest first; empty for kinds that keep all in one place.
+    pub slices: Vec<StoredSlice>,
+    /// Of the key that was asked for; null if none was.
+    pub key: Option<Asked>,
+}
+
+/// The keys of one slice.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct StoredSlice {
+    /// Its number.
+    pub slice: i64,
+    /// When it began; null in a window by count.
+    pub from_ms: Option<Timestamp>,
+    /// When it ended, or will.
+    pub to_ms: Option<Timestamp>,
+    /// Keys put in.
+    pub keys: u64,
+    /// Keys that it was made for; null for fingerprints on disk.
+    pub capacity_keys: Option<u64>,
+    /// Memory of its filter.
+    pub memory_bytes: u64,
+}
+
+/// What a memory says of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Asked {
+    /// Whether a record with it would be a duplicate.
+    pub seen: bool,
+    /// The slice that it was put in last, if the kind knows it.
+    pub slice: Option<i64>,
+    /// When that slice began; null in a window by count.
+    pub since_ms: Option<Timestamp>,
+}
+
+/// Looks into a directory, which a worker may be using: what it wrote last is shown. `key` says of a space which key
+/// to ask for.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn inspect(dir: &Path, key: &dyn Fn(&str) -> Option<Fingerprint>) -> Result<Directory, Error> {
+    let store = Arc::new(Store::open_to_read(dir)?);
+    let mut partitions = Vec::new();
+    for (id, head) in store.heads()? {
+        let asked = key(&id.space).map(|fingerprint| ask(&store, &id, &head, fingerprint)).transpose()?;
+        partitions.push(stored(&store, &id, &head, asked)?);
+    }
+    Ok(Directory { dir: dir.display().to_string(), partitions })
+}
+
+fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> Result<StoredPartition, Error> {
+    let (usage, window) = (head.memory.usage(), head.settings.window);
+    let slice = |slice, keys, capacity_keys, memory_bytes| StoredSlice {
+        slice,
+        from_ms: began(window, slice),
+        to_ms: began(window, slice.saturating_add(1)),
+        keys,
+        capacity_keys,
+        memory_bytes,
+    };
+    let in_memory = head.memory.filter.iter().flat_map(|manifest| manifest.slices());
+    let mut slices: Vec<_> = in_memory.map(|part| slice(part.slice, part.keys, Some(part.capacity), part.bytes)).collect();
+    if let (None, Some(exact)) = (&head.memory.filter, &head.memory.exact) {
+        slices.extend(exact.generations.iter().map(|generation| slice(generation.slice, generation.keys, None, 0)));
+    }
+    let observed = head.memory.sample.as_ref().map(|sample| sample.observed(None)).filter(|observed| observed.checked > 0);
+    Ok(StoredPartition {
+        space: id.space.clone(),
+        partition: id.partition,
+        filter: head.settings.filter.clone(),
+        window: window.to_string(),
+        offsets: head.offsets.clone(),
+        changelog_offset: head.log,
+        stream_time_ms: head.memory.stream_time,
+        keys: usage.keys,
+        memory_bytes: usage.bytes,
+        estimated_rate: head.memory.filter.as_ref().map_or(0.0, |manifest| manifest.estimate()),
+        observed: observed.map(ObservedRate::from),
+        digest: format!("{:032x}", digest(store, id, head)?),
+        slices,
+        key,
+    })
+}
+
+/// When a slice begins; `None` in a window by count.
+fn began(window: Window, slice: i64) -> Option<Timestamp> {
+    window.length_ms().map(|_| window.mark(slice))
+}
+
+fn ask(store: &Arc<Store>, id: &PartitionId, head: &Head, fingerprint: Fingerprint) -> Result<Asked, Error> {
+    let Loaded::Usable { mut memory, saved, .. } = store.load(id, &head.settings, outline_rules(head))? else {
+        return Ok(Asked { seen: false, slice: None, since_ms: None });
+    };
+    memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
+    let seen =
+        memory.would_drop(fingerprint).map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
+    let slice = seen.flatten();
+    Ok(Asked { seen: seen.is_some(), slice, since_ms: slice.and_then(|slice| began(head.settings.window, slice)) })
+}
