@@ -23,7 +23,7 @@ fn is_kept(name: &str, update: impl Fn(&mut Value)) {
     if std::env::var_os("WRITE_SCHEMAS").is_some() {
         fs::write(place(name), format!("{wanted:#}\n")).expect("a file of the repository can be written");
     } else {
-        assert!(kept == wanted, "{name} is not of these types; write it anew: WRITE_SCHEMAS=1 cargo test --release --test schema");
+        assert!(kept == wanted, "{name} is not of these types; write it anew: WRITE_SCHEMAS=1 cargo test --release --test options");
     }
 }
 
@@ -54,12 +54,11 @@ fn parse(text: &str, format: FileFormat) -> Value {
 /// A configuration with another value at a place. An option that it leaves at its default is added.
 fn with(config: &Value, path: &str, value: Value) -> Value {
     let mut config = config.clone();
-    match config.pointer_mut(path) {
-        Some(place) => *place = value,
-        None => {
-            let (table, name) = path.rsplit_once('/').expect("a path");
-            config.pointer_mut(table).and_then(Value::as_object_mut).expect("a table").insert(name.to_owned(), value);
-        }
+    if let Some(place) = config.pointer_mut(path) {
+        *place = value;
+    } else {
+        let (table, name) = path.rsplit_once('/').expect("a path");
+        config.pointer_mut(table).and_then(Value::as_object_mut).expect("a table").insert(name.to_owned(), value);
     }
     config
 }
