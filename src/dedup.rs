@@ -12,6 +12,7 @@ pub use state::Snapshot;
 use crate::filter::{ArchiveError, Exact, Fault, Filter, Spec, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How many lifetimes of a key a stable filter's log reaches back. What it had put in before leaves a cell in some
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 const LIFETIMES: i64 = 8;
 
 /// What becomes of a record that is older than the window and was not seen within it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {
     /// It goes out like any unseen record: when unsure, never lose.

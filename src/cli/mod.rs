@@ -8,6 +8,7 @@ mod otlp;
 mod plan;
 mod replay;
 mod run;
+mod schema;
 mod table;
 
 use clap::{Parser, Subcommand};
@@ -33,6 +34,8 @@ enum Command {
     Run(run::Args),
     /// Say everything that is wrong with a configuration.
     Check(check::Args),
+    /// Print the JSON schema of a configuration, for editors.
+    Schema,
     /// Put a recorded stream through the same deduplication, without Kafka.
     Replay(replay::Args),
     /// Show what a state directory holds, or join several.
@@ -81,6 +84,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Schema => schema::run(),
         Command::Replay(args) => replay::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),

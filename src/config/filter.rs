@@ -5,6 +5,8 @@ use super::raw;
 use super::topics::KEYS;
 use super::units::Length;
 use crate::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, StablePlan, Window};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The smallest rate that sizing keeps its promise for.
@@ -32,7 +34,7 @@ pub struct Filter {
 }
 
 /// Kinds of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Generations of Bloom filters.

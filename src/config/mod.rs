@@ -13,18 +13,22 @@ mod load;
 mod properties;
 mod raw;
 mod resolve;
+mod schema;
 mod topics;
 mod units;
 mod vars;
 
 pub use error::{Error, Errors};
 pub use filter::{Filter, Kind};
+pub use schema::schema;
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::key::KeySpec;
 use error::Report;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -114,7 +118,7 @@ impl std::fmt::Debug for Kafka {
 }
 
 /// Where a partition without committed offset starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Start {
     /// At the oldest record.
@@ -155,7 +159,7 @@ impl Delivery {
 }
 
 /// What a crash may repeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Delivery {
     /// Nothing: outputs and offsets are committed in one transaction.
@@ -179,7 +183,7 @@ pub struct State {
 }
 
 /// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ColdStart {
     /// Read one window of the input again, without emitting.
@@ -208,7 +212,7 @@ pub struct Log {
 }
 
 /// How a log line is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
@@ -252,8 +256,9 @@ pub struct Topic {
 }
 
 /// What becomes of duplicates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "serde_json::Value")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
+#[schemars(!try_from)]
 pub enum OnDuplicate {
     /// They are dropped.
     #[default]
@@ -265,8 +270,9 @@ pub enum OnDuplicate {
 }
 
 /// What becomes of records without a key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "serde_json::Value")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "serde_json::Value", rename_all = "snake_case")]
+#[schemars(!try_from)]
 pub enum OnInvalid {
     /// The worker stops with an error that names the record.
     #[default]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Properties that unseen sets itself, and what to do instead. Taking them from a file would break a promise.
-const OWNED: [(&str, &str); 26] = [
+pub(super) const OWNED: [(&str, &str); 26] = [
     ("acks", "unseen always waits for all replicas in sync"),
     ("auto.commit.interval.ms", "use worker.commit_interval"),
     ("auto.offset.reset", "use kafka.start"),

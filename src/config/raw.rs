@@ -1,37 +1,54 @@
 //! What a configuration may say: the names of all options, and their defaults.
 //!
-//! Nothing here is checked beyond its own form; `resolve` looks at the whole.
+//! Nothing here is checked beyond its own form; `resolve` looks at the whole. What is said of an option here is what
+//! editors show.
 
+use super::schema;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, Start};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Hashing, Part};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-#[derive(Debug, Default, Deserialize)]
+/// What unseen does. Text may hold `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/run/secrets/name}`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(title = "Configuration of unseen", extend("required" = ["kafka", "topics"]))]
 pub(super) struct Raw {
     pub(super) kafka: Kafka,
     pub(super) worker: Worker,
     pub(super) state: State,
     pub(super) http: Http,
     pub(super) log: Log,
-    /// An empty place is a topic whose fault is already known.
+    /// The topics to deduplicate; at least one.
+    #[schemars(with = "Vec<Topic>", length(min = 1))]
+    // An empty place is a topic whose fault is already known.
     pub(super) topics: Vec<Option<Topic>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// How to reach Kafka.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(extend("required" = ["bootstrap_servers"]))]
 pub(super) struct Kafka {
+    /// The brokers to begin with: `host:port`, separated by commas. Required.
+    #[schemars(required)]
     pub(super) bootstrap_servers: Option<String>,
+    /// The consumer group; the transactional ids begin with it too.
     pub(super) group_id: String,
+    /// A name for this process that outlives it, such as a pod's; makes a restart no rebalance. All of a group's processes
+    /// have one, or none has.
     pub(super) instance_id: Option<String>,
+    /// Where a partition without committed offset starts.
     pub(super) start: Start,
+    /// How long to wait for a broker at start.
     pub(super) connect_timeout: Span,
+    /// Any other property of librdkafka, for all clients; those that unseen sets itself are refused.
     pub(super) properties: Properties,
 }
 
@@ -48,15 +65,23 @@ impl Default for Kafka {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// How the worker threads work.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Worker {
+    /// Threads, each with its own consumer, producer and partitions: 1 to 64.
     pub(super) workers: Count,
+    /// What a crash may repeat.
     pub(super) delivery: Delivery,
+    /// Time between commits while records flow: from 10ms to half of `transaction_timeout`.
     pub(super) commit_interval: Span,
+    /// Time between checkpoints: at least 100ms.
     pub(super) checkpoint_interval: Span,
+    /// How long a lost process may block the readers of its outputs: 1s to 15m.
     pub(super) transaction_timeout: Span,
+    /// Most records in one transaction.
     pub(super) transaction_records_max: Count,
+    /// How long the last commit and checkpoint may take after SIGTERM.
     pub(super) shutdown_timeout: Span,
 }
 
@@ -74,12 +99,18 @@ impl Default for Worker {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// What is kept on disk.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct State {
+    /// Directory of the checkpoints.
     pub(super) dir: String,
+    /// Whether what is remembered is also written to a topic, `<group_id>-<space>-changelog`, from which a partition's memory is
+    /// rebuilt where its disk is lost or it comes from another machine. Made if it is missing.
     pub(super) changelog: Switch,
+    /// For a partition with neither checkpoint nor changelog.
     pub(super) cold_start: ColdStart,
+    /// Bytes a second that checkpoints may write on average.
     pub(super) write_rate_max: Bytes,
 }
 
@@ -89,9 +120,12 @@ impl Default for State {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// The dashboard, the metrics and the probes.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Http {
+    /// Where they are served, such as `0.0.0.0:8080`; `off` for nowhere. Whoever can connect can look: nothing can be
+    /// changed there.
     pub(super) listen: String,
 }
 
@@ -101,10 +135,13 @@ impl Default for Http {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// What is logged.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Log {
+    /// Lowest level to log, such as `warn` or `info,unseen=debug`.
     pub(super) level: String,
+    /// How a line is written.
     pub(super) format: LogFormat,
 }
 
@@ -114,25 +151,47 @@ impl Default for Log {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// A topic to deduplicate.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(extend("required" = ["input", "output", "key", "window"]))]
 pub(super) struct Topic {
+    /// The topic to read. Required.
+    #[schemars(required)]
     pub(super) input: Option<String>,
+    /// The topic that unseen records go to. Required.
+    #[schemars(required)]
     pub(super) output: Option<String>,
+    /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
     pub(super) space: Option<String>,
-    /// One part or a list of them; read by `resolve`, so that each part's fault has its own path.
+    /// What identifies a record, one part or a list. Required.
+    #[schemars(schema_with = "schema::key")]
+    // Read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
-    /// `"xxh3"` or `{ siphash = "32 hex digits" }`.
+    /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
+    #[schemars(schema_with = "schema::hash")]
     pub(super) hash: Option<Value>,
-    /// `{ header = "name" }`.
+    /// A record with this header takes its key back: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
+    /// where `filter.confirm` is set.
+    #[schemars(schema_with = "schema::unsee")]
     pub(super) unsee: Option<Value>,
+    /// Whether records are first brought to the partition that their key asks for, through a topic of our own,
+    /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
+    /// How long a key stays seen, by record time or by count. Required.
+    #[schemars(required)]
     pub(super) window: Option<Length>,
+    /// How keys are remembered.
     pub(super) filter: Filter,
+    /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
     pub(super) refresh: Switch,
+    /// How far ahead of this machine's clock a record's time may be and still be believed.
     pub(super) max_future: Span,
+    /// Records older than the window and not seen in it.
     pub(super) late: Late,
+    /// What becomes of duplicates.
     pub(super) on_duplicate: OnDuplicate,
+    /// What becomes of records without a key.
     pub(super) on_invalid: OnInvalid,
 }
 
@@ -157,17 +216,27 @@ impl Default for Topic {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// How keys are remembered.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Filter {
+    /// How keys are remembered.
     pub(super) kind: Kind,
+    /// Distinct keys that the whole topic shows in a window. Required for `aging` and `cuckoo`, but not for a window by count.
     pub(super) capacity: Option<Count>,
+    /// Share of unseen records that may be dropped wrongly, at capacity.
     pub(super) false_positive_rate: Rate,
+    /// Parts that a window is forgotten in: a key stays for at most one part longer than the window. 1 to 64.
     pub(super) slices: Count,
+    /// Memory of the whole topic. Required for kind `stable`, and for no other.
     pub(super) memory: Option<Bytes>,
+    /// Whether what the filter calls seen is looked up exactly, on disk: then no unseen record is dropped.
     pub(super) confirm: Switch,
+    /// For `aging`: whether the next slice is sized from what the last ones held.
     pub(super) adapt: Switch,
+    /// For `aging`: most memory for the topic's filters.
     pub(super) max_memory: Option<Bytes>,
+    /// And when that is not enough.
     pub(super) at_max_memory: AtMaxMemory,
 }
 

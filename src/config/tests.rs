@@ -178,7 +178,7 @@ x.toml: worker.commit_interval: expected a duration of at most ten years, such a
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
 x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `transaction_records_max`, `shutdown_timeout`
 x.toml: worker.workers: expected a number from 1 to 64, got 100
-x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `log`, `topics`"#;
+x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `topics`"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
 }
 

@@ -3,16 +3,16 @@
 //! Each is refused with what was expected and what there is instead.
 
 use crate::filter::Window;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::time::Duration;
 
 /// Longest duration that is taken: ten years. Beyond it a number is a slip, and arithmetic would overflow.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-const COUNT_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+pub(super) const COUNT_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
 
-const BYTE_UNITS: [(&str, u64); 8] =
+pub(super) const BYTE_UNITS: [(&str, u64); 8] =
     [("", 1), ("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// The message for a value of the wrong form.
@@ -84,7 +84,7 @@ impl TryFrom<Value> for Bytes {
 }
 
 /// A share strictly between 0 and 1, such as `1e-4`.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Rate(pub(super) f64);
 
@@ -102,7 +102,7 @@ impl TryFrom<Value> for Rate {
 }
 
 /// `true` or `false`; the environment has only text for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Switch(pub(super) bool);
 
@@ -134,6 +134,32 @@ fn quantity(value: &Value, units: &[(&str, u64)]) -> Option<u64> {
     let (digits, unit) = text.split_at(end);
     let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
     digits.replace('_', "").parse::<u64>().ok()?.checked_mul(*scale)
+}
+
+/// The shortest way to write a whole number with a unit.
+fn written(number: u64, units: &[(&str, u64)]) -> Value {
+    match units.iter().rev().find(|(_, scale)| number > 0 && number.is_multiple_of(*scale)) {
+        Some((unit, scale)) if *scale > 1 => format!("{}{unit}", number / scale).into(),
+        _ => number.into(),
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        humantime::format_duration(self.0).to_string().serialize(serializer)
+    }
+}
+
+impl Serialize for Count {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        written(self.0, &COUNT_UNITS).serialize(serializer)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        written(self.0, &BYTE_UNITS).serialize(serializer)
+    }
 }
 
 /// A window as a person would write it.

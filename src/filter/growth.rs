@@ -3,6 +3,7 @@
 //! Owns the rule by which the next slice is sized. Must never be a reason to forget a key, but where
 //! the configuration says so.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How an aging filter's memory follows the stream.
@@ -17,7 +18,7 @@ pub struct Growth {
 }
 
 /// What happens when a filter may not grow any more.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AtMaxMemory {
     /// The worker stops with an error: nothing is lost or repeated, and nothing goes on.

@@ -1,0 +1,70 @@
+{{/*
+What the schema of the values cannot see; one fault a line, each with its path. A pod that cannot start is found here,
+and not in its log. `helm lint` goes on, so that the chart without values can be linted.
+*/}}
+{{- define "unseen.faults" -}}
+{{- $config := .Values.config }}
+{{- $brokers := include "unseen.config" (list $config "kafka.bootstrap_servers" "") }}
+{{- if not (trim $brokers) }}
+config.kafka.bootstrap_servers: required: the brokers to begin with, such as "kafka:9092"
+{{- end }}
+{{- if not $config.topics }}
+config.topics: required: at least one topic to deduplicate
+{{- end }}
+{{- if include "unseen.config" (list $config "kafka.instance_id" "") }}
+config.kafka.instance_id: is the pod's name and set by the chart; leave it out
+{{- end }}
+{{- if include "unseen.config" (list $config "state.dir" "") }}
+config.state.dir: is on the pod's volume and set by the chart; leave it out
+{{- end }}
+{{- if include "unseen.config" (list $config "http.listen" "") }}
+config.http.listen: is set by the chart; use http.host and http.port
+{{- end }}
+{{- range $name, $value := dig "kafka" "properties" dict $config | default dict }}
+{{- if and (has $name (list "sasl.password" "ssl.key.password" "ssl.key.pem" "ssl.keystore.password")) (not (contains "${" (toString $value))) }}
+config.kafka.properties.{{ $name }}: would be readable in the ConfigMap; write ${file:{{ $.Values.secretMountPath }}/NAME} and name a Secret in existingSecret
+{{- end }}
+{{- end }}
+{{- range $index, $topic := $config.topics }}
+{{- if kindIs "map" (get $topic "hash") }}
+{{- if not (contains "${" (get $topic.hash "siphash" | toString)) }}
+config.topics[{{ $index }}].hash.siphash: would be readable in the ConfigMap; write ${file:{{ $.Values.secretMountPath }}/NAME} and name a Secret in existingSecret
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $drain := include "unseen.shutdownTimeout" . }}
+{{- $grace := .Values.terminationGracePeriodSeconds }}
+{{- if contains "${" $drain }}
+{{- if not $grace }}
+terminationGracePeriodSeconds: required where config.worker.shutdown_timeout is a variable
+{{- end }}
+{{- else if and $grace (le (int64 $grace) (include "unseen.seconds" $drain | int64)) }}
+terminationGracePeriodSeconds: must be above config.worker.shutdown_timeout, {{ $drain }}, got {{ int64 $grace }}
+{{- end }}
+{{- with .Values.keda }}
+{{- if .enabled }}
+{{- if not .partitions }}
+keda.partitions: required: the partitions of the input that has the most
+{{- end }}
+{{- if not .maxReplicaCount }}
+keda.maxReplicaCount: required: the most pods, at most keda.partitions
+{{- else if and .partitions (gt (int64 .maxReplicaCount) (int64 .partitions)) }}
+keda.maxReplicaCount: must be at most keda.partitions, {{ int64 .partitions }}, got {{ int64 .maxReplicaCount }}; more pods would be idle
+{{- else if gt (int64 .minReplicaCount) (int64 .maxReplicaCount) }}
+keda.minReplicaCount: must be at most keda.maxReplicaCount, {{ int64 .maxReplicaCount }}, got {{ int64 .minReplicaCount }}
+{{- end }}
+{{- if and .partitions .activationLagThreshold (lt (int64 .activationLagThreshold) (int64 .partitions)) }}
+keda.activationLagThreshold: must be at least keda.partitions, {{ int64 .partitions }}, got {{ int64 .activationLagThreshold }}; see KEDA #5675
+{{- end }}
+{{- if and (not .bootstrapServers) (contains "${" $brokers) }}
+keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variable, which KEDA cannot see
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "unseen.check" -}}
+{{- with include "unseen.faults" . | trim }}
+{{- fail (printf "\n\n%s\n" .) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,83 @@
+{{/* Name of the chart. */}}
+{{- define "unseen.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{/* Name of all objects. Kubernetes puts a hash behind a StatefulSet's name, and 63 characters are the most of a label. */}}
+{{- define "unseen.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "unseen.name" .) .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "unseen.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "unseen.headless" -}}
+{{ include "unseen.fullname" . }}-headless
+{{- end }}
+
+{{/* What never changes in the life of a release. */}}
+{{- define "unseen.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "unseen.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "unseen.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "unseen.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "unseen.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "unseen.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "unseen.image" -}}
+{{- with .Values.image }}
+{{- .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The value of `config` at a path such as "kafka.group_id", or what is given for when there is none. */}}
+{{- define "unseen.config" -}}
+{{- $at := index . 0 }}
+{{- range splitList "." (index . 1) }}
+{{- $at = ternary (get (default dict $at) .) "" (kindIs "map" $at) }}
+{{- end }}
+{{- default (index . 2) $at }}
+{{- end }}
+
+{{/* Seconds of a duration such as "1m 30s", as a whole number that is not less. */}}
+{{- define "unseen.seconds" -}}
+{{- $sum := 0.0 }}
+{{- range regexFindAll "[0-9.]+\\s*[a-zA-Zµ]+" . -1 }}
+{{- $unit := regexFind "[a-zA-Zµ]+" . }}
+{{- $scale := 0.001 }}
+{{- if hasPrefix "s" $unit }}{{ $scale = 1 }}
+{{- else if has $unit (list "m" "min" "mins" "minute" "minutes") }}{{ $scale = 60 }}
+{{- else if hasPrefix "h" $unit }}{{ $scale = 3600 }}
+{{- else if hasPrefix "d" $unit }}{{ $scale = 86400 }}
+{{- else if hasPrefix "w" $unit }}{{ $scale = 604800 }}
+{{- else if or (hasPrefix "month" $unit) (eq $unit "M") }}{{ $scale = 2630016 }}
+{{- else if hasPrefix "y" $unit }}{{ $scale = 31557600 }}
+{{- end }}
+{{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) $scale) }}
+{{- end }}
+{{- ceil $sum | int64 }}
+{{- end }}
+
+{{- define "unseen.shutdownTimeout" -}}
+{{ include "unseen.config" (list .Values.config "worker.shutdown_timeout" "20s") }}
+{{- end }}
+
+{{- define "unseen.terminationGracePeriodSeconds" -}}
+{{- $drain := include "unseen.seconds" (include "unseen.shutdownTimeout" .) | int64 }}
+{{- .Values.terminationGracePeriodSeconds | default (add $drain 10) | int64 }}
+{{- end }}

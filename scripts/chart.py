@@ -1,0 +1,303 @@
+"""What scripts/chart checks. Needs Helm, the built worker, and the package kubernetes-validate."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import kubernetes_validate
+import yaml
+
+HELM, UNSEEN = sys.argv[1:]
+CHART = pathlib.Path("helm/unseen")
+CASES = sorted((CHART / "ci").glob("*.yaml"))
+# What the chart asks for at least, and the newest that is known.
+OLDEST, NEWEST = "1.27", kubernetes_validate.latest_version()
+ALWAYS = ["ConfigMap", "PodDisruptionBudget", "Service", "Service", "ServiceAccount", "StatefulSet"]
+OPTIONAL = ["ConfigMap", "NetworkPolicy", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
+# Where pods find files that this machine does not have.
+POD_FILES = {"/run/secrets/unseen": "secrets", "/etc/kafka-ca": "ca"}
+
+passed = failed = 0
+
+
+def check(what, fault):
+    """Counts; a fault is shown."""
+    global passed, failed
+    if fault:
+        failed += 1
+        print(f"FAIL {what}: {fault}")
+    else:
+        passed += 1
+
+
+def unequal(got, wanted):
+    return None if got == wanted else f"expected {wanted}, got {got}"
+
+
+def helm(*args):
+    return subprocess.run([HELM, *map(str, args)], capture_output=True, text=True)
+
+
+def template(*args):
+    return helm("template", "news", CHART, "--namespace", "streams", "--kube-version", OLDEST, *args)
+
+
+def load(path):
+    return yaml.safe_load(pathlib.Path(path).read_text())
+
+
+def render(*args):
+    run = template(*args)
+    if run.returncode:
+        raise SystemExit(f"helm template {' '.join(map(str, args))}: {run.stderr}")
+    return [item for item in yaml.safe_load_all(run.stdout) if item]
+
+
+def only(objects, kind, name=""):
+    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(name)]
+    assert len(found) == 1, f"{len(found)} of {kind} {name}"
+    return found[0]
+
+
+def numbers(value):
+    """The same with numbers that are written as text, or that Python takes for text, as numbers."""
+    if isinstance(value, dict):
+        return {name: numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    try:
+        return value if isinstance(value, bool) else float(value)
+    except ValueError:
+        return value
+
+
+def configuration(objects):
+    return next(item["data"]["unseen.yaml"] for item in objects if "unseen.yaml" in item.get("data", {}))
+
+
+def pod(objects):
+    return only(objects, "StatefulSet")["spec"]["template"]
+
+
+# Kubernetes does not know the kinds of operators. Of these: which fields they have, as far as the chart uses them.
+OPERATORS = {
+    "ServiceMonitor": {"selector", "namespaceSelector", "endpoints"},
+    "PrometheusRule": {"groups"},
+    "ScaledObject": {"scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod", "advanced", "triggers"},
+}
+
+
+def invalid(item, version):
+    if item["kind"] in OPERATORS:
+        unknown = set(item["spec"]) - OPERATORS[item["kind"]]
+        return f"unknown fields {unknown}" if unknown else None
+    try:
+        kubernetes_validate.validate(item, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return f"{'.'.join(map(str, error.path))}: {error.message}"
+
+
+def refused_by_worker(text, objects, directory):
+    """What `unseen check` says of a configuration in a pod's environment, with what a pod has as files."""
+    container = pod(objects)["spec"]["containers"][0]
+    environment = {entry["name"]: entry.get("value", "news-unseen-0") for entry in container["env"]}
+    for path, local in POD_FILES.items():
+        text = text.replace(path, f"{directory}/{local}")
+    path = pathlib.Path(directory) / "unseen.yaml"
+    path.write_text(text)
+    run = subprocess.run([UNSEEN, "check", "-c", path], capture_output=True, text=True, env=environment)
+    return run.stderr if run.returncode else None
+
+
+def leaves(table, path=""):
+    """Paths of values as README.md lists them: tables that hold something of the user's are one."""
+    for name, value in table.items():
+        place = f"{path}.{name}" if path else name
+        free = place in ("config", "resources", "podSecurityContext", "securityContext", "keda.behavior") or place.endswith("labels")
+        if isinstance(value, dict) and value and not free:
+            yield from leaves(value, place)
+        else:
+            yield place
+
+
+def lines_of(node, path=""):
+    """Where each path of a YAML file is written."""
+    for key, value in node.value:
+        place = f"{path}.{key.value}" if path else key.value
+        yield place, key.start_mark.line
+        if isinstance(value, yaml.MappingNode):
+            yield from lines_of(value, place)
+
+
+def is_documented(lines, number):
+    above = lines[:number]
+    while above and re.match(r" *# (?!--)", above[-1]):
+        above.pop()
+    return bool(above) and above[-1].lstrip().startswith("# -- ")
+
+
+def in_schema(schema, path):
+    for name in path.split("."):
+        schema = schema.get("properties", {}).get(name)
+        if schema is None:
+            return False
+    return True
+
+
+def check_documents():
+    text = (CHART / "values.yaml").read_text()
+    paths = list(leaves(yaml.safe_load(text)))
+    at = dict(lines_of(yaml.compose(text)))
+    silent = [path for path in paths if not is_documented(text.splitlines(), at[path])]
+    check("values.yaml says what each value is for", unequal(silent, []))
+    listed = re.findall(r"^\| `([\w.]+)` \|", (CHART / "README.md").read_text(), re.MULTILINE)
+    check("README.md lists the values", unequal(listed, paths))
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    check("the schema knows the values", unequal([path for path in paths if not in_schema(schema, path)], []))
+
+    version = re.search(r'^version = "(.*)"', pathlib.Path("Cargo.toml").read_text(), re.MULTILINE)[1]
+    check("the chart is of this version", unequal(load(CHART / "Chart.yaml")["appVersion"], version))
+    user = re.search(r"^USER (\d+):(\d+)$", pathlib.Path("Dockerfile").read_text(), re.MULTILINE).groups()
+    security = yaml.safe_load(text)["podSecurityContext"]
+    check("pods run as the image's user", unequal((str(security["runAsUser"]), str(security["fsGroup"])), user))
+
+
+def check_case(path, directory):
+    values, objects = load(path), render("-f", path)
+    lint = helm("lint", CHART, "--strict", "--kube-version", OLDEST, "-f", path)
+    check(f"{path.name}: lint", lint.returncode and lint.stdout)
+    for version in OLDEST, NEWEST:
+        for item in objects:
+            check(f"{path.name}: {item['kind']} {item['metadata']['name']} in {version}", invalid(item, version))
+    text = configuration(objects)
+    check(f"{path.name}: the configuration is the one in the values", unequal(numbers(yaml.safe_load(text)), numbers(values["config"])))
+    check(f"{path.name}: the worker takes it", refused_by_worker(text, objects, directory))
+
+    spec = pod(objects)["spec"]
+    container = spec["containers"][0]
+    check(f"{path.name}: as little rights as can be", unequal(
+        [container["securityContext"], spec["securityContext"]["runAsNonRoot"], spec["securityContext"]["seccompProfile"],
+         spec["automountServiceAccountToken"]],
+        [{"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}, True,
+         {"type": "RuntimeDefault"}, False],
+    ))
+    # A restore shows in /readyz; whatever kills a pod must not ask there.
+    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    check(f"{path.name}: probes", unequal(probes, {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}))
+    labels = pod(objects)["metadata"]["labels"]
+    for item in objects:
+        selector = item.get("spec", {}).get("selector", {}) if item["kind"] in ("Service", "StatefulSet", "PodDisruptionBudget") else {}
+        missed = {name: value for name, value in selector.get("matchLabels", selector).items() if labels.get(name) != value}
+        check(f"{path.name}: {item['kind']} {item['metadata']['name']} finds the pods", unequal(missed, {}))
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    claims = [claim["metadata"]["name"] for claim in only(objects, "StatefulSet")["spec"].get("volumeClaimTemplates", [])]
+    volumes = {volume["name"] for volume in spec["volumes"]} | set(claims)
+    check(f"{path.name}: every volume is mounted", unequal(mounts, volumes))
+
+
+def check_options():
+    kinds = sorted(item["kind"] for item in render("-f", CHART / "ci/minimal.yaml"))
+    check("options are off by default", unequal(kinds, ALWAYS))
+    objects = render("-f", CHART / "ci/everything.yaml")
+    check("options can be had", unequal(sorted(item["kind"] for item in objects), sorted(ALWAYS + OPTIONAL)))
+
+    check("the rules are the file's", unequal(only(objects, "PrometheusRule")["spec"], load(CHART / "files/rules.yaml")))
+    board = json.loads(only(objects, "ConfigMap", "-dashboard")["data"]["unseen.json"])
+    check("the dashboard is the file's", unequal(board, json.loads((CHART / "files/grafana.json").read_text())))
+    wanted = only(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
+    monitored = [item for item in objects if item["kind"] == "Service" and wanted <= item["metadata"]["labels"].items()]
+    check("pods are scraped once", unequal(len(monitored), 1))
+    scaled = only(objects, "ScaledObject")["spec"]
+    check("KEDA scales the pods", unequal(scaled["scaleTargetRef"]["name"], only(objects, "StatefulSet")["metadata"]["name"]))
+    check("no more pods than KEDA wants", unequal(only(objects, "StatefulSet")["spec"].get("replicas"), None))
+    triggers = [(trigger["metadata"]["topic"], trigger["metadata"]["activationLagThreshold"]) for trigger in scaled["triggers"]]
+    check("KEDA looks at what is read", unequal(
+        triggers, [("news.events", "12"), ("news-news.events-repartition", "12"), ("orders.created", "12")]))
+
+
+def check_grace():
+    default = json.loads(pathlib.Path("config/schema.json").read_text())["properties"]["worker"]["properties"]["shutdown_timeout"]["default"]
+    for drain, grace in [
+        (None, 30), (default, 30), ("500ms", 11), ("90s", 100), ("1m 30s", 100), ("1m30s", 100), ("1.5 minutes", 100), ("2min", 130),
+        ("1hour", 3610), ("1d", 86410),
+    ]:
+        setting = ["--set-string", f"config.worker.shutdown_timeout={drain}"] if drain else []
+        spec = pod(render("-f", CHART / "ci/minimal.yaml", *setting))["spec"]
+        check(f"time for a drain of {drain}", unequal(spec["terminationGracePeriodSeconds"], grace))
+
+
+def check_examples(directory):
+    text = (CHART / "values.yaml").read_text()
+    example = re.search(r"^config: \{\}\n((?:  # .*\n)+)", text, re.MULTILINE)[1]
+    path = pathlib.Path(directory) / "values.yaml"
+    for name, config in [
+        ("values.yaml", yaml.safe_load(example.replace("  # ", ""))),
+        ("config/example.yaml", load("config/example.yaml")),
+    ]:
+        path.write_text(yaml.safe_dump({"config": config}))
+        objects = render("-f", path)
+        check(f"the example in {name}", refused_by_worker(configuration(objects), objects, directory))
+
+
+def check_refusals():
+    minimal = ["-f", CHART / "ci/minimal.yaml"]
+    keda = [*minimal, "--set", "keda.enabled=true"]
+    for args, places in [
+        ([], ["config.kafka.bootstrap_servers: required", "config.topics: required"]),
+        ([*minimal, "--set-string", "config.topics[0].window=1 fortnight"], ["/config/topics/0/window"]),
+        ([*minimal, "--set-json", 'config.topics[0].window={"key":5}'], ["/config/topics/0/window"]),
+        ([*minimal, "--set-json", "config.topics[0].window=24"], ["/config/topics/0/window"]),
+        ([*minimal, "--set-json", 'config.topics[0]={"input":"a"}'], ["/config/topics/0", "window"]),
+        ([*minimal, "--set", "config.worker.wokers=2"], ["/config/worker", "wokers"]),
+        ([*minimal, "--set", "config.worker.delivery=twice"], ["/config/worker/delivery"]),
+        ([*minimal, "--set", "config.log.level=false"], ["/config/log/level"]),
+        ([*minimal, "--set-string", "config.kafka.properties.group\\.id=a"], ["/config/kafka/properties/group.id"]),
+        ([*minimal, "--set", "config.kafka.instance_id=a"], ["config.kafka.instance_id: "]),
+        ([*minimal, "--set", "config.state.dir=a"], ["config.state.dir: "]),
+        ([*minimal, "--set", "config.http.listen=127.0.0.1:80"], ["config.http.listen: "]),
+        ([*minimal, "--set", "config.kafka.properties.sasl\\.password=a"], ["config.kafka.properties.sasl.password: "]),
+        ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
+        ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
+        ([*minimal, "--set-string", "config.worker.shutdown_timeout=${DRAIN}"], ["terminationGracePeriodSeconds: required"]),
+        ([*minimal, "--set", "replica=3"], ["replica"]),
+        ([*minimal, "--set", "persistence.whenDeleted=Keep"], ["/persistence/whenDeleted"]),
+        (keda, ["keda.partitions: required", "keda.maxReplicaCount: required"]),
+        ([*keda, "--set", "keda.partitions=4,keda.maxReplicaCount=5"], ["keda.maxReplicaCount: "]),
+        ([*keda, "--set", "keda.partitions=4,keda.maxReplicaCount=2,keda.minReplicaCount=3"], ["keda.minReplicaCount: "]),
+        ([*keda, "--set", "keda.partitions=4,keda.maxReplicaCount=4,keda.activationLagThreshold=3"], ["keda.activationLagThreshold: "]),
+        ([*keda, "--set", "keda.partitions=4,keda.maxReplicaCount=4,config.kafka.bootstrap_servers=${A}"], ["keda.bootstrapServers: "]),
+    ]:
+        run = template(*args)
+        missing = [place for place in places if place not in run.stderr]
+        given = " ".join(map(str, args[2:])) or "no values"
+        check(f"refused: {given}", None if run.returncode and not missing else f"expected {places}, got {run.stderr or 'manifests'}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        files = {name: pathlib.Path(directory) / local for name, local in POD_FILES.items()}
+        for path in files.values():
+            path.mkdir()
+        (files["/run/secrets/unseen"] / "kafka-password").write_text("secret\n")
+        (files["/run/secrets/unseen"] / "siphash").write_text("0123456789abcdef" * 2 + "\n")
+        certificate = [*"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=ca".split(), "-keyout", os.devnull]
+        subprocess.run([*certificate, "-out", files["/etc/kafka-ca"] / "ca.crt"], check=True, capture_output=True)
+
+        lint = helm("lint", CHART, "--strict", "--kube-version", OLDEST)
+        check("lint without values", lint.returncode and lint.stdout)
+        check_documents()
+        for path in CASES:
+            check_case(path, directory)
+        check_options()
+        check_grace()
+        check_examples(directory)
+        check_refusals()
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main())

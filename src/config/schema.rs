@@ -1,0 +1,216 @@
+//! The JSON schema of a configuration, for editors and for the Helm chart.
+//!
+//! It follows from the types of `raw`; here is only what they cannot tell: how a value that has several forms is written.
+//! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
+
+use super::properties::OWNED;
+use super::raw::{Properties, Raw};
+use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch};
+use schemars::generate::SchemaSettings;
+use schemars::transform::transform_subschemas;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+
+/// What `vars` will put something in for; of that nothing is known here.
+const VARIABLE: &str = r"\$\{";
+
+const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
+
+/// The schema of a configuration, in the draft that editors and Helm know: 7.
+#[must_use]
+pub fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true).with_transform(tidy);
+    settings.into_generator().into_root_schema_for::<Raw>().to_value()
+}
+
+/// Variables in the place of names, sentences on one line, tables that may be empty, and no defaults that are none.
+fn tidy(schema: &mut Schema) {
+    transform_subschemas(&mut tidy, schema);
+    if let Some(names) = schema.remove("enum") {
+        schema.remove("type");
+        schema.insert("oneOf".to_owned(), json!([{ "enum": names }]));
+    }
+    if let Some(Value::Array(forms)) = schema.get_mut("oneOf") {
+        forms.push(json!({ "description": "A variable.", "type": "string", "pattern": VARIABLE }));
+    }
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = text.replace('\n', " ");
+    }
+    let required = schema.get("required").cloned().unwrap_or_default();
+    let is_required = |name: &String| required.as_array().is_some_and(|list| list.iter().any(|required| required == name));
+    let Some(Value::Object(options)) = schema.get_mut("properties") else { return };
+    for (name, option) in options {
+        let Value::Object(option) = option else { continue };
+        if option.get("default").is_some_and(Value::is_null) {
+            option.remove("default");
+        }
+        // In YAML, a table of which every line is a comment.
+        if !is_required(name) && option.get("type").is_some_and(|kind| kind == "object") {
+            option.insert("type".to_owned(), json!(["object", "null"]));
+        }
+    }
+}
+
+fn whole(pattern: &str) -> String {
+    format!("^({pattern})$|{VARIABLE}")
+}
+
+/// A whole number, alone or as text with a unit.
+fn quantity(units: &[(&str, u64)]) -> Schema {
+    let units: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+    let pattern = whole(&format!(r"[0-9_]*[0-9][0-9_]*\s*({})", units.join("|")));
+    json_schema!({ "type": ["integer", "string"], "minimum": 0, "pattern": pattern })
+}
+
+fn duration() -> Schema {
+    json_schema!({ "type": "string", "pattern": whole(DURATION) })
+}
+
+/// A table of one entry.
+fn entry(name: &str, value: &Schema) -> Schema {
+    json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
+}
+
+/// `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`, `{ json = "/pointer" }`, or a list of them.
+pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
+    let part = json!({
+        "type": "object",
+        "properties": {
+            "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
+            "header": { "description": "The value of the last header of that name.", "type": "string" },
+            "json": { "description": "A place in the JSON value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+        },
+        "minProperties": 1,
+        "maxProperties": 1,
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [part, { "type": "array", "items": part, "minItems": 1 }] })
+}
+
+/// `"xxh3"` or `{ siphash = "32 hex digits" }`.
+pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
+    let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
+    json_schema!({ "oneOf": [{ "const": "xxh3" }, entry("siphash", &secret)], "default": "xxh3" })
+}
+
+/// `{ header = "name" }`.
+pub(super) fn unsee(_: &mut SchemaGenerator) -> Schema {
+    entry("header", &json_schema!({ "type": "string" }))
+}
+
+/// How a type is written, and what is said of it where an option says nothing itself.
+macro_rules! written {
+    ($($type:ident: $schema:expr;)*) => {$(
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    )*};
+}
+
+written! {
+    Span: duration();
+    Count: quantity(&COUNT_UNITS);
+    Bytes: quantity(&BYTE_UNITS);
+    Rate: json_schema!({
+        "type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1, "pattern": whole(r"\+?[0-9.]+([eE][-+]?[0-9]+)?"),
+    });
+    Switch: json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
+    Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
+    Properties: json_schema!({
+        "type": "object",
+        "properties": OWNED.iter().map(|(name, _)| ((*name).to_owned(), Value::Bool(false))).collect::<serde_json::Map<_, _>>(),
+        // A name with dots that TOML is not told to take as one is a table.
+        "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::de::DeserializeOwned;
+
+    /// Whether the type takes the value, and whether its schema does.
+    fn verdicts<T: JsonSchema + DeserializeOwned>(value: &Value) -> (bool, bool) {
+        let mut generator = SchemaSettings::draft07().with_transform(tidy).into_generator();
+        let schema = generator.root_schema_for::<T>().to_value();
+        (serde_json::from_value::<T>(value.clone()).is_ok(), jsonschema::draft7::is_valid(&schema, value))
+    }
+
+    #[test]
+    fn the_schema_takes_what_the_types_take() {
+        let values = [
+            json!("24h"),
+            json!("1h 30m"),
+            json!("1h30m"),
+            json!("0"),
+            json!("0.5 days"),
+            json!(" 2weeks"),
+            json!("3 months"),
+            json!("24"),
+            json!("h"),
+            json!("1 fortnight"),
+            json!("1.h"),
+            json!(""),
+            json!("10M"),
+            json!("1_000 k"),
+            json!("5"),
+            json!("_"),
+            json!("10m"),
+            json!("64 KiB"),
+            json!("64kib"),
+            json!("1e-4"),
+            json!("true"),
+            json!("True"),
+            json!(true),
+            json!(0),
+            json!(5),
+            json!(-1),
+            json!(0.5),
+            json!(1.5),
+            json!(null),
+            json!([]),
+            json!({}),
+            json!({ "keys": 5 }),
+            json!({ "keys": "5M" }),
+            json!({ "keys": "5h" }),
+            json!({ "keys": 5, "x": 1 }),
+        ];
+        for value in &values {
+            for (taken, valid) in [
+                verdicts::<Span>(value),
+                verdicts::<Count>(value),
+                verdicts::<Bytes>(value),
+                verdicts::<Switch>(value),
+                verdicts::<Length>(value),
+            ] {
+                assert_eq!(taken, valid, "{value}");
+            }
+            // That a number is too large, a pattern does not see in a text.
+            let (taken, valid) = verdicts::<Rate>(value);
+            assert!(taken == valid || valid && value.is_string(), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_default_is_written_as_it_is_read() {
+        for (pointer, default) in [
+            ("/kafka/properties/group_id", json!("unseen")),
+            ("/kafka/properties/start", json!("earliest")),
+            ("/worker/properties/shutdown_timeout", json!("20s")),
+            ("/worker/properties/transaction_records_max", json!("200k")),
+            ("/state/properties/write_rate_max", json!("32MiB")),
+            ("/topics/items/properties/on_invalid", json!("fail")),
+            ("/topics/items/properties/filter/properties/false_positive_rate", json!(1e-4)),
+        ] {
+            assert_eq!(schema().pointer(&format!("/properties{pointer}/default")), Some(&default), "{pointer}");
+        }
+        assert_eq!(schema().pointer("/properties/kafka/properties/instance_id/default"), None);
+    }
+}
