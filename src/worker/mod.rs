@@ -205,6 +205,7 @@ impl Worker {
             let batch = source.poll(BATCH_RECORDS, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
             self.process(source, &batch)?;
+            self.seek_stumbled(source, &batch.stumbled);
             if batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
