@@ -24,6 +24,7 @@ pub fn work(broker: &Broker, records: usize, commit_interval: Duration, changelo
         group_id = "{group}"
         [worker]
         commit_interval = "{commit_interval:?}"
+        transaction_records_max = 10000000
         [state]
         dir = "{}"
         changelog = {changelog}
@@ -42,7 +43,8 @@ pub fn work(broker: &Broker, records: usize, commit_interval: Duration, changelo
     let shared = shared(&file);
     let worker = {
         let shared = shared.clone();
-        std::thread::spawn(move || Worker::connect(shared, 0)?.run(0))
+        // By that name, a profiler tells it from librdkafka's threads.
+        std::thread::Builder::new().name("worker".to_owned()).spawn(move || Worker::connect(shared, 0)?.run(0)).expect("a thread")
     };
     let wait = |count: usize| {
         while get(&shared.stats.records) < count as u64 {

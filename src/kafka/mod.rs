@@ -16,8 +16,8 @@ mod topology;
 pub use changelog::{LogReader, Logged};
 pub use client::check_properties;
 pub use embedded::{Embedded, Generator, Reader};
-pub use sink::{Failure, Outgoing, Sink};
 pub use native::Message;
+pub use sink::{Failure, Outgoing, Sink};
 pub use source::{Batch, Committed, Rebalance, Source};
 pub use topology::{Topology, check, discover};
 

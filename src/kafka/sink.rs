@@ -186,7 +186,9 @@ impl Sink {
         if !headers.is_empty() {
             all = all.or_else(|| Headers::with_room(headers.len()));
             let Some(all) = &mut all else { return Err(Failure::Abort("librdkafka makes no headers".to_owned())) };
-            headers.iter().for_each(|(name, value)| all.add(name, value.as_bytes()));
+            for (name, value) in headers {
+                all.add(name, value.as_bytes());
+            }
         }
         self.queue(Record {
             topic,

@@ -74,9 +74,8 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
             }
             let name = CString::new(of.topic.as_str()).map_err(|error| error.to_string())?;
             // SAFETY: client and name live; the reference is ours, and is dropped before the consumer is.
-            let queue = unsafe {
-                Queue::new(rd::rd_kafka_queue_get_partition(self.consumer.client().native_ptr(), name.as_ptr(), of.partition))
-            };
+            let queue =
+                unsafe { Queue::new(rd::rd_kafka_queue_get_partition(self.consumer.client().native_ptr(), name.as_ptr(), of.partition)) };
             let queue = queue.ok_or_else(|| format!("librdkafka knows no queue of {of}"))?;
             queue.forward(Some(&self.records));
             all.push(Partition { of: of.clone(), queue });
@@ -96,8 +95,11 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
             self.partitions.borrow().iter().for_each(|partition| partition.queue.forward(Some(&self.records)));
             self.forwarded.set(Instant::now());
         }
+        if self.take_many(count, Duration::ZERO, into) > 0 || self.has_events() {
+            return;
+        }
         // Told to wait for many, librdkafka waits for all of them.
-        if self.take_many(count, Duration::ZERO, into) == 0 && self.take_many(count.min(1), wait, into) > 0 {
+        if self.take_many(count.min(1), wait, into) > 0 {
             self.take_many(count - 1, Duration::ZERO, into);
         }
     }
