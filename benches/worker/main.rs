@@ -40,7 +40,7 @@ impl Clock {
     #[expect(clippy::cast_precision_loss, reason = "some millions")]
     fn stop(&self, records: usize) -> Cost {
         let records = records as f64;
-        Cost { rate: records / self.began.elapsed().as_secs_f64(), cpu: (worked() - self.worked).as_secs_f64() * 1e6 / records }
+        Cost { rate: records / self.began.elapsed().as_secs_f64(), cpu: worked().saturating_sub(self.worked).as_secs_f64() * 1e6 / records }
     }
 }
 

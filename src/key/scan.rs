@@ -316,7 +316,9 @@ mod tests {
 
     fn pointers(all: &[&str]) -> Pointers {
         let mut pointers = Pointers::default();
-        all.iter().for_each(|pointer| pointers.add(pointer).unwrap());
+        for pointer in all {
+            pointers.add(pointer).unwrap();
+        }
         pointers
     }
 
