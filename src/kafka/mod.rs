@@ -6,6 +6,7 @@
 mod changelog;
 mod client;
 mod embedded;
+mod native;
 mod security;
 mod sink;
 mod source;
@@ -16,8 +17,9 @@ mod watermarks;
 pub use changelog::{LogReader, Logged};
 pub use client::check_properties;
 pub use embedded::{Embedded, Generator, Reader};
+pub use native::Message;
 pub use sink::{Failure, Outgoing, Sink};
-pub use source::{Batch, Committed, Message, Rebalance, Source};
+pub use source::{Batch, Committed, Rebalance, Source};
 pub use topology::{Topology, check, discover};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry.

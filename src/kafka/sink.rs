@@ -4,17 +4,15 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
+use super::native::{Headers, Message, Producer, Record, Refusal, Reports, Undelivered};
 use super::security::{self, Login};
-use super::source::Message;
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -23,8 +21,11 @@ use std::time::{Duration, Instant};
 /// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
 const FAILURES_MAX: usize = 10_000;
 
-/// How long librdkafka may wait before we look at the delivery reports again.
+/// How long librdkafka may wait before we look at what has failed.
 const TURN: Duration = Duration::from_millis(50);
+
+/// How long a record waits for room in a full queue before it is tried again.
+const FULL_TURN: Duration = Duration::from_millis(10);
 
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
@@ -57,14 +58,11 @@ pub struct Outgoing<'a> {
 
 /// A producer, and the state of its transaction.
 pub struct Sink {
-    producer: BaseProducer<Context>,
+    producer: Producer<Context>,
     delivery: Delivery,
     patience: Duration,
     /// Whether each record travels alone, so that the broker's refusal of one is not that of its neighbours.
     singly: bool,
-    /// How long [`Sink::poll`] listens. Asked for no time at all, librdkafka tells one thing, be it a
-    /// report or a line of its log, and with `debug` it has many.
-    listen: Duration,
 }
 
 /// What records of a changelog say for their origin.
@@ -81,7 +79,7 @@ struct Context {
 struct Failed {
     origin: usize,
     bytes: usize,
-    code: Option<RDKafkaErrorCode>,
+    code: RDKafkaErrorCode,
     /// Whether it did not fail by itself.
     given_up: bool,
     message: String,
@@ -97,28 +95,22 @@ impl ClientContext for Context {
     }
 }
 
-impl ProducerContext for Context {
-    type DeliveryOpaque = usize;
+impl Reports for Context {
+    const WATCHED: usize = OF_LOG;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, origin: usize) {
-        let (error, message) = match result {
-            Ok(message) => {
-                if origin == OF_LOG {
-                    let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
-                    self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, message.offset());
-                }
-                return;
-            }
-            Err(failure) => failure,
-        };
+    fn written(&self, topic: &str, partition: i32, offset: Offset) {
+        let partition = TopicPartition { topic: topic.to_owned(), partition };
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, offset);
+    }
+
+    fn failed(&self, undelivered: &Undelivered<'_>) {
+        let Undelivered { origin, topic, bytes, code } = *undelivered;
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let code = error.rdkafka_error_code();
         // One that fails takes with it all that are queued: those must not crowd it out.
-        let given_up = matches!(code, Some(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight));
+        let given_up = matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
-            let bytes = message.key_len() + message.payload_len();
-            let place = format!("to {}: {error}", message.topic());
-            failures.push(Failed { origin, bytes, code, given_up, message: place });
+            let message = format!("to {topic}: {}", KafkaError::MessageProduction(code));
+            failures.push(Failed { origin, bytes, code, given_up, message });
         }
     }
 }
@@ -139,21 +131,20 @@ impl Sink {
     ) -> Result<Self, Error> {
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
         let context = Context { login: Login::of(&config.kafka), failures: Mutex::default(), logged: Mutex::default() };
-        let producer = BaseProducer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
-        let listen = if client::debugs(&config.kafka) { TURN } else { Duration::ZERO };
-        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly, listen };
+        let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
+        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly };
         while sink.transactional() {
             // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
             match sink.producer.init_transactions(CALL_TIMEOUT) {
                 Ok(()) => break,
                 Err(_) if stop() => return Err(Error::Stopped),
-                Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+                Err(error) if error.may_repeat => {
                     throttle::tell(&format!("{transactional_id} {error}"), |left_out| {
                         tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");
                     });
                 }
                 Err(error) => {
-                    let right = error.rdkafka_error_code().and_then(security::missing_right);
+                    let right = security::missing_right(error.code);
                     let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();
                     return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
                 }
@@ -191,19 +182,23 @@ impl Sink {
     pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Failure> {
         fault::step("transaction.send").map_err(Failure::Abort)?;
         let Outgoing { topic, partition, message, headers, origin } = *outgoing;
-        let mut record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(topic, origin);
-        record.partition = partition;
-        record.timestamp = message.timestamp();
-        record.key = message.key();
-        record.payload = message.value();
-        let own = message.native().headers().map(rdkafka::message::BorrowedHeaders::detach);
-        record.headers = if headers.is_empty() {
-            own
-        } else {
-            let own = own.unwrap_or_else(|| OwnedHeaders::new_with_capacity(headers.len()));
-            Some(headers.iter().fold(own, |all, (key, value)| all.insert(Header { key, value: Some(value.as_bytes()) })))
-        };
-        self.queue(record, message.bytes())
+        let mut all = Headers::copied(message);
+        if !headers.is_empty() {
+            all = all.or_else(|| Headers::with_room(headers.len()));
+            let Some(all) = &mut all else { return Err(Failure::Abort("librdkafka makes no headers".to_owned())) };
+            for (name, value) in headers {
+                all.add(name, value.as_bytes());
+            }
+        }
+        self.queue(Record {
+            topic,
+            partition,
+            key: message.key(),
+            value: message.value(),
+            timestamp: message.timestamp(),
+            headers: all,
+            origin,
+        })
     }
 
     /// Hands a record of a changelog to librdkafka, to be stored under `mark`.
@@ -211,9 +206,15 @@ impl Sink {
     /// # Errors
     /// [`Failure`] says what to do.
     pub fn log(&self, log: &TopicPartition, mark: i64, value: &[u8]) -> Result<(), Failure> {
-        let record: BaseRecord<'_, [u8], [u8], usize> =
-            BaseRecord::with_opaque_to(&log.topic, OF_LOG).partition(log.partition).timestamp(mark).payload(value);
-        self.queue(record, value.len())
+        self.queue(Record {
+            topic: &log.topic,
+            partition: Some(log.partition),
+            key: None,
+            value: Some(value),
+            timestamp: Some(mark),
+            headers: None,
+            origin: OF_LOG,
+        })
     }
 
     /// Where the last records of changelogs lie that were written since this was asked, if they were committed.
@@ -221,40 +222,41 @@ impl Sink {
         std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn queue(&self, mut record: BaseRecord<'_, [u8], [u8], usize>, bytes: usize) -> Result<(), Failure> {
-        let (origin, topic) = (record.delivery_opaque, record.topic);
-        let started = Instant::now();
+    fn queue(&self, mut record: Record<'_>) -> Result<(), Failure> {
+        let topic = record.topic;
+        let mut waited = None;
         loop {
-            match self.producer.send(record) {
+            match self.producer.send(&mut record) {
                 Ok(()) => return Ok(()),
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), refused)) => {
-                    if started.elapsed() > self.patience {
+                Err(RDKafkaErrorCode::QueueFull) => {
+                    if waited.get_or_insert_with(Instant::now).elapsed() > self.patience {
                         return Err(Failure::Abort(format!("the send queue stayed full for {:?}", self.patience)));
                     }
-                    record = refused;
-                    self.producer.poll(Duration::from_millis(10));
+                    self.producer.poll(FULL_TURN);
                 }
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageSizeTooLarge), _)) => {
-                    return Err(Failure::Oversize(vec![(origin, bytes)]));
+                Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
+                    let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
+                    return Err(Failure::Oversize(vec![(record.origin, bytes)]));
                 }
                 // In a transaction that has failed already.
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue), _)) => {
-                    return Err(self.explain(self.why_failed()));
-                }
-                Err((KafkaError::MessageProduction(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced), _)) => {
+                Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
+                Err(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced) => {
                     return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
                 }
-                Err((error, _)) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-                    return Err(not_allowed(&format!("to {topic}: {error}")));
+                Err(code) => {
+                    let error = KafkaError::MessageProduction(code);
+                    if code == RDKafkaErrorCode::TopicAuthorizationFailed {
+                        return Err(not_allowed(&format!("to {topic}: {error}")));
+                    }
+                    return Err(Failure::Abort(format!("cannot write to {topic}: {error}")));
                 }
-                Err((error, _)) => return Err(Failure::Abort(format!("cannot write to {topic}: {error}"))),
             }
         }
     }
 
-    /// Lets librdkafka report what became of earlier records.
+    /// Lets librdkafka report which of the earlier records have failed.
     pub fn poll(&self) {
-        self.producer.poll(self.listen);
+        self.producer.poll(Duration::ZERO);
     }
 
     /// Commits what was sent, together with the offsets up to which it was read, each with a note.
@@ -290,10 +292,10 @@ impl Sink {
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
         self.take_reports();
         let failures = std::mem::take(&mut *self.failures());
-        if let Some(failed) = failures.iter().find(|failed| failed.code == Some(RDKafkaErrorCode::TopicAuthorizationFailed)) {
+        if let Some(failed) = failures.iter().find(|failed| failed.code == RDKafkaErrorCode::TopicAuthorizationFailed) {
             return not_allowed(&failed.message);
         }
-        let too_large = |failed: &&Failed| failed.code == Some(RDKafkaErrorCode::MessageSizeTooLarge);
+        let too_large = |failed: &&Failed| failed.code == RDKafkaErrorCode::MessageSizeTooLarge;
         if let Some(failed) = failures.iter().filter(too_large).find(|failed| failed.origin == OF_LOG) {
             return Failure::Exit(format!(
                 "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
@@ -318,10 +320,11 @@ impl Sink {
             if !self.failures().is_empty() {
                 return Err(Failure::Abort("a record could not be written".to_owned()));
             }
-            match flushed {
-                Ok(()) => return Ok(()),
-                Err(error) if !may_repeat(&error) || started.elapsed() >= self.patience => return Err(next(&error)),
-                Err(_) => {}
+            if flushed {
+                return Ok(());
+            }
+            if started.elapsed() >= self.patience {
+                return Err(Failure::Unknown(format!("records were not written within {:?}", self.patience)));
             }
         }
     }
@@ -331,7 +334,7 @@ impl Sink {
         let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
         // What was remembered in a warm-up is logged without any.
         if offsets.count() > 0 {
-            self.repeat(|| self.producer.send_offsets_to_transaction(offsets, &group, CALL_TIMEOUT))?;
+            self.repeat(|| self.producer.send_offsets(offsets, &group, CALL_TIMEOUT))?;
         }
         fault::step("commit.offsets_sent").map_err(Failure::Abort)?;
         self.flush()?;
@@ -352,7 +355,7 @@ impl Sink {
     }
 
     /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
-    fn repeat(&self, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), Failure> {
+    fn repeat(&self, call: impl Fn() -> Result<(), Refusal>) -> Result<(), Failure> {
         let started = Instant::now();
         loop {
             match call() {
@@ -380,8 +383,8 @@ impl Sink {
             // it is given little time, again and again, and asked in between.
             self.repeat(|| self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
         } else {
-            self.producer.purge(PurgeConfig::default().queue().inflight());
-            self.repeat(|| self.producer.flush(CALL_TIMEOUT))
+            self.producer.purge();
+            if self.producer.flush(self.patience) { Ok(()) } else { Err(Failure::Unknown("records are still on their way".to_owned())) }
         };
         self.failures().clear();
         match aborted {
@@ -403,12 +406,8 @@ impl Sink {
 }
 
 /// Whether the same call may yet succeed.
-fn may_repeat(error: &KafkaError) -> bool {
-    match error {
-        KafkaError::Transaction(inner) => inner.is_retriable() && !inner.txn_requires_abort() && !inner.is_fatal(),
-        KafkaError::Flush(_) => true,
-        _ => false,
-    }
+const fn may_repeat(error: &Refusal) -> bool {
+    error.may_repeat && !error.must_abort && !error.is_fatal
 }
 
 /// Writing to a topic needs a right that another try would lack too.
@@ -417,13 +416,10 @@ fn not_allowed(message: &str) -> Failure {
 }
 
 /// What to do after an error of the producer that a repetition would not mend.
-fn next(error: &KafkaError) -> Failure {
-    if let Some(right) = error.rdkafka_error_code().and_then(security::missing_right) {
+fn next(error: &Refusal) -> Failure {
+    if let Some(right) = security::missing_right(error.code) {
         return Failure::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
     }
-    match error {
-        KafkaError::Transaction(inner) if inner.txn_requires_abort() => Failure::Abort(inner.to_string()),
-        // Fenced, timed out, or something that librdkafka has no way back from.
-        other => Failure::Unknown(other.to_string()),
-    }
+    // Else it was fenced, has timed out, or there is something that librdkafka has no way back from.
+    if error.must_abort { Failure::Abort(error.to_string()) } else { Failure::Unknown(error.to_string()) }
 }

@@ -5,21 +5,25 @@
 
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
+use super::native::{Fetcher, Group, Message};
 use super::security::Login;
 use super::{throttle, watermarks};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, ConsumerGroupMetadata};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// Most events, lines of the log above all, that are heard before records are looked at again.
+const EVENTS_MAX: usize = 1000;
 
 /// What the group wants of this consumer. Must be answered by [`Source::assign`] or [`Source::unassign`].
 #[derive(Debug)]
@@ -44,62 +48,6 @@ pub struct Committed {
     pub metadata: String,
 }
 
-/// A record as it was read.
-pub struct Message<'a>(BorrowedMessage<'a>);
-
-impl<'a> Message<'a> {
-    /// The topic it was read from.
-    #[must_use]
-    pub fn topic(&self) -> &str {
-        self.0.topic()
-    }
-
-    /// The partition it was read from.
-    #[must_use]
-    pub fn partition(&self) -> i32 {
-        self.0.partition()
-    }
-
-    /// Its offset there.
-    #[must_use]
-    pub fn offset(&self) -> Offset {
-        self.0.offset()
-    }
-
-    /// Its time, if it has one.
-    #[must_use]
-    pub fn timestamp(&self) -> Option<Timestamp> {
-        self.0.timestamp().to_millis()
-    }
-
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> Option<&[u8]> {
-        self.0.key()
-    }
-
-    /// Its value.
-    #[must_use]
-    pub fn value(&self) -> Option<&[u8]> {
-        self.0.payload()
-    }
-
-    /// Bytes of its key and value.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
-    }
-
-    /// Its headers, in order.
-    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
-        self.0.headers().into_iter().flat_map(|headers| headers.iter().map(|header| (header.key, header.value)))
-    }
-
-    pub(super) fn native(&self) -> &BorrowedMessage<'a> {
-        &self.0
-    }
-}
-
 /// What one look into the queue brought.
 #[derive(Default)]
 pub struct Batch<'a> {
@@ -107,11 +55,14 @@ pub struct Batch<'a> {
     pub messages: Vec<Message<'a>>,
     /// Some partition's position lies outside its log.
     pub out_of_range: bool,
+    /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
+    /// might go on behind the next one: they are to be sought where they were read up to.
+    pub stumbled: Vec<TopicPartition>,
 }
 
 /// A consumer of the group.
 pub struct Source {
-    consumer: BaseConsumer<Context>,
+    fetcher: Fetcher<Context>,
 }
 
 struct Context {
@@ -163,7 +114,8 @@ impl Source {
         let context = Context { login: Login::of(&config.kafka), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
         let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
-        Ok(Self { consumer })
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        Ok(Self { fetcher })
     }
 
     /// Joins the group.
@@ -171,36 +123,66 @@ impl Source {
     /// # Errors
     /// When librdkafka refuses the topics.
     pub fn subscribe(&self, topics: &[&str]) -> Result<(), Error> {
-        self.consumer.subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
+        self.consumer().subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
     }
 
-    /// Waits up to `timeout` for records and takes at most `records` of them. Ends early for a rebalance.
+    const fn consumer(&self) -> &BaseConsumer<Context> {
+        self.fetcher.consumer()
+    }
+
+    /// Waits up to `timeout` for records and takes at most `records` of them. Ends early for a rebalance, and then
+    /// brings none.
     ///
     /// # Errors
     /// When the consumer can never read again.
     pub fn poll(&self, records: usize, timeout: Duration) -> Result<Batch<'_>, Error> {
         let mut batch = Batch::default();
-        let mut wait = timeout;
-        while batch.messages.len() < records {
-            match self.consumer.poll(wait) {
-                None => break,
-                Some(Ok(message)) => batch.messages.push(Message(message)),
-                Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
-                    batch.out_of_range = true;
-                    break;
+        for _ in 0..EVENTS_MAX {
+            match self.consumer().poll(Duration::ZERO) {
+                None => {}
+                Some(Ok(message)) => {
+                    return Err(Error::Fatal(format!(
+                        "a record of {}[{}] came by another way than it was asked to; please report this as a bug",
+                        message.topic(),
+                        message.partition()
+                    )));
                 }
+                Some(Err(KafkaError::MessageConsumption(code))) if is_out_of_range(code) => batch.out_of_range = true,
                 Some(Err(error)) => fatal(&error)?,
             }
-            if !self.rebalances().is_empty() {
+            if batch.out_of_range || !self.rebalances().is_empty() {
+                return Ok(batch);
+            }
+            if !self.fetcher.has_events() {
                 break;
             }
-            wait = Duration::ZERO;
+        }
+        self.fetcher.take(records, timeout, &mut batch.messages);
+        if batch.messages.iter().any(|message| message.error().is_some()) {
+            self.hear(&mut batch)?;
         }
         Ok(batch)
     }
 
+    /// Takes the news of errors out of what came.
+    fn hear(&self, batch: &mut Batch<'_>) -> Result<(), Error> {
+        let mut answer = Ok(());
+        batch.messages.retain(|message| {
+            let Some((code, reason)) = message.error() else { return true };
+            self.consumer().context().error(KafkaError::Global(code), &reason);
+            if is_out_of_range(code) {
+                batch.out_of_range = true;
+            } else {
+                batch.stumbled.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
+                answer = std::mem::replace(&mut answer, Ok(())).and(fatal(&KafkaError::MessageConsumption(code)));
+            }
+            false
+        });
+        answer
+    }
+
     fn rebalances(&self) -> std::sync::MutexGuard<'_, VecDeque<Rebalance>> {
-        self.consumer.context().rebalances.lock().unwrap_or_else(PoisonError::into_inner)
+        self.consumer().context().rebalances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next rebalance to answer, if there is one.
@@ -215,8 +197,16 @@ impl Source {
     /// When librdkafka refuses.
     pub fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
-        let answer = if cooperative(&self.consumer) { self.consumer.incremental_assign(&list) } else { self.consumer.assign(&list) };
-        answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
+        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot take {partitions:?}: {error}"));
+        self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
+        let consumer = self.consumer();
+        if cooperative(consumer) {
+            return consumer.incremental_assign(&list).map_err(|error| failed(&error));
+        }
+        consumer.assign(&list).map_err(|error| failed(&error))?;
+        // The eager protocol knows only assignments as a whole.
+        self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
+        Ok(())
     }
 
     /// Answers [`Rebalance::Revoked`].
@@ -224,18 +214,22 @@ impl Source {
     /// # Errors
     /// When librdkafka refuses.
     pub fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
-        let answer = if cooperative(&self.consumer) {
-            self.consumer.incremental_unassign(&list(partitions.iter().map(|partition| (partition, Position::Invalid)))?)
+        let consumer = self.consumer();
+        let is_partial = cooperative(consumer);
+        let answer = if is_partial {
+            consumer.incremental_unassign(&list(partitions.iter().map(|partition| (partition, Position::Invalid)))?)
         } else {
-            self.consumer.unassign()
+            consumer.unassign()
         };
-        answer.map_err(|error| Error::Fatal(format!("cannot give back {partitions:?}: {error}")))
+        answer.map_err(|error| Error::Fatal(format!("cannot give back {partitions:?}: {error}")))?;
+        self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
+        Ok(())
     }
 
     /// Whether the group has given this consumer's partitions to others already.
     #[must_use]
     pub fn lost(&self) -> bool {
-        self.consumer.assignment_lost()
+        self.consumer().assignment_lost()
     }
 
     /// Starts partitions anew that librdkafka has stopped reading. The eager protocol knows only
@@ -244,7 +238,7 @@ impl Source {
     /// # Errors
     /// When librdkafka refuses.
     pub fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error> {
-        if !cooperative(&self.consumer) {
+        if !cooperative(self.consumer()) {
             return self.assign(all);
         }
         let anew: Vec<_> = all.iter().filter(|(partition, _)| stopped.contains(partition)).cloned().collect();
@@ -263,7 +257,7 @@ impl Source {
     /// # Errors
     /// When the partition is not being read.
     pub fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
-        self.consumer
+        self.consumer()
             .seek(&partition.topic, partition.partition, Position::Offset(offset), CALL_TIMEOUT)
             .map_err(|error| Error::Fatal(format!("cannot go to offset {offset} of {partition}: {error}")))
     }
@@ -277,7 +271,7 @@ impl Source {
             return Ok(());
         }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer.pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {partitions:?}: {error}")))
+        self.consumer().pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {partitions:?}: {error}")))
     }
 
     /// Reads them again.
@@ -286,7 +280,7 @@ impl Source {
     /// When librdkafka refuses.
     pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        self.consumer.resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
+        self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
     }
 
     /// What the group has committed, once no transaction on it is open any more; in the order asked for.
@@ -300,7 +294,7 @@ impl Source {
         }
         let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
         let failed = |error: KafkaError| Error::Fatal(format!("cannot read the group's committed offsets: {error}"));
-        let answer = self.consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
+        let answer = self.consumer().committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
         partitions
             .iter()
             .map(|partition| {
@@ -320,7 +314,7 @@ impl Source {
     /// # Errors
     /// When no answer came; worth another try.
     pub fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
-        self.consumer
+        self.consumer()
             .fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT)
             .map_err(|error| Error::Fatal(format!("cannot read how far {partition} reaches: {error}")))
     }
@@ -332,7 +326,7 @@ impl Source {
     pub fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
         let asked = list([(partition, Position::Offset(time))].into_iter())?;
         let failed = |error: KafkaError| Error::Fatal(format!("cannot find the records of time {time} in {partition}: {error}"));
-        let answer = self.consumer.offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
+        let answer = self.consumer().offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
         let element = answer.find_partition(&partition.topic, partition.partition);
         Ok(element.and_then(|element| match element.offset() {
             Position::Offset(offset) => Some(offset),
@@ -342,17 +336,17 @@ impl Source {
 
     /// Commits offsets outside of any transaction.
     pub(super) fn commit(&self, offsets: &TopicPartitionList) -> Result<(), KafkaError> {
-        self.consumer.commit(offsets, rdkafka::consumer::CommitMode::Sync)
+        self.consumer().commit(offsets, rdkafka::consumer::CommitMode::Sync)
     }
 
     /// Who we are in the group, for a transaction to prove it.
-    pub(super) fn group(&self) -> Option<ConsumerGroupMetadata> {
-        self.consumer.group_metadata()
+    pub(super) fn group(&self) -> Option<Group> {
+        self.fetcher.group()
     }
 
     /// Leaves the group. Everything that was read must have been committed.
     pub fn close(self) {
-        self.consumer.context().closing.store(true, Ordering::Relaxed);
+        self.consumer().context().closing.store(true, Ordering::Relaxed);
         drop(self);
     }
 }
@@ -364,6 +358,10 @@ fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) ->
             .map_err(|error| Error::Fatal(format!("{partition} has an impossible offset: {error}")))?;
     }
     Ok(list)
+}
+
+const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
 }
 
 /// Which errors of a consumer are the end of it. The others pass: librdkafka goes on trying.

@@ -1,9 +1,10 @@
-//! Reads a few fields of a JSON text in one pass, without building a tree of the others.
+//! Reads a few fields of a JSON text in one pass, without building a tree of the others: by a shortcut where the text is
+//! as usual, else by a parser.
 //!
 //! The whole text is checked for syntax, so that a torn record is not taken for a whole one.
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
-use super::SpecError;
+use super::{SpecError, scan};
 use crate::record::{Invalid, Reason};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -18,11 +19,23 @@ pub(super) struct Pointers {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Node {
+pub(super) struct Node {
     /// Which of the found values are this node's: the pointer that ends here, as often as it is named.
-    slots: Vec<usize>,
+    pub(super) slots: Vec<usize>,
     /// The next step of the pointers that go on.
-    children: Vec<(String, Node)>,
+    pub(super) children: Vec<(String, Node)>,
+}
+
+impl Node {
+    /// What was found below this node is void: an equal field comes later, and the last counts.
+    pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
+        for &slot in &self.slots {
+            found[slot] = None;
+        }
+        for (_, child) in &self.children {
+            child.forget(found);
+        }
+    }
 }
 
 /// A JSON value as far as a key cares.
@@ -39,10 +52,6 @@ pub(super) enum Scalar<'a> {
 }
 
 impl Pointers {
-    pub(super) const fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// Adds an RFC 6901 pointer; its value will be found in the order of adding.
     pub(super) fn add(&mut self, pointer: &str) -> Result<(), SpecError> {
         let malformed = || SpecError::Pointer(pointer.to_owned());
@@ -66,22 +75,47 @@ impl Pointers {
         Ok(())
     }
 
-    /// The values at the pointers, in the order in which they were added; `None` where there is none.
-    pub(super) fn find<'a>(&self, json: &'a [u8]) -> Result<Vec<Option<Scalar<'a>>>, Invalid> {
-        let mut found = vec![None; self.count];
+    /// Room for the values, in `few` if they are no more than that.
+    pub(super) fn room<'r, 'a>(
+        &self,
+        few: &'r mut [Option<Scalar<'a>>],
+        many: &'r mut Vec<Option<Scalar<'a>>>,
+    ) -> &'r mut [Option<Scalar<'a>>] {
+        if self.count <= few.len() {
+            return &mut few[..self.count];
+        }
+        many.resize(self.count, None);
+        many
+    }
+
+    /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
+    pub(super) fn find<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
+        if scan::find(&self.root, json, found).is_some() {
+            return Ok(());
+        }
+        found.fill(None);
+        self.parse(json, found)
+    }
+
+    #[cfg(test)]
+    pub(super) const fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// The same for any text, and the words for what is wrong with it.
+    pub(super) fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        Walk { node: &self.root, found: &mut found }
+        Walk { node: &self.root, found }
             .deserialize(&mut deserializer)
             .and_then(|()| deserializer.end())
-            .map_err(|error| Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") })?;
-        Ok(found)
+            .map_err(|error| Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") })
     }
 }
 
 /// Deserializes one value, descending only where a pointer leads.
 struct Walk<'w, 'a> {
     node: &'w Node,
-    found: &'w mut Vec<Option<Scalar<'a>>>,
+    found: &'w mut [Option<Scalar<'a>>],
 }
 
 impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
@@ -106,7 +140,7 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
     }
 }
 
-fn scalar(text: &str) -> Result<Scalar<'_>, serde_json::Error> {
+pub(super) fn scalar(text: &str) -> Result<Scalar<'_>, serde_json::Error> {
     Ok(match text.as_bytes().first() {
         Some(b'"') => Scalar::String(unescape(text)?),
         Some(b'n') => Scalar::Null,
@@ -124,18 +158,6 @@ fn unescape(quoted: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     serde_json::from_str(quoted).map(Cow::Borrowed)
 }
 
-impl Walk<'_, '_> {
-    /// What was found below this node is void: an equal field comes later, and the last counts.
-    fn forget(node: &Node, found: &mut [Option<Scalar<'_>>]) {
-        for &slot in &node.slots {
-            found[slot] = None;
-        }
-        for (_, child) in &node.children {
-            Self::forget(child, found);
-        }
-    }
-}
-
 impl<'a> Visitor<'a> for Walk<'_, 'a> {
     type Value = ();
 
@@ -149,7 +171,7 @@ impl<'a> Visitor<'a> for Walk<'_, 'a> {
                 None => drop(map.next_value::<IgnoredAny>()?),
                 Some(at) => {
                     let node = &self.node.children[at].1;
-                    Self::forget(node, self.found);
+                    node.forget(self.found);
                     map.next_value_seed(Walk { node, found: &mut *self.found })?;
                 }
             }

@@ -9,6 +9,7 @@
 
 mod hashing;
 mod json;
+mod scan;
 
 pub use hashing::{HashKeyError, Hashing};
 
@@ -80,6 +81,9 @@ pub enum SpecError {
     Pointer(String),
 }
 
+/// Values of so many pointers need no memory of their own.
+const FEW: usize = 4;
+
 /// Working memory of [`KeySpec::fingerprint`], kept between records so that an encoding need not be
 /// allocated for each.
 #[derive(Debug, Default)]
@@ -149,14 +153,15 @@ impl KeySpec {
     /// # Errors
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
-        let found = if self.pointers.is_empty() {
-            Vec::new()
-        } else {
-            self.pointers.find(record.value.ok_or_else(|| Invalid {
+        let (mut few, mut many) = ([const { None }; FEW], Vec::new());
+        let found = self.pointers.room(&mut few, &mut many);
+        if !found.is_empty() {
+            let value = record.value.ok_or_else(|| Invalid {
                 reason: Reason::MissingKey,
                 message: "the record value is null, and the key is a field of it".to_owned(),
-            })?)?
-        };
+            })?;
+            self.pointers.find(value, found)?;
+        }
         let mut found = found.iter();
         let mut all_null = true;
         scratch.encoded.clear();
@@ -221,7 +226,10 @@ impl Field {
     /// is not JSON.
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
-        match self.0.find(value).ok()?.pop()?? {
+        let mut found = [None];
+        self.0.find(value, &mut found).ok()?;
+        let [found] = found;
+        match found? {
             Scalar::String(text) => Some(text),
             Scalar::Number(text) => Some(Cow::Borrowed(text)),
             _ => None,

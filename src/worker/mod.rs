@@ -222,6 +222,7 @@ impl Worker {
             let batch = source.poll(BATCH_RECORDS, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
             self.process(source, &batch)?;
+            self.seek_stumbled(source, &batch.stumbled);
             if batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
@@ -270,20 +271,23 @@ impl Worker {
     fn keys(&mut self, messages: &[Message<'_>]) -> Vec<Option<(usize, Keyed)>> {
         let mut all = Vec::with_capacity(messages.len());
         let (mut run, mut run_of) = (Vec::with_capacity(messages.len()), None);
-        for message in messages {
-            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == message.topic()) else {
-                all.push(None);
+        // What follows from topic and partition is looked up once for all that come one after the other.
+        for beside in messages.chunk_by(Message::is_beside) {
+            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == beside[0].topic()) else {
+                all.extend(beside.iter().map(|_| None));
                 continue;
             };
             let plan = &self.topics[topic];
-            let keyed = decide::key_of(plan, message, &mut self.scratch);
-            let memory = Some((plan.space, message.partition()));
+            let memory = Some((plan.space, beside[0].partition()));
             if memory != run_of {
                 self.prefetch(run_of, &mut run);
                 run_of = memory;
             }
-            run.extend(keyed.as_ref().ok().map(|(fingerprint, _)| *fingerprint));
-            all.push(Some((topic, keyed)));
+            for message in beside {
+                let keyed = decide::key_of(plan, message, &mut self.scratch);
+                run.extend(keyed.as_ref().ok().map(|(fingerprint, _)| *fingerprint));
+                all.push(Some((topic, keyed)));
+            }
         }
         self.prefetch(run_of, &mut run);
         all

@@ -187,6 +187,19 @@ impl Worker {
         self.waiting.values().flat_map(|waiting| &waiting.found)
     }
 
+    /// Has partitions that there was trouble reading be read on from where they stand, and from nowhere else.
+    pub(super) fn seek_stumbled(&self, source: &Source, stumbled: &[TopicPartition]) {
+        if stumbled.is_empty() {
+            return;
+        }
+        for (partition, position) in self.positions().iter().filter(|(partition, _)| stumbled.contains(partition)) {
+            // One that cannot be sought is not being read: it will be told where to begin.
+            if let Err(error) = source.seek(partition, *position) {
+                tracing::debug!(partition = %partition, error = %error, "not being read");
+            }
+        }
+    }
+
     /// Starts reading partitions anew where they stand; those that wait go on waiting.
     pub(super) fn start_anew(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.positions())?;
