@@ -9,7 +9,7 @@ use std::time::Duration;
 use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::kafka;
-use unseen::stats::{Stats, get};
+use unseen::stats::Stats;
 use unseen::worker::{Shared, Worker};
 
 /// Has a new worker with an empty state read all records.
@@ -47,19 +47,19 @@ pub fn work(broker: &Broker, records: usize, commit_interval: Duration, changelo
         std::thread::Builder::new().name("worker".to_owned()).spawn(move || Worker::connect(shared, 0)?.run(0)).expect("a thread")
     };
     let wait = |count: usize| {
-        while get(&shared.stats.records) < count as u64 {
+        while shared.stats.totals().records < count as u64 {
             assert!(!worker.is_finished(), "the worker has ended");
             std::thread::sleep(Duration::from_micros(500));
         }
     };
     wait(1);
-    let before = usize::try_from(get(&shared.stats.records)).expect("a count");
+    let before = usize::try_from(shared.stats.totals().records).expect("a count");
     let clock = Clock::start();
     wait(records);
     let cost = clock.stop(records - before);
     shared.stop.store(true, Ordering::Relaxed);
     worker.join().expect("it does not panic").expect("it ends in good order");
-    let unseen = get(&shared.stats.unseen);
+    let unseen = shared.stats.totals().unseen;
     assert!(unseen.abs_diff(records as u64 / 2) < 2000, "half of the records are repeats, and {unseen} came out");
     cost
 }
@@ -71,7 +71,7 @@ fn shared(file: &Path) -> Shared {
         topology: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
         instance: store.instance_id().expect("an id").into(),
         store,
-        stats: Arc::new(Stats::default()),
+        stats: Arc::new(Stats::new(&config)),
         misplaced: Arc::default(),
         stop: Arc::new(AtomicBool::new(false)),
         config,

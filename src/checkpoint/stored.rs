@@ -4,7 +4,7 @@
 
 use super::decode::outline_rules;
 use super::{Error, Head, Loaded, PartitionId, Store, StoredFingerprints, digest};
-use crate::filter::Window;
+use crate::filter::{Manifest, Window};
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 use crate::status::ObservedRate;
@@ -116,7 +116,7 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
         capacity_keys,
         memory_bytes,
     };
-    let in_memory = head.memory.filter.iter().flat_map(|manifest| manifest.slices());
+    let in_memory = head.memory.filter.iter().flat_map(Manifest::slices);
     let mut slices: Vec<_> = in_memory.map(|part| slice(part.slice, part.keys, Some(part.capacity), part.bytes)).collect();
     if let (None, Some(exact)) = (&head.memory.filter, &head.memory.exact) {
         slices.extend(exact.generations.iter().map(|generation| slice(generation.slice, generation.keys, None, 0)));
@@ -132,7 +132,7 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
         stream_time_ms: head.memory.stream_time,
         keys: usage.keys,
         memory_bytes: usage.bytes,
-        estimated_rate: head.memory.filter.as_ref().map_or(0.0, |manifest| manifest.estimate()),
+        estimated_rate: head.memory.filter.as_ref().map_or(0.0, Manifest::estimate),
         observed: observed.map(ObservedRate::from),
         digest: format!("{:032x}", digest(store, id, head)?),
         slices,

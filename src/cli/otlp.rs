@@ -79,7 +79,7 @@ fn send_all(spans: &Receiver<Value>, host: &str, path: &str, service: &str) {
         if ended || batch.len() >= BATCH_MAX || Instant::now() >= due {
             let spans = std::mem::take(&mut batch);
             if !spans.is_empty()
-                && let Err(error) = post(host, path, &body(service, spans).to_string())
+                && let Err(error) = post(host, path, &body(service, &spans).to_string())
             {
                 tracing::debug!(error = %error, host, "spans were not taken");
             }
@@ -89,7 +89,7 @@ fn send_all(spans: &Receiver<Value>, host: &str, path: &str, service: &str) {
 }
 
 /// An `ExportTraceServiceRequest`.
-fn body(service: &str, spans: Vec<Value>) -> Value {
+fn body(service: &str, spans: &[Value]) -> Value {
     let resource = json!({ "attributes": [attribute("service.name", service)] });
     let scope = json!({ "name": "unseen", "version": env!("CARGO_PKG_VERSION") });
     json!({ "resourceSpans": [{ "resource": resource, "scopeSpans": [{ "scope": scope, "spans": spans }] }] })

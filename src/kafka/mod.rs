@@ -12,7 +12,6 @@ mod sink;
 mod source;
 mod throttle;
 mod topology;
-mod watermarks;
 
 pub use changelog::{LogReader, Logged};
 pub use client::check_properties;

@@ -7,7 +7,7 @@ use super::Error;
 use super::client::{self, CALL_TIMEOUT};
 use super::native::{Fetcher, Group, Message};
 use super::security::Login;
-use super::{throttle, watermarks};
+use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -249,7 +249,7 @@ impl Source {
     /// Where a partition's log ended when records of it were last fetched.
     #[must_use]
     pub fn end(&self, partition: &TopicPartition) -> Option<Offset> {
-        watermarks::end(self.consumer.client(), partition)
+        self.fetcher.end(partition)
     }
 
     /// Goes on reading the partition elsewhere.

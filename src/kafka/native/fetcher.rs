@@ -7,7 +7,7 @@
 use super::message::Message;
 use super::millis;
 use super::queue::Queue;
-use crate::record::TopicPartition;
+use crate::record::{Offset, TopicPartition};
 use rdkafka::bindings as rd;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use std::cell::{Cell, RefCell};
@@ -115,6 +115,17 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         // destroyed before the consumer is.
         unsafe { into.set_len(into.len() + taken) };
         taken
+    }
+
+    /// The offset after the last record that a reader of committed records may have, by what came with the records that
+    /// were fetched; no broker is asked. `None` before that.
+    pub(in crate::kafka) fn end(&self, of: &TopicPartition) -> Option<Offset> {
+        let topic = CString::new(of.topic.as_str()).ok()?;
+        let (mut low, mut high) = (-1, -1);
+        let client = self.consumer.client().native_ptr();
+        // SAFETY: client and name live, and both numbers are there to be written to; none is kept.
+        let answer = unsafe { rd::rd_kafka_get_watermark_offsets(client, topic.as_ptr(), of.partition, &raw mut low, &raw mut high) };
+        (answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
     }
 
     /// Who we are in the group.
