@@ -17,6 +17,7 @@ mod members;
 mod memories;
 mod observed;
 mod offsets;
+mod output_deleted;
 mod oversize;
 mod rebuild;
 mod repartition;

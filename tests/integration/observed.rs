@@ -238,8 +238,8 @@ fn readiness_says_what_it_waits_for() {
     });
     assert_eq!(told, "not ready: 1 of 4 partitions are being restored\n");
     let status = status(&waits);
-    let states: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
-    assert_eq!(states, ["running", "running", "rebuilding", "running"].map(Value::from));
+    let doing: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
+    assert_eq!(doing, ["running", "running", "rebuilding", "running"].map(Value::from));
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     wait_until("it is ready", LIMIT, || (ask(&waits, "/readyz").0 == 200).then_some(()));
     worker.drain();

@@ -16,7 +16,7 @@ fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
         for stream in listener.incoming() {
             let (Ok(mut stream), keep) = (stream, Arc::clone(&keep)) else { continue };
             std::thread::spawn(move || {
-                let (mut request, mut part) = (Vec::new(), [0; 65536]);
+                let (mut request, mut part) = (Vec::new(), [0; 8192]);
                 while let Ok(length) = stream.read(&mut part) {
                     request.extend_from_slice(&part[..length]);
                     let text = String::from_utf8_lossy(&request).to_lowercase();
