@@ -469,6 +469,8 @@ impl Worker {
                 ),
                 Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
             }
+            // Some failures come at once.
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
