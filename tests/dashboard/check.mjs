@@ -20,6 +20,8 @@ const home = new URL(base.endsWith('/') ? base : `${base}/`);
 const POLL_MS = 200;
 const WIDE = 1280;
 const PHONE = 375;
+// A worker may have more partitions and events than the page shows at first.
+const SHORT = 12;
 
 const served = await fetch(home).catch((error) => error);
 if (!served.ok) {
@@ -181,7 +183,7 @@ const claims = {
     await load();
     // For a picture, curves are to be as long as somebody's who has been looking for a while.
     await polls(pictures ? 75 : 3);
-    await compare();
+    await compare(SHORT);
   },
 
   async 'light and dark differ, and both have the contrast of WCAG AA'() {
@@ -202,7 +204,7 @@ const claims = {
     await wide(PHONE);
     await polls(1);
     assert.deepEqual(await browser.run(tooWide), []);
-    await compare();
+    await compare(SHORT);
     await picture('phone');
     await wide(WIDE);
     assert.deepEqual(await browser.run(tooWide), []);
@@ -231,7 +233,7 @@ const claims = {
       answer = WORKER;
       await browser.until('the banner is gone', () => !document.querySelector('#stale').checkVisibility());
       await polls(1);
-      await compare();
+      await compare(SHORT);
     }
   },
 
@@ -291,7 +293,7 @@ const claims = {
 
   async 'hundreds of partitions are cut to those with the most lag, and shown on demand'() {
     await given(large);
-    await compare(12);
+    await compare(SHORT);
     const lags = () => [...document.querySelectorAll('#partitions tr')].map((row) => row.querySelector('.lag [data-value]').dataset.value);
     const sorted = large.partitions.map(({ lag }) => lag ?? -1).sort((a, b) => b - a).map((lag) => (lag < 0 ? 'null' : String(lag)));
     assert.deepEqual(await browser.run(lags), sorted.slice(0, 12));

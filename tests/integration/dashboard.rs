@@ -47,10 +47,9 @@ fn pictures_for_the_docs() {
         make_topic(broker(), name, 4);
     }
     let key = "key = [{ record = \"key\" }]\nwindow = \"24h\"";
-    let roomy = format!("space = \"seen-news\"\n{key}\nfilter = {{ capacity = \"400k\", false_positive_rate = 1e-3 }}");
+    let roomy = format!("space = \"seen-news\"\n{key}\nfilter = {{ capacity = \"1M\", false_positive_rate = 1e-3 }}");
     // So small, and so strictly bounded, that it is wrong more often than it may be.
-    let tight =
-        "filter = { capacity = \"80k\", false_positive_rate = 0.01, adapt = false, max_memory = \"200KiB\", at_max_memory = \"saturate\" }";
+    let tight = "filter = { capacity = \"250k\", false_positive_rate = 0.01, adapt = false, max_memory = \"540KiB\", at_max_memory = \"saturate\" }";
     let tight = format!("space = \"seen-videos\"\n{key}\n{tight}");
     let setup = Setup::new(broker(), "pictures")
         .worker("checkpoint_interval = \"2s\"")
