@@ -211,13 +211,14 @@ impl LogReader {
         ended
     }
 
-    /// The first offset that was logged under this mark or a larger one; `None` if there is none.
+    /// The first offset that was written under this mark or a larger one, committed or not; `None` if there is none.
     ///
     /// # Errors
     /// When no answer came.
     pub fn first_at(&self, log: &TopicPartition, mark: i64) -> Result<Option<Offset>, Error> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot find mark {mark} in {log}: {error}"));
-        let found = self.committed.offsets_for_times(one(log, mark).map_err(failed)?, CALL_TIMEOUT).map_err(failed)?;
+        // A transaction that has just been committed may not look so yet; and what an aborted one wrote only makes for less.
+        let found = self.uncommitted.offsets_for_times(one(log, mark).map_err(failed)?, CALL_TIMEOUT).map_err(failed)?;
         Ok(match found.find_partition(&log.topic, log.partition).map(|element| element.offset()) {
             Some(Position::Offset(first)) => Some(first),
             _ => None,

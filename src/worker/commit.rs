@@ -4,7 +4,6 @@
 //! committed, nor forget a verdict that was not.
 
 use super::partition::{self, Input};
-use super::rebuild::Trim;
 use super::{Error, Flow, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
@@ -56,7 +55,7 @@ impl Worker {
             let is_whole = self.inputs.values().filter(|input| input.memory == (space, partition)).all(|input| input.decisions.is_empty());
             if let Some(log) = plan.log.as_ref().filter(|_| is_whole && oldest > memory.trimmed) {
                 memory.trimmed = oldest;
-                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, Trim::Mark(oldest));
+                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, memory.trim(oldest));
             }
         }
         if self.sink.singly() {
@@ -105,7 +104,7 @@ impl Worker {
             let inputs = &self.inputs;
             memory.journal.committed(|topic, offset| inputs.get(&(topic, id.1)).is_some_and(|input| offset < input.position));
             if let Some(last) = ends.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
-                memory.log_end = Some(last + 1);
+                memory.logged(last);
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));

@@ -1,6 +1,7 @@
 //! What a worker knows of one of its partitions.
 
 use super::decisions::Decisions;
+use super::rebuild::Trim;
 use super::{MemoryId, Shared};
 use crate::changelog::{Journal, Origin};
 use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -98,6 +99,8 @@ pub(super) struct Memory {
     pub(super) log_end: Option<Offset>,
     /// The mark that its changelog was trimmed by.
     pub(super) trimmed: i64,
+    /// From where on its changelog has what was logged under a mark or a larger one, of the marks that it has come to.
+    log_starts: BTreeMap<i64, Offset>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
     /// What was told of it already.
@@ -117,6 +120,7 @@ impl Memory {
             journal: Journal::default(),
             log_end: None,
             trimmed: 0,
+            log_starts: BTreeMap::new(),
             changed: false,
             told: Told::default(),
             estimate: None,
@@ -193,6 +197,23 @@ impl Memory {
             self.estimate = Some((keys, slice, rate));
         }
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
+    }
+
+    /// What changed it was logged, the last of it at `last`.
+    pub(super) fn logged(&mut self, last: Offset) {
+        let from = self.log_end.replace(last + 1).unwrap_or(0);
+        self.log_starts.entry(self.dedup.mark()).or_insert(from);
+    }
+
+    /// How its changelog is to be trimmed so that everything under `oldest` or a larger mark stays. Brokers find marks
+    /// by the times of records, but the ends of transactions are records to them, of the time at which they were
+    /// written: of a stream of the past, they find those first. So what is known here counts.
+    pub(super) fn trim(&mut self, oldest: i64) -> Trim {
+        if self.log_starts.first_key_value().is_none_or(|(&first, _)| first > oldest) {
+            return Trim::Mark(oldest);
+        }
+        self.log_starts = self.log_starts.split_off(&oldest);
+        self.log_starts.first_key_value().map_or(Trim::Mark(oldest), |(_, &from)| Trim::Before(from))
     }
 
     /// Whether a checkpoint would differ from what is stored.

@@ -6,6 +6,7 @@ use crate::harness::{
     first_offset, make_topic_with, produce, read_committed, topic, unseen, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::BTreeMap;
 use std::fs;
@@ -104,6 +105,39 @@ fn it_is_trimmed_behind_what_is_still_needed() {
     for partition in 0..4 {
         wait_until("the changelog is trimmed", LIMIT, || (first_offset(&stream.broker, &changelog(&stream), partition) > 0).then_some(()));
     }
+}
+
+#[test]
+fn a_state_that_is_older_than_the_changelog_reaches() {
+    let stream = Stream::new(broker(), "log-older", RECORDS);
+    stream.begin(RECORDS / 4);
+    let (state, old) = (stream.setup.state_dir("a"), stream.setup.dir().join("old"));
+    fs::rename(&state, &old).expect("it can be moved");
+    let ends: Vec<_> = (0..4).map(|partition| log_end(&stream, partition)).collect();
+    let mut worker = start(&stream, "a");
+    // In two steps, and so in two transactions at least.
+    for (from, to) in [(RECORDS / 4, RECORDS / 2), (RECORDS / 2, 3 * RECORDS / 4)] {
+        stream.produce(from..to);
+        stream.wait_until_read(to, &mut worker);
+    }
+    // What it lacks is not needed any more: the window has moved on.
+    for (partition, end) in (0..).zip(ends) {
+        wait_until("the changelog is trimmed past the old state", LIMIT, || {
+            (first_offset(&stream.broker, &changelog(&stream), partition) >= end).then_some(())
+        });
+    }
+    worker.drain();
+    fs::remove_dir_all(&state).and_then(|()| fs::rename(&old, &state)).expect("it can be put back");
+    expire_input(&stream);
+    stream.produce(3 * RECORDS / 4..);
+    let log = stream.check(start(&stream, "a"));
+    assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+}
+
+/// The offset after the last record of a partition of the changelog.
+fn log_end(stream: &Stream, partition: i32) -> i64 {
+    let reader: BaseConsumer = client(&stream.broker).set("group.id", "nobody").create().expect("a consumer");
+    reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
 }
 
 /// Leaves a transaction open in partition 0 of the changelog: whoever needs that partition must wait for its end.

@@ -23,3 +23,42 @@ fn a_second_process_joins_and_leaves() {
     feed.join();
     stream.check(first);
 }
+
+#[test]
+fn one_becomes_three_and_one_again() {
+    let stream = Stream::new(broker(), "three", RECORDS / 2);
+    let feed = stream.feed(25);
+    let mut first = stream.setup.start("a");
+    first.wait_for_log("partition restored", LIMIT);
+    let mut others = ["b", "c"].map(|name| stream.setup.start(name));
+    for other in &mut others {
+        other.wait_for_log("partition restored", LIMIT);
+    }
+    for other in others {
+        other.drain();
+    }
+    feed.join();
+    stream.check(first);
+}
+
+#[test]
+fn a_rolling_restart_of_lasting_members() {
+    let stream = Stream::new(broker(), "rolling", RECORDS / 2);
+    let start = |name: &str| stream.setup.start_with(name, &[&format!("kafka.instance_id={}-{name}", stream.setup.group())]);
+    let feed = stream.feed(25);
+    let mut members = ["a", "b", "c"].map(|name| (name, start(name)));
+    for (_, member) in &mut members {
+        member.wait_for_log("partitions assigned", LIMIT);
+    }
+    for (name, member) in &mut members {
+        member.sigterm();
+        assert!(member.wait(LIMIT).success(), "{name} did not end well");
+        *member = start(name);
+        member.wait_for_log("partitions assigned", LIMIT);
+    }
+    feed.join();
+    let [(_, first), (_, second), (_, third)] = members;
+    stream.check(first);
+    second.drain();
+    third.drain();
+}
