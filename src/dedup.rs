@@ -64,6 +64,11 @@ impl Rules {
     pub fn is_sliced(&self) -> bool {
         self.exact || self.filter.is_some_and(Spec::has_slices)
     }
+
+    /// How far a filter of these rules has come; `None` before any time is known.
+    fn era(&self, filter: &dyn Filter) -> Option<i64> {
+        if self.is_sliced() { filter.slice() } else { Some(filter.era()) }
+    }
 }
 
 /// The memory of one partition.
@@ -161,8 +166,8 @@ impl Dedup {
     /// Tells the sample, with a way to ask how far the filter has come.
     fn sample(&mut self, tell: impl FnOnce(&mut Sample, &dyn Fn() -> Option<i64>)) {
         if let (Some(sample), Some(filter)) = (&mut self.sample, &self.filter) {
-            let is_sliced = self.rules.is_sliced();
-            tell(sample, &|| if is_sliced { filter.slice() } else { Some(filter.era()) });
+            let rules = &self.rules;
+            tell(sample, &|| rules.era(&**filter));
         }
     }
 
@@ -288,7 +293,7 @@ impl Dedup {
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (sample, filter) = (self.sample.as_ref()?, self.filter.as_ref()?);
-        Some(sample.observed(if self.rules.is_sliced() { filter.slice() } else { Some(filter.era()) }))
+        Some(sample.observed(self.rules.era(&**filter)))
     }
 
     // ---- The same again, from a log of what changed it. ----

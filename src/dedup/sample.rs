@@ -152,10 +152,14 @@ impl Sample {
     fn watch(&mut self, name: u64, watched: Watched) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
-            self.halvings += 1;
-            let halvings = self.halvings;
-            self.keys.retain(|name, _| name.leading_zeros() >= halvings);
+            self.halve_to(self.halvings + 1);
         }
+    }
+
+    /// Makes the share smaller, and forgets what is not of it any more.
+    fn halve_to(&mut self, halvings: u32) {
+        self.halvings = halvings;
+        self.keys.retain(|name, _| name.leading_zeros() >= halvings);
     }
 
     fn count(&mut self, wrong: u64) {
@@ -185,8 +189,7 @@ impl Sample {
             let own = self.keys.get(&name).copied().unwrap_or(theirs);
             self.watch(name, Watched { era: own.era.max(theirs.era), wrong: own.wrong && theirs.wrong });
         }
-        let halvings = self.halvings;
-        self.keys.retain(|name, _| name.leading_zeros() >= halvings);
+        self.halve_to(self.halvings);
         for (&era, &observed) in other.observed.iter().filter(|(era, _)| oldest.is_none_or(|oldest| **era >= oldest)) {
             self.observed.entry(era).or_default().add(observed);
         }

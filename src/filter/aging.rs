@@ -54,6 +54,11 @@ impl Generation {
         self.layers.first().map_or(1, |layer| layer.capacity)
     }
 
+    /// Whether a key is there, of which nothing was found out ahead.
+    fn has(&self, fingerprint: Fingerprint) -> bool {
+        self.layers.iter().any(|layer| layer.bloom.has(fingerprint, &Mask::new(fingerprint, layer.bloom.shape())))
+    }
+
     /// Keys put in, each as often as it was.
     fn keys(&self) -> u64 {
         self.layers.iter().map(|layer| layer.keys).sum()
@@ -328,8 +333,7 @@ impl Filter for Aging {
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
         // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
-        let has = |layer: &Layer| layer.bloom.has(fingerprint, &Mask::new(fingerprint, layer.bloom.shape()));
-        let there = self.open().is_some_and(|open| open.layers.iter().any(has));
+        let there = self.open().is_some_and(|open| open.has(fingerprint));
         if !there {
             self.insert(fingerprint)?;
         }
@@ -368,8 +372,7 @@ impl Filter for Aging {
     }
 
     fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
-        let has = |layer: &Layer| layer.bloom.has(fingerprint, &Mask::new(fingerprint, layer.bloom.shape()));
-        self.generations.iter().rev().find(|generation| generation.layers.iter().any(has)).map(|generation| generation.slice)
+        self.generations.iter().rev().find(|generation| generation.has(fingerprint)).map(|generation| generation.slice)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]

@@ -35,9 +35,9 @@ use tokio::net::TcpListener;
 /// What the pages may load: only what this process serves.
 const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
 
-/// What the endpoints tell of.
+/// What the endpoints look at.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct View {
     /// The configuration.
     pub config: Arc<Config>,
     /// What is counted.
@@ -52,7 +52,7 @@ pub struct Observed {
     pub started: SystemTime,
 }
 
-impl Observed {
+impl View {
     /// How it stands now.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -83,26 +83,26 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 ///
 /// # Errors
 /// When the listener fails.
-pub async fn serve(listener: TcpListener, observed: Observed) -> std::io::Result<()> {
-    axum::serve(listener, router(observed)).await
+pub async fn serve(listener: TcpListener, view: View) -> std::io::Result<()> {
+    axum::serve(listener, router(view)).await
 }
 
-fn router(observed: Observed) -> Router {
+fn router(view: View) -> Router {
     Router::new()
         .route("/", get(async || page("text/html; charset=utf-8", include_str!("dashboard/index.html"))))
         .route("/dashboard.css", get(async || page("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))))
         .route("/dashboard.js", get(async || page("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(async |State(observed): State<Observed>| text(metrics::CONTENT_TYPE, metrics::render(observed.status()))))
-        .route("/api/v1/status", get(async |State(observed): State<Observed>| json(&observed.status())))
+        .route("/metrics", get(async |State(view): State<View>| text(metrics::CONTENT_TYPE, metrics::render(view.status()))))
+        .route("/api/v1/status", get(async |State(view): State<View>| json(&view.status())))
         .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
-        .with_state(observed)
+        .with_state(view)
 }
 
-async fn readyz(State(observed): State<Observed>) -> Response {
-    match observed.status().reason {
+async fn readyz(State(view): State<View>) -> Response {
+    match view.status().reason {
         None => "ready\n".into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }
