@@ -21,19 +21,29 @@ struct Group {
     entries: Vec<Entry>,
 }
 
+/// 32 bytes, for there are many.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Which input topic's record did it, as the worker numbers them.
-    topic: usize,
-    offset: Offset,
-    mutation: Mutation,
     fingerprint: Fingerprint,
+    offset: Offset,
+    /// Which input topic's record did it, as the worker numbers them.
+    topic: u32,
+    mutation: Mutation,
+}
+
+impl Entry {
+    /// Whether it is below the ends of the topics.
+    fn is_in(&self, ends: &[(usize, Offset)]) -> bool {
+        ends.iter().any(|&(topic, end)| topic == self.topic as usize && self.offset < end)
+    }
 }
 
 /// What changed a memory, and is not logged yet.
 #[derive(Debug, Default)]
 pub struct Journal {
     groups: VecDeque<Group>,
+    /// Room of a group that is no more, for the next.
+    spare: Vec<Entry>,
     len: usize,
     /// Whether no time was known at the last record.
     is_untimed: bool,
@@ -51,7 +61,7 @@ impl Journal {
         }
         let mark = dedup.mark();
         if self.groups.back().is_none_or(|group| group.mark != mark || group.time.is_some() != time.is_some()) {
-            self.groups.push_back(Group { mark, time, hint: None, is_hinted: false, entries: Vec::new() });
+            self.groups.push_back(Group { mark, time, hint: None, is_hinted: false, entries: std::mem::take(&mut self.spare) });
         }
         if let Some(group) = self.groups.back_mut() {
             group.time = time;
@@ -59,7 +69,9 @@ impl Journal {
             if mutation != Mutation::Unsee && !group.is_hinted {
                 (group.hint, group.is_hinted) = (dedup.hint(), true);
             }
-            group.entries.push(Entry { topic, offset, mutation, fingerprint });
+            // There are far fewer topics.
+            let topic = u32::try_from(topic).unwrap_or(u32::MAX);
+            group.entries.push(Entry { fingerprint, offset, topic, mutation });
             self.len += 1;
         }
     }
@@ -76,21 +88,21 @@ impl Journal {
         self.len == 0
     }
 
-    /// The records to be logged for a commit of `spans`, each with the mark to store it under. `is_in` says
-    /// of a topic's offset whether the commit has it, `is_whole` whether it has all that was decided. There is
-    /// always one record, so that the log says how far it goes.
+    /// The records to be logged for a commit of `spans`, each with the mark to store it under. The commit comes to these
+    /// `ends` of the topics by their numbers; `is_whole` says whether it has all that was decided. There is always one
+    /// record, so that the log says how far it goes.
     #[must_use]
     pub fn records(
         &self,
         dedup: &Dedup,
         origin: Origin,
         spans: &[Span<'_>],
-        is_in: impl Fn(usize, Offset) -> bool,
+        ends: &[(usize, Offset)],
         is_whole: bool,
     ) -> Vec<(i64, Vec<u8>)> {
         let (mut parts, mut is_left) = (Vec::new(), false);
         for group in &self.groups {
-            let entries: Vec<_> = group.entries.iter().filter(|entry| is_in(entry.topic, entry.offset)).copied().collect();
+            let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut hint = group.hint;
             if group.entries.is_empty() && !is_left {
                 parts.push((group.mark, group.time, None, Vec::new()));
@@ -106,6 +118,7 @@ impl Journal {
             // Time may have passed since the last key, with records that were none.
             let end_time = dedup.stream_time().filter(|_| is_whole && number == last);
             let mut bytes = record::head(origin, [time, end_time], hint, spans);
+            bytes.reserve(entries.len() * (record::FINGERPRINT_BYTES + 1));
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
                 record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));
             }
@@ -114,19 +127,23 @@ impl Journal {
         records.collect()
     }
 
-    /// The changes of which `is_in` holds are logged and committed.
-    pub fn committed(&mut self, is_in: impl Fn(usize, Offset) -> bool) {
+    /// The changes up to these ends of the topics are logged and committed.
+    pub fn committed(&mut self, ends: &[(usize, Offset)]) {
         let mut is_left = false;
+        let (spare, len) = (&mut self.spare, &mut self.len);
         self.groups.retain_mut(|group| {
             let before = group.entries.len();
-            group.entries.retain(|entry| !is_in(entry.topic, entry.offset));
+            group.entries.retain(|entry| !entry.is_in(ends));
             if group.entries.len() < before {
                 // What it told of the first key is said.
                 group.hint = None;
             }
-            self.len -= before - group.entries.len();
+            *len -= before - group.entries.len();
             let keep = !group.entries.is_empty() || (before == 0 && is_left);
             is_left |= keep;
+            if !keep {
+                *spare = std::mem::take(&mut group.entries);
+            }
             keep
         });
     }

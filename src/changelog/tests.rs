@@ -104,9 +104,9 @@ impl Live {
             .filter(|&topic| ends[topic] > self.committed[topic])
             .map(|topic| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] })
             .collect();
-        let is_in = |topic: usize, offset| offset < ends[topic];
-        self.log.extend(self.journal.records(&self.dedup, ORIGIN, &spans, is_in, ends == self.position));
-        self.journal.committed(is_in);
+        let by_number: Vec<_> = ends.into_iter().enumerate().collect();
+        self.log.extend(self.journal.records(&self.dedup, ORIGIN, &spans, &by_number, ends == self.position));
+        self.journal.committed(&by_number);
         self.committed = ends;
     }
 }

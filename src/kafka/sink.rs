@@ -4,12 +4,12 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
-use super::native::{Headers, Message, Producer, Record, Refusal, Reports, Undelivered};
+use super::native::{Group, Headers, Message, Producer, Record, Refusal, Reports, Undelivered};
 use super::security::{self, Login};
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -48,8 +48,10 @@ pub struct Outgoing<'a> {
     pub topic: &'a str,
     /// To which partition; `None` for the one that its key asks for.
     pub partition: Option<i32>,
-    /// What is written: key, value, headers and time as they were read.
+    /// What is written: key, value and headers as they were read.
     pub message: &'a Message<'a>,
+    /// Its time.
+    pub time: Option<Timestamp>,
     /// Headers added to its own.
     pub headers: &'a [(&'a str, String)],
     /// A number that a failure will name it by.
@@ -181,7 +183,7 @@ impl Sink {
     /// [`Failure`] says what to do.
     pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Failure> {
         fault::step("transaction.send").map_err(Failure::Abort)?;
-        let Outgoing { topic, partition, message, headers, origin } = *outgoing;
+        let Outgoing { topic, partition, message, time, headers, origin } = *outgoing;
         let mut all = Headers::copied(message);
         if !headers.is_empty() {
             all = all.or_else(|| Headers::with_room(headers.len()));
@@ -195,7 +197,7 @@ impl Sink {
             partition,
             key: message.key(),
             value: message.value(),
-            timestamp: message.timestamp(),
+            timestamp: time,
             headers: all,
             origin,
         })
@@ -259,11 +261,17 @@ impl Sink {
         self.producer.poll(Duration::ZERO);
     }
 
-    /// Commits what was sent, together with the offsets up to which it was read, each with a note.
+    /// Commits what was sent, together with the offsets up to which it was read, each with a note. While a transaction
+    /// waits for the brokers, `meanwhile` is called, with a way to ask whether the wait is over.
     ///
     /// # Errors
     /// [`Failure`] says what to do.
-    pub fn commit(&self, offsets: &[(TopicPartition, Offset, String)], source: &Source) -> Result<(), Failure> {
+    pub fn commit(
+        &mut self,
+        offsets: &[(TopicPartition, Offset, String)],
+        source: &Source,
+        meanwhile: Option<&mut dyn FnMut(&dyn Fn() -> bool)>,
+    ) -> Result<(), Failure> {
         let mut list = TopicPartitionList::new();
         for (partition, offset, note) in offsets {
             let mut element = list.add_partition(&partition.topic, partition.partition);
@@ -272,7 +280,21 @@ impl Sink {
                 .map_err(|error| Failure::Exit(format!("{partition} has an impossible offset: {error}")))?;
             element.set_metadata(note);
         }
-        let committed = if self.transactional() { self.commit_transaction(&list, source) } else { self.commit_plain(&list, source) };
+        let committed = match (self.transactional(), meanwhile) {
+            (false, _) => self.commit_plain(&list, source),
+            (true, None) => self.commit_transaction(&list, source.group()),
+            (true, Some(meanwhile)) => {
+                let (group, this) = (source.group(), &mut *self);
+                std::thread::scope(|scope| {
+                    let thread = std::thread::Builder::new().name("commit".to_owned());
+                    let Ok(commit) = thread.spawn_scoped(scope, move || this.commit_transaction(&list, group)) else {
+                        return Err(Failure::Abort("the system has no thread for the commit".to_owned()));
+                    };
+                    meanwhile(&|| commit.is_finished());
+                    commit.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            }
+        };
         committed.map_err(|failure| self.explain(failure))
     }
 
@@ -329,9 +351,9 @@ impl Sink {
         }
     }
 
-    fn commit_transaction(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), Failure> {
+    fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<Group>) -> Result<(), Failure> {
         fault::step("commit.begin").map_err(Failure::Abort)?;
-        let group = source.group().ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
+        let group = group.ok_or_else(|| Failure::Abort("the consumer has left its group".to_owned()))?;
         // What was remembered in a warm-up is logged without any.
         if offsets.count() > 0 {
             self.repeat(|| self.producer.send_offsets(offsets, &group, CALL_TIMEOUT))?;

@@ -60,6 +60,21 @@ pub struct Batch<'a> {
     pub stumbled: Vec<TopicPartition>,
 }
 
+impl Batch<'_> {
+    /// Whether it brought nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.messages.is_empty() && !self.out_of_range && self.stumbled.is_empty()
+    }
+
+    /// Makes it empty.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.out_of_range = false;
+        self.stumbled.clear();
+    }
+}
+
 /// A consumer of the group.
 pub struct Source {
     fetcher: Fetcher<Context>,
@@ -130,13 +145,12 @@ impl Source {
         self.fetcher.consumer()
     }
 
-    /// Waits up to `timeout` for records and takes at most `records` of them. Ends early for a rebalance, and then
-    /// brings none.
+    /// Waits up to `timeout` for records and adds at most `records` of them to `batch`. Ends early for a rebalance, and
+    /// then brings none.
     ///
     /// # Errors
     /// When the consumer can never read again.
-    pub fn poll(&self, records: usize, timeout: Duration) -> Result<Batch<'_>, Error> {
-        let mut batch = Batch::default();
+    pub fn poll<'a>(&'a self, batch: &mut Batch<'a>, records: usize, timeout: Duration) -> Result<(), Error> {
         for _ in 0..EVENTS_MAX {
             match self.consumer().poll(Duration::ZERO) {
                 None => {}
@@ -150,18 +164,19 @@ impl Source {
                 Some(Err(KafkaError::MessageConsumption(code))) if is_out_of_range(code) => batch.out_of_range = true,
                 Some(Err(error)) => fatal(&error)?,
             }
-            if batch.out_of_range || !self.rebalances().is_empty() {
-                return Ok(batch);
+            if batch.out_of_range || self.has_rebalance() {
+                return Ok(());
             }
             if !self.fetcher.has_events() {
                 break;
             }
         }
+        let before = batch.messages.len();
         self.fetcher.take(records, timeout, &mut batch.messages);
-        if batch.messages.iter().any(|message| message.error().is_some()) {
-            self.hear(&mut batch)?;
+        if batch.messages[before..].iter().any(Message::is_error) {
+            self.hear(batch)?;
         }
-        Ok(batch)
+        Ok(())
     }
 
     /// Takes the news of errors out of what came.
@@ -183,6 +198,12 @@ impl Source {
 
     fn rebalances(&self) -> std::sync::MutexGuard<'_, VecDeque<Rebalance>> {
         self.consumer().context().rebalances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a rebalance waits for its answer.
+    #[must_use]
+    pub fn has_rebalance(&self) -> bool {
+        !self.rebalances().is_empty()
     }
 
     /// The next rebalance to answer, if there is one.

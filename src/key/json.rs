@@ -38,17 +38,17 @@ impl Node {
     }
 }
 
-/// A JSON value as far as a key cares.
+/// A JSON value as far as a key cares, in UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scalar<'a> {
     Null,
-    Bool(&'a str),
+    Bool(&'a [u8]),
     /// As it is written: `1`, `1.0` and `1e0` are three different keys.
-    Number(&'a str),
+    Number(&'a [u8]),
     /// With its escapes decoded.
-    String(Cow<'a, str>),
+    String(Cow<'a, [u8]>),
     /// As it is written, white space and order of fields included.
-    Container(&'a str),
+    Container(&'a [u8]),
 }
 
 impl Pointers {
@@ -126,7 +126,7 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
             return deserializer.deserialize_any(self);
         }
         let raw: &'a RawValue = serde::Deserialize::deserialize(deserializer)?;
-        let scalar = scalar(raw.get()).map_err(serde::de::Error::custom)?;
+        let scalar = scalar(raw.get().as_bytes()).map_err(serde::de::Error::custom)?;
         for &slot in &self.node.slots {
             self.found[slot] = Some(scalar.clone());
         }
@@ -140,8 +140,9 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
     }
 }
 
-pub(super) fn scalar(text: &str) -> Result<Scalar<'_>, serde_json::Error> {
-    Ok(match text.as_bytes().first() {
+/// What a text is that was found to be one JSON value.
+pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
+    Ok(match text.first() {
         Some(b'"') => Scalar::String(unescape(text)?),
         Some(b'n') => Scalar::Null,
         Some(b't' | b'f') => Scalar::Bool(text),
@@ -151,11 +152,11 @@ pub(super) fn scalar(text: &str) -> Result<Scalar<'_>, serde_json::Error> {
 }
 
 /// Decodes a quoted JSON string; borrows when there is nothing to decode.
-fn unescape(quoted: &str) -> Result<Cow<'_, str>, serde_json::Error> {
-    if quoted.contains('\\') {
-        return serde_json::from_str(quoted).map(Cow::Owned);
+fn unescape(quoted: &[u8]) -> Result<Cow<'_, [u8]>, serde_json::Error> {
+    if quoted.contains(&b'\\') {
+        return serde_json::from_slice::<String>(quoted).map(|text| Cow::Owned(text.into_bytes()));
     }
-    serde_json::from_str(quoted).map(Cow::Borrowed)
+    serde_json::from_slice::<&str>(quoted).map(|text| Cow::Borrowed(text.as_bytes()))
 }
 
 impl<'a> Visitor<'a> for Walk<'_, 'a> {

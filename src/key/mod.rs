@@ -176,10 +176,10 @@ impl KeySpec {
                 Part::Json(_) => match found.next().and_then(Option::as_ref) {
                     None => return Err(missing(part)),
                     Some(Scalar::Null) => (Tag::Null, &[][..]),
-                    Some(Scalar::String(text)) => (Tag::Bytes, text.as_bytes()),
-                    Some(Scalar::Number(text)) => (Tag::Number, text.as_bytes()),
-                    Some(Scalar::Bool(text)) => (Tag::Bool, text.as_bytes()),
-                    Some(Scalar::Container(text)) => (Tag::Container, text.as_bytes()),
+                    Some(Scalar::String(text)) => (Tag::Bytes, &**text),
+                    Some(Scalar::Number(text)) => (Tag::Number, *text),
+                    Some(Scalar::Bool(text)) => (Tag::Bool, *text),
+                    Some(Scalar::Container(text)) => (Tag::Container, *text),
                 },
             };
             all_null &= matches!(tag, Tag::Null);
@@ -229,10 +229,14 @@ impl Field {
         let mut found = [None];
         self.0.find(value, &mut found).ok()?;
         let [found] = found;
-        match found? {
-            Scalar::String(text) => Some(text),
-            Scalar::Number(text) => Some(Cow::Borrowed(text)),
-            _ => None,
+        let text = match found? {
+            Scalar::String(text) => text,
+            Scalar::Number(text) => Cow::Borrowed(text),
+            _ => return None,
+        };
+        match text {
+            Cow::Borrowed(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
+            Cow::Owned(text) => String::from_utf8(text).ok().map(Cow::Owned),
         }
     }
 }

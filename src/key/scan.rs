@@ -5,13 +5,16 @@
 //! JSON: the whole text is checked for syntax.
 
 use super::json::{Node, Scalar, scalar};
+use wide::u8x16;
 
 /// Containers within each other before it gives up.
 const DEPTH_MAX: usize = 64;
+/// So many bytes are looked at together.
+const BLOCK: usize = 64;
 
 /// Finds the values of `root`'s pointers; `None` if it gives up.
 pub(super) fn find<'a>(root: &Node, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Option<()> {
-    let mut scan = Scan { json, at: 0 };
+    let mut scan = Scan { json, at: 0, stops: 0, end: 0, is_ascii: true };
     scan.space();
     scan.walk(root, found, 0)?;
     scan.space();
@@ -21,26 +24,30 @@ pub(super) fn find<'a>(root: &Node, json: &'a [u8], found: &mut [Option<Scalar<'
 struct Scan<'a> {
     json: &'a [u8],
     at: usize,
+    /// Which of the bytes before `end` mean something in a string: the block's that it is the end of.
+    stops: u64,
+    end: usize,
+    /// Whether all bytes before `end` are ASCII.
+    is_ascii: bool,
 }
 
 impl<'a> Scan<'a> {
+    #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.json.get(self.at).copied()
     }
 
-    #[inline]
+    #[inline(always)]
     fn space(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
-            self.at += 1;
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.spaces();
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Option<()> {
-        if self.peek()? != byte {
-            return None;
+    fn spaces(&mut self) {
+        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
+            self.at += 1;
         }
-        self.at += 1;
-        Some(())
     }
 
     /// Reads a value that pointers end at or lead through.
@@ -58,7 +65,10 @@ impl<'a> Scan<'a> {
         }
         let start = self.at;
         let is_simple = if self.peek()? == b'"' { self.string()? } else { self.skip(depth).map(|()| false)? };
-        let text = str::from_utf8(&self.json[start..self.at]).ok()?;
+        let text = &self.json[start..self.at];
+        if !self.is_utf8(text) {
+            return None;
+        }
         let value = if is_simple { Scalar::String(text[1..text.len() - 1].into()) } else { scalar(text).ok()? };
         let (last, others) = node.slots.split_last()?;
         for &slot in others {
@@ -91,38 +101,44 @@ impl<'a> Scan<'a> {
     }
 
     /// Reads a field's name, which is to be simple, and what separates it from its value.
+    #[inline(always)]
     fn name(&mut self) -> Option<&'a [u8]> {
         let start = self.at + 1;
         let is_simple = self.string()?;
         let name = &self.json[start..self.at - 1];
-        if !is_simple || !(name.is_ascii() || str::from_utf8(name).is_ok()) {
+        if !is_simple || !self.is_utf8(name) {
             return None;
         }
         self.colon()?;
         Some(name)
     }
 
+    #[inline(always)]
     fn colon(&mut self) -> Option<()> {
         self.space();
-        self.expect(b':')?;
+        if self.peek()? != b':' {
+            return None;
+        }
+        self.at += 1;
         self.space();
         Some(())
     }
 
     /// Reads what follows an element: a comma, or the end of its container.
-    #[inline]
+    #[inline(always)]
     fn is_last(&mut self, end: u8) -> Option<bool> {
         self.space();
         let byte = self.peek()?;
         self.at += 1;
-        if byte == end {
-            return Some(true);
+        if byte == b',' {
+            self.space();
+            return Some(false);
         }
-        self.space();
-        (byte == b',').then_some(false)
+        (byte == end).then_some(true)
     }
 
     /// Passes over a value.
+    #[inline(always)]
     fn skip(&mut self, depth: usize) -> Option<()> {
         match self.peek()? {
             b'"' => self.string().map(drop),
@@ -135,6 +151,7 @@ impl<'a> Scan<'a> {
         }
     }
 
+    #[inline(never)]
     fn skip_container(&mut self, end: u8, depth: usize) -> Option<()> {
         if depth == DEPTH_MAX {
             return None;
@@ -157,24 +174,33 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn literal(&mut self, word: &[u8]) -> Option<()> {
-        let end = self.at + word.len();
-        if self.json.get(self.at..end)? != word {
+    #[inline(always)]
+    fn literal<const N: usize>(&mut self, word: &[u8; N]) -> Option<()> {
+        if self.json[self.at..].first_chunk()? != word {
             return None;
         }
-        self.at = end;
+        self.at += N;
         Some(())
     }
 
+    #[inline(always)]
     fn number(&mut self) -> Option<()> {
         if self.peek()? == b'-' {
             self.at += 1;
         }
-        let starts_with_zero = self.peek()? == b'0';
+        let start = self.at;
         let digits = self.digits()?;
-        if starts_with_zero && digits > 1 {
+        if digits > 1 && self.json[start] == b'0' {
             return None;
         }
+        match self.peek() {
+            Some(b'.' | b'e' | b'E') => self.fraction(),
+            _ => Some(()),
+        }
+    }
+
+    #[inline(never)]
+    fn fraction(&mut self) -> Option<()> {
         if self.peek() == Some(b'.') {
             self.at += 1;
             self.digits()?;
@@ -190,32 +216,44 @@ impl<'a> Scan<'a> {
     }
 
     /// Passes over digits, of which there must be one, and counts them.
+    #[inline(always)]
     fn digits(&mut self) -> Option<usize> {
-        let count = self.json[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        self.at += count;
-        (count > 0).then_some(count)
+        let start = self.at;
+        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
+            self.at += 1;
+        }
+        (self.at > start).then_some(self.at - start)
     }
 
     /// Passes over a string. Returns whether it is as it is written: without escapes.
+    #[inline(always)]
     fn string(&mut self) -> Option<bool> {
-        self.expect(b'"')?;
-        let mut is_simple = true;
+        if self.peek()? != b'"' {
+            return None;
+        }
+        self.at += 1;
+        self.stop()?;
+        if self.peek() == Some(b'"') {
+            self.at += 1;
+            return Some(true);
+        }
+        self.string_with_escapes()?;
+        Some(false)
+    }
+
+    /// Passes over the rest of a string, from its first escape on.
+    #[inline(never)]
+    fn string_with_escapes(&mut self) -> Option<()> {
         loop {
-            self.plain();
-            match self.peek()? {
-                b'"' => {
-                    self.at += 1;
-                    return Some(is_simple);
-                }
-                b'\\' => {
-                    is_simple = false;
-                    self.at += 1;
-                    self.escape()?;
-                }
+            let byte = self.json[self.at];
+            self.at += 1;
+            match byte {
+                b'"' => return Some(()),
+                b'\\' => self.escape()?,
                 // Control characters are to be escaped.
-                ..b' ' => return None,
-                _ => self.at += 1,
+                _ => return None,
             }
+            self.stop()?;
         }
     }
 
@@ -233,24 +271,75 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes over bytes that mean nothing in a string, eight at a time, to where fewer than eight are left at least.
+    /// Goes to the next byte that means something in a string.
     #[inline(always)]
-    fn plain(&mut self) {
-        const ONES: u64 = u64::MAX / 255;
-        const HIGH: u64 = ONES << 7;
-        // The lowest bit that is set belongs to the first such byte; those above may be wrong.
-        let below = |word: u64, byte: u8| word.wrapping_sub(ONES * u64::from(byte)) & !word;
-        let is = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
-        while let Some(bytes) = self.json[self.at..].first_chunk() {
-            let word = u64::from_le_bytes(*bytes);
-            let special = (is(word, b'"') | is(word, b'\\') | below(word, b' ')) & HIGH;
-            if special != 0 {
-                self.at += special.trailing_zeros() as usize / 8;
-                return;
+    fn stop(&mut self) -> Option<()> {
+        if self.at < self.end {
+            let left = self.stops >> (self.at % BLOCK);
+            if left != 0 {
+                self.at += left.trailing_zeros() as usize;
+                return Some(());
             }
-            self.at += 8;
+            self.at = self.end;
+        }
+        self.stop_behind()
+    }
+
+    /// The same, where the block at hand has no more of them.
+    #[inline(never)]
+    fn stop_behind(&mut self) -> Option<()> {
+        loop {
+            // What is not in a string was passed over without a look at its blocks; all of it that is right is ASCII.
+            let start = self.at - self.at % BLOCK;
+            let (stops, is_ascii) = marks_from(self.json, start)?;
+            (self.stops, self.end) = (stops, start + BLOCK);
+            self.is_ascii &= is_ascii;
+            let left = self.stops >> (self.at % BLOCK);
+            if left != 0 {
+                self.at += left.trailing_zeros() as usize;
+                return Some(());
+            }
+            self.at = self.end;
         }
     }
+
+    /// Whether a part of what was looked at is UTF-8.
+    #[inline(always)]
+    fn is_utf8(&self, text: &[u8]) -> bool {
+        self.is_ascii || str::from_utf8(text).is_ok()
+    }
+}
+
+/// Which of the bytes from `start` on mean something in a string, the lowest bit for the first, and whether all are ASCII;
+/// `None` behind the end.
+fn marks_from(json: &[u8], start: usize) -> Option<(u64, bool)> {
+    let left = json.get(start..).filter(|left| !left.is_empty())?;
+    if let Some(block) = left.first_chunk() {
+        return Some(marks(block));
+    }
+    // The last bytes are looked at together with those before them.
+    if let Some(block) = json.last_chunk() {
+        let (stops, is_ascii) = marks(block);
+        return Some((stops >> (BLOCK - left.len()), is_ascii));
+    }
+    let mut block = [b'x'; BLOCK];
+    block[..left.len()].copy_from_slice(left);
+    Some(marks(&block))
+}
+
+/// Which bytes end a string, begin an escape, or are control characters; and whether all are ASCII.
+#[inline(always)]
+fn marks(block: &[u8; BLOCK]) -> (u64, bool) {
+    let (chunks, _) = block.as_chunks();
+    let (mut stops, mut any) = (0, u8x16::ZERO);
+    for &chunk in chunks.iter().rev() {
+        let bytes = u8x16::new(chunk);
+        let is = |byte| bytes.cmp_eq(u8x16::splat(byte));
+        let is_control = bytes.min(u8x16::splat(b' ' - 1)).cmp_eq(bytes);
+        stops = stops << 16 | u64::from((is(b'"') | is(b'\\') | is_control).move_mask().cast_unsigned());
+        any |= bytes;
+    }
+    (stops, any.move_mask() == 0)
 }
 
 #[cfg(test)]
@@ -337,12 +426,21 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn what_means_something_in_a_string_is_found(block in prop::array::uniform32(any::<u16>())) {
+            let block: [u8; BLOCK] = bytemuck::cast(block);
+            let expected = block.iter().rev().fold(0, |bits, &byte| bits << 1 | u64::from(byte < b' ' || byte == b'"' || byte == b'\\'));
+            prop_assert_eq!(marks(&block), (expected, block.is_ascii()));
+        }
+    }
+
     #[test]
     fn it_does_not_give_up_on_the_usual() {
         let pointers = pointers(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
         find(pointers.root(), json.as_bytes(), &mut found).unwrap();
-        assert_eq!(found, [Some(Scalar::Number("17")), Some(Scalar::String("n-1".into()))]);
+        assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1".into()))]);
     }
 }

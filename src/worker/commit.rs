@@ -3,8 +3,10 @@
 //! Owns the way back from every failure. Must never leave a partition anywhere but where it was
 //! committed, nor forget a verdict that was not.
 
+use super::ahead::Ahead;
 use super::partition::{self, Input};
-use super::{Error, Flow, Shared, Worker};
+use super::plan::Plan;
+use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
 use crate::kafka::{Committed, Failure, Sink, Source};
@@ -20,24 +22,38 @@ const REPLACEMENTS_MAX: u32 = 10;
 impl Worker {
     /// Commits what was written, with the offsets up to which it was read.
     pub(super) fn commit(&mut self, source: &Source) -> Result<Flow, Error> {
+        self.commit_while(source, None)
+    }
+
+    /// The same, and reads on while it waits for the brokers; what it read is void if positions are set back.
+    pub(super) fn commit_and_read<'s>(&mut self, source: &'s Source, ahead: &mut Ahead<'s>) -> Result<(), Error> {
+        if let Flow::Back = self.commit_while(source, Some(ahead))? {
+            ahead.clear();
+        }
+        Ok(())
+    }
+
+    fn commit_while<'s>(&mut self, source: &'s Source, ahead: Option<&mut Ahead<'s>>) -> Result<Flow, Error> {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
-        let _span = tracing::debug_span!("commit", records = self.origins.len()).entered();
+        let _span = tracing::debug_span!("commit", records = self.written.origins.len()).entered();
         let offsets: Vec<_> = self
             .inputs
             .values()
             .filter(|input| input.is_ahead())
             .map(|input| {
                 // What is decided but not in this transaction must not move time for whoever goes on from here.
-                let of_memory = |other: &&Input| other.memory == input.memory;
-                let is_whole = self.inputs.values().filter(of_memory).all(|input| input.decisions.is_all_carried());
+                let is_whole = self.inputs_of(input.memory).all(|input| input.decisions.is_all_carried());
                 let memory = self.memories.get(&input.memory).filter(|_| is_whole);
                 (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
             })
             .collect();
         let logged = self.log().inspect(|()| fault::point("commit.logged"));
-        if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source)) {
+        let (topics, scratch) = (&self.topics, &mut self.room.scratch);
+        let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
+        let meanwhile = read.as_mut().map(|read| read as &mut dyn FnMut(&dyn Fn() -> bool));
+        if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source, meanwhile)) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
         }
@@ -52,7 +68,7 @@ impl Worker {
             memory.tell(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
             let oldest = memory.dedup.oldest_mark();
             // Not by what is decided but not committed: whoever goes on from here decides it again.
-            let is_whole = self.inputs.values().filter(|input| input.memory == (space, partition)).all(|input| input.decisions.is_empty());
+            let is_whole = inputs_of(&self.topics, &self.inputs, (space, partition)).all(|input| input.decisions.is_empty());
             if let Some(log) = plan.log.as_ref().filter(|_| is_whole && oldest > memory.trimmed) {
                 memory.trimmed = oldest;
                 self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, memory.trim(oldest));
@@ -69,7 +85,7 @@ impl Worker {
         add(&stats.commits, 1);
         self.transaction.iter().for_each(|transaction| stats.transaction_time.observe(transaction.begun.elapsed()));
         let now = super::now();
-        for time in &self.times {
+        for time in &self.written.times {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }
     }
@@ -79,7 +95,7 @@ impl Worker {
         for (id, memory) in &self.memories {
             let plan = &self.topics[id.0];
             let Some(log) = &plan.log else { continue };
-            let inputs = || self.inputs.values().filter(|input| input.memory == *id);
+            let inputs = || self.inputs_of(*id);
             let spans: Vec<_> = inputs()
                 .filter(|input| input.position > input.logged)
                 .map(|input| Span { topic: &input.partition.topic, start: input.logged, end: input.position })
@@ -87,10 +103,10 @@ impl Worker {
             if spans.is_empty() {
                 continue;
             }
-            let is_in = |topic: usize, offset| self.inputs.get(&(topic, id.1)).is_some_and(|input| offset < input.position);
+            let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             let is_whole = inputs().all(|input| input.decisions.is_all_carried());
             let log = TopicPartition { topic: log.clone(), partition: id.1 };
-            for (mark, record) in memory.journal.records(&memory.dedup, plan.origin, &spans, is_in, is_whole) {
+            for (mark, record) in memory.journal.records(&memory.dedup, plan.origin, &spans, &ends, is_whole) {
                 self.sink.log(&log, mark, &record)?;
             }
         }
@@ -101,8 +117,8 @@ impl Worker {
     fn logged(&mut self, mut ends: BTreeMap<TopicPartition, Offset>) {
         for (id, memory) in &mut self.memories {
             let Some(log) = &self.topics[id.0].log else { continue };
-            let inputs = &self.inputs;
-            memory.journal.committed(|topic, offset| inputs.get(&(topic, id.1)).is_some_and(|input| offset < input.position));
+            let read: Vec<_> = inputs_of(&self.topics, &self.inputs, *id).map(|input| (input.topic, input.position)).collect();
+            memory.journal.committed(&read);
             if let Some(last) = ends.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
                 memory.logged(last);
             }
@@ -110,10 +126,15 @@ impl Worker {
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
     }
 
+    /// The topics' partitions that use a memory.
+    fn inputs_of(&self, memory: MemoryId) -> impl Iterator<Item = &Input> {
+        inputs_of(&self.topics, &self.inputs, memory)
+    }
+
     fn end_transaction(&mut self) {
         self.transaction = None;
-        self.origins.clear();
-        self.times.clear();
+        self.written.origins.clear();
+        self.written.times.clear();
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
@@ -153,7 +174,7 @@ impl Worker {
             return Ok(true);
         }
         for &(origin, bytes) in culprits {
-            let Some(&(topic, partition, offset)) = self.origins.get(origin) else { continue };
+            let Some(&(topic, partition, offset)) = self.written.origins.get(origin) else { continue };
             let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
             if let Some(forward) = &self.topics[topic].forward {
                 return Err(Error::Exit(format!(
@@ -174,7 +195,7 @@ impl Worker {
     }
 
     /// Sets every partition back to where it was committed.
-    fn rewind(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn rewind(&mut self, source: &Source) -> Result<(), Error> {
         self.end_transaction();
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
@@ -239,6 +260,12 @@ impl Worker {
         fault::point("settle.settled");
         if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
     }
+}
+
+/// See [`Worker::inputs_of`].
+fn inputs_of<'w>(topics: &'w [Plan], inputs: &'w BTreeMap<(usize, i32), Input>, (space, partition): MemoryId) -> impl Iterator<Item = &'w Input> {
+    let of_space = topics.iter().enumerate().filter(move |(_, plan)| plan.space == space);
+    of_space.filter_map(move |(topic, _)| inputs.get(&(topic, partition)))
 }
 
 /// A producer for the worker of that transactional id.

@@ -19,40 +19,36 @@ pub(super) enum Undecided {
 /// The fingerprint of a record's key, and whether the record takes that key back.
 pub(super) type Keyed = Result<(Fingerprint, bool), Invalid>;
 
-/// A verdict, and what is wrong with the record if it is invalid.
-pub(super) type Decided = (Verdict, Option<Invalid>);
-
-/// Decides a record. `believed` is the latest record time that this machine's clock makes credible.
+/// Decides the record at `offset`. `believed` is the latest record time that this machine's clock makes credible.
 pub(super) fn decide(
     input: &Input,
     memory: &mut Memory,
-    message: &Message<'_>,
-    keyed: Keyed,
+    offset: Offset,
+    time: Option<Timestamp>,
+    keyed: &Keyed,
     believed: Timestamp,
-) -> Result<Decided, Undecided> {
-    match input.decisions.recall(message.offset()) {
-        Recall::New => match keyed {
-            Ok((fingerprint, takes_back)) => {
-                let horizon = if input.is_warm_up(message.offset()) { input.warm_horizon.unwrap_or(believed) } else { believed };
-                memory.changed = true;
-                let verdict = if takes_back {
-                    memory.dedup.unsee(fingerprint, message.timestamp(), horizon)
-                } else {
-                    memory.dedup.judge(fingerprint, message.timestamp(), horizon)
-                };
-                let verdict = verdict.map_err(Undecided::Fault)?;
-                if message.offset() >= input.logged {
-                    memory.journal.note(&memory.dedup, input.topic, message.offset(), fingerprint);
-                }
-                Ok((verdict, None))
-            }
-            Err(invalid) => Ok((Verdict::Invalid(invalid.reason), Some(invalid))),
-        },
-        Recall::Decided(verdict @ Verdict::Invalid(Reason::Oversize)) => Ok((verdict, Some(oversize(message)))),
-        Recall::Decided(verdict @ Verdict::Invalid(_)) => Ok((verdict, keyed.err())),
-        Recall::Decided(verdict) => Ok((verdict, None)),
-        Recall::Gap(decided) => Err(Undecided::Gap(decided)),
+) -> Result<Verdict, Undecided> {
+    match input.decisions.recall(offset) {
+        Recall::New => {}
+        Recall::Decided(verdict) => return Ok(verdict),
+        Recall::Gap(decided) => return Err(Undecided::Gap(decided)),
     }
+    let &(fingerprint, takes_back) = match keyed {
+        Ok(key) => key,
+        Err(invalid) => return Ok(Verdict::Invalid(invalid.reason)),
+    };
+    let horizon = if input.is_warm_up(offset) { input.warm_horizon.unwrap_or(believed) } else { believed };
+    memory.changed = true;
+    let verdict = if takes_back {
+        memory.dedup.unsee(fingerprint, time, horizon)
+    } else {
+        memory.dedup.judge(fingerprint, time, horizon)
+    };
+    let verdict = verdict.map_err(Undecided::Fault)?;
+    if offset >= input.logged {
+        memory.journal.note(&memory.dedup, input.topic, offset, fingerprint);
+    }
+    Ok(verdict)
 }
 
 /// Takes the key of a record.
@@ -62,7 +58,8 @@ pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) 
     Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.takes_back(&headers)))
 }
 
-fn oversize(message: &Message<'_>) -> Invalid {
+/// What is wrong with a record that its topic does not take.
+pub(super) fn oversize(message: &Message<'_>) -> Invalid {
     let bytes = message.bytes();
     let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
     Invalid { reason: Reason::Oversize, message }

@@ -4,11 +4,14 @@
 
 use crate::config::{OnDuplicate, OnInvalid, Topic};
 use crate::dedup::Late;
-use crate::kafka::{Message, Outgoing, Topology};
+use crate::kafka::{Message, Topology};
 use crate::record::{Invalid, Reason, Verdict};
 
 /// Header that says a record's verdict, where `on_duplicate = "mark"`.
 const VERDICT_HEADER: &str = "unseen-verdict";
+
+/// A header that is added: its name and value.
+pub(super) type Label = (&'static str, String);
 
 /// A topic that records go to.
 #[derive(Debug)]
@@ -29,8 +32,8 @@ pub(super) struct Routes {
 
 /// What becomes of a record.
 pub(super) enum Fate<'a> {
-    /// It is written.
-    Write(Outgoing<'a>),
+    /// It is written there; `None` leaves the partition to its key.
+    Write { topic: &'a str, partition: Option<i32> },
     /// It is dropped.
     Drop,
     /// The worker stops at it.
@@ -56,9 +59,8 @@ impl Routes {
         topic: &Topic,
         verdict: Verdict,
         invalid: Option<&Invalid>,
-        message: &'a Message<'a>,
-        origin: usize,
-        headers: &'a mut Vec<(&'static str, String)>,
+        message: &Message<'_>,
+        headers: &mut Vec<Label>,
     ) -> Fate<'a> {
         headers.clear();
         let destination = match verdict {
@@ -86,7 +88,7 @@ impl Routes {
             headers.push((VERDICT_HEADER, label(verdict).to_owned()));
         }
         let partition = destination.same_partition.then(|| message.partition());
-        Fate::Write(Outgoing { topic: &destination.topic, partition, message, headers, origin })
+        Fate::Write { topic: &destination.topic, partition }
     }
 }
 
@@ -109,7 +111,7 @@ const fn label(verdict: Verdict) -> &'static str {
 }
 
 /// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.
-fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, headers: &mut Vec<(&'static str, String)>) {
+fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, headers: &mut Vec<Label>) {
     let reason = match verdict {
         Verdict::Invalid(reason) => reason.label(),
         _ => label(verdict),

@@ -3,7 +3,8 @@
 //! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
 //! fingerprint, so that every worker samples the same. Must never change a verdict.
 
-use super::Worker;
+use super::Shared;
+use super::plan::Plan;
 use crate::key::Fingerprint;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -26,6 +27,7 @@ struct Seen {
 
 impl Misplaced {
     /// A key of a space came out of a partition. Returns the other partition that it had come out of, if it had.
+    #[inline]
     pub(super) fn seen(&self, space: usize, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
@@ -45,19 +47,16 @@ impl Misplaced {
     }
 }
 
-impl Worker {
-    /// Notices a key that comes in more than one partition.
-    pub(super) fn watch(&self, topic: usize, fingerprint: Fingerprint, partition: i32) {
-        let plan = &self.topics[topic];
-        let Some(other) = self.shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
-        if self.shared.stats.spaces[plan.space].misplaced.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!(
-                space = plan.topic.space,
-                partition,
-                other,
-                "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
-            );
-        }
+/// Notices a key that comes in more than one partition.
+pub(super) fn watch(shared: &Shared, plan: &Plan, fingerprint: Fingerprint, partition: i32) {
+    let Some(other) = shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
+    if shared.stats.spaces[plan.space].misplaced.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::warn!(
+            space = plan.topic.space,
+            partition,
+            other,
+            "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
+        );
     }
 }
 

@@ -142,8 +142,11 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
     }
 }
 
-/// Who a consumer is in its group, for a transaction to prove it.
+/// Who a consumer is in its group, for a transaction to prove it. It is a copy, and is only read.
 pub(in crate::kafka) struct Group(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
+
+// SAFETY: it belongs to no client, and no thread.
+unsafe impl Send for Group {}
 
 impl Group {
     pub(super) const fn ptr(&self) -> *const rd::rd_kafka_consumer_group_metadata_t {

@@ -28,15 +28,16 @@ impl Message<'_> {
         self.message.as_ptr()
     }
 
+    /// Whether this is no record but the news of an error.
+    pub(in crate::kafka) fn is_error(&self) -> bool {
+        self.get().err != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+    }
+
     /// What went wrong, if this is no record but the news of an error, and in librdkafka's words.
     pub(in crate::kafka) fn error(&self) -> Option<(RDKafkaErrorCode, String)> {
-        let message = self.get();
-        if message.err == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            return None;
-        }
         // The words are where a record has its value.
-        let words = String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();
-        Some((message.err.into(), words))
+        let words = || String::from_utf8_lossy(self.value().unwrap_or_default()).into_owned();
+        self.is_error().then(|| (self.get().err.into(), words()))
     }
 
     /// The topic it was read from.

@@ -1,0 +1,324 @@
+//! The hot loop: the records of a batch, judged and written.
+//!
+//! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
+//! each of those that come together: what they have in common is a [`Run`].
+
+use super::decide::{Keyed, Undecided, decide, key_of, oversize};
+use super::emit::{Fate, Label};
+use super::partition::{Input, Memory};
+use super::plan::Plan;
+use super::{Error, Flow, MemoryId, Shared, Transaction, Worker, Written, misplaced, now};
+use crate::fault;
+use crate::filter::Fault;
+use crate::kafka::{Failure, Message, Outgoing, Sink, Source};
+use crate::key::{Fingerprint, Scratch};
+use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
+use crate::stats::Tally;
+
+/// Records whose keys are taken together, before the first of them is judged.
+const PREFETCH_RECORDS: usize = 64;
+/// Of so many records that are written, one is timed.
+const TIMED: usize = 64;
+
+/// Room that is used again and again.
+#[derive(Default)]
+pub(super) struct Room {
+    pub(super) scratch: Scratch,
+    prefetched: Vec<Fingerprint>,
+    headers: Vec<Label>,
+}
+
+/// The keys of a batch's records, in order, as far as they were taken.
+pub(super) type Keys = Vec<Keyed>;
+
+/// What the records of one partition have in common that come one after the other.
+struct Run<'w> {
+    shared: &'w Shared,
+    topic: usize,
+    plan: &'w Plan,
+    input: &'w mut Input,
+    /// None where records are brought elsewhere to be judged.
+    memory: Option<&'w mut Memory>,
+    sink: &'w Sink,
+    transaction: &'w mut Option<Transaction>,
+    written: &'w mut Written,
+    tallies: &'w mut [Tally],
+    headers: &'w mut Vec<Label>,
+    /// The latest record time that is credible.
+    believed: Timestamp,
+}
+
+/// Why a run stops at a record.
+enum Halt {
+    /// It is done, and the transaction can hold no more.
+    Full,
+    /// It is done, and what the warm-up remembers is to be logged.
+    Unlogged,
+    /// It could not be written.
+    Failed(Failure),
+    /// It could not be decided.
+    Undecided(Undecided),
+    /// It is not to be written, nor passed over.
+    Refused(Reason),
+}
+
+impl Worker {
+    /// Judges and writes records. Of the first of them, `keys` are taken already; afterwards it is empty.
+    pub(super) fn process(&mut self, source: &Source, messages: &[Message<'_>], keys: &mut Keys) -> Result<(), Error> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let _span = tracing::debug_span!("batch", records = messages.len()).entered();
+        let now = now();
+        for (number, chunk) in messages.chunks(PREFETCH_RECORDS).enumerate() {
+            let first = number * PREFETCH_RECORDS;
+            self.take_keys(messages, keys, first + chunk.len());
+            let keyed = &keys[first..first + chunk.len()];
+            self.prefetch(chunk, keyed);
+            if let Flow::Back = self.judge(source, chunk, keyed, now)? {
+                break;
+            }
+        }
+        keys.clear();
+        self.tallies.iter_mut().zip(&self.shared.stats.topics).for_each(|(tally, counts)| tally.report(counts));
+        Ok(())
+    }
+
+    /// Takes the keys of records up to that number, as far as they are not taken.
+    pub(super) fn take_keys(&mut self, messages: &[Message<'_>], keys: &mut Keys, end: usize) {
+        take_keys(&self.topics, &mut self.room.scratch, messages, keys, end);
+    }
+
+    /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
+    fn prefetch(&mut self, messages: &[Message<'_>], keys: &[Keyed]) {
+        let (all, mut of) = (&mut self.room.prefetched, None);
+        let load = |of: Option<MemoryId>, all: &mut Vec<Fingerprint>| {
+            if let Some(memory) = of.and_then(|id| self.memories.get(&id)) {
+                memory.dedup.prefetch(all);
+            }
+            all.clear();
+        };
+        let mut keys = keys.iter();
+        for beside in messages.chunk_by(Message::is_beside) {
+            let memory = topic_of(&self.topics, beside).map(|topic| (self.topics[topic].space, beside[0].partition()));
+            if memory != of {
+                load(of, all);
+                of = memory;
+            }
+            all.extend(keys.by_ref().take(beside.len()).flatten().map(|&(fingerprint, _)| fingerprint));
+        }
+        load(of, all);
+    }
+
+    fn judge(&mut self, source: &Source, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
+        let mut keys = keys.iter();
+        for beside in messages.chunk_by(Message::is_beside) {
+            let mut left = beside.iter().zip(keys.by_ref());
+            while let Some((message, keyed, halt)) = self.begin_run(beside, now).and_then(|mut run| run.go(&mut left)) {
+                if let Flow::Back = self.halt(source, message, keyed, halt)? {
+                    return Ok(Flow::Back);
+                }
+            }
+            // Those of a partition that is not ours, or whose memory is not there yet, come again.
+            left.for_each(drop);
+        }
+        Ok(Flow::On)
+    }
+
+    /// What records that come together have in common; `None` if they are not to be judged.
+    fn begin_run(&mut self, beside: &[Message<'_>], now: Timestamp) -> Option<Run<'_>> {
+        let topic = topic_of(&self.topics, beside)?;
+        let plan = &self.topics[topic];
+        let input = self.inputs.get_mut(&(topic, beside[0].partition()));
+        let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
+        let Some(input) = input.filter(|_| plan.forward.is_some() || memory.is_some()) else {
+            // They were read all the same.
+            self.tallies[plan.read].bytes += beside.iter().map(|message| message.bytes() as u64).sum::<u64>();
+            return None;
+        };
+        Some(Run {
+            shared: &self.shared,
+            topic,
+            plan,
+            input,
+            memory,
+            sink: &self.sink,
+            transaction: &mut self.transaction,
+            written: &mut self.written,
+            tallies: &mut self.tallies,
+            headers: &mut self.room.headers,
+            believed: now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX)),
+        })
+    }
+
+    /// Does what a run cannot do for itself.
+    fn halt(&mut self, source: &Source, message: &Message<'_>, keyed: &Keyed, halt: Halt) -> Result<Flow, Error> {
+        let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
+        match halt {
+            Halt::Full => {
+                let flow = self.commit(source)?;
+                // While records come faster than transactions hold, there is hardly another moment without one.
+                self.checkpoint(false);
+                Ok(flow)
+            }
+            Halt::Unlogged => self.log_warm_up(source),
+            Halt::Failed(failure) => self.fail(source, failure).map(|()| Flow::Back),
+            Halt::Undecided(Undecided::Gap(expected)) => {
+                tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
+                self.restart_at_hand(source, partition)
+            }
+            Halt::Undecided(Undecided::Fault(Fault::Archive(error))) => {
+                tracing::error!(partition = %partition, offset, error = %error, "memory is lost; restoring the partition");
+                self.restart_at_hand(source, partition)
+            }
+            Halt::Undecided(Undecided::Fault(Fault::Full(full))) => Err(Error::Full { partition, offset, full }),
+            Halt::Refused(reason) => {
+                // What came before it is good, and stays; if that is to be written again, we come by here again.
+                if let Flow::Back = self.commit(source)? {
+                    return Ok(Flow::Back);
+                }
+                let invalid = match keyed {
+                    Err(invalid) if invalid.reason == reason => invalid.clone(),
+                    _ => Invalid { reason, message: reason.label().to_owned() },
+                };
+                Err(Error::Invalid { partition, offset, invalid })
+            }
+        }
+    }
+
+    /// Restores a partition whose records are at hand.
+    fn restart_at_hand(&mut self, source: &Source, partition: TopicPartition) -> Result<Flow, Error> {
+        if self.transaction.is_none() {
+            // Those of other partitions at hand are given up, and must come again, too.
+            self.rewind(source)?;
+        }
+        self.restart(source, &[partition]).map(|()| Flow::Back)
+    }
+}
+
+/// Which of the topics records that come together are of.
+fn topic_of(topics: &[Plan], beside: &[Message<'_>]) -> Option<usize> {
+    let name = beside.first()?.topic();
+    topics.iter().position(|plan| plan.topic.input == name)
+}
+
+/// See [`Worker::take_keys`].
+pub(super) fn take_keys(topics: &[Plan], scratch: &mut Scratch, messages: &[Message<'_>], keys: &mut Keys, end: usize) {
+    let Some(messages) = messages.get(keys.len()..end) else { return };
+    for beside in messages.chunk_by(Message::is_beside) {
+        match topic_of(topics, beside) {
+            Some(topic) => keys.extend(beside.iter().map(|message| key_of(&topics[topic], message, scratch))),
+            // Nobody will ask for them.
+            None => keys.extend(beside.iter().map(|_| Ok((Fingerprint(0), false)))),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Takes records until one makes it stop.
+    fn go<'k, 'm>(
+        &mut self,
+        left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>,
+    ) -> Option<(&'m Message<'m>, &'k Keyed, Halt)> {
+        left.find_map(|(message, keyed)| self.record(message, keyed).err().map(|halt| (message, keyed, halt)))
+    }
+
+    fn record(&mut self, message: &Message<'_>, keyed: &Keyed) -> Result<(), Halt> {
+        self.tallies[self.plan.read].bytes += message.bytes() as u64;
+        let offset = message.offset();
+        if offset < self.input.position {
+            // librdkafka went back further than it was asked to.
+            return Ok(());
+        }
+        let time = message.timestamp();
+        let Some(memory) = self.memory.as_deref_mut() else { return self.forward(message, time, keyed) };
+        let verdict = decide(self.input, memory, offset, time, keyed, self.believed).map_err(Halt::Undecided)?;
+        if self.input.is_warm_up(offset) {
+            self.input.warmed_up(offset);
+            self.tallies[self.plan.counted].warmed_up += 1;
+            fault::point("warm_up.record");
+            let is_much = memory.journal.len() >= self.shared.config.worker.transaction_records_max;
+            return if is_much { Err(Halt::Unlogged) } else { Ok(()) };
+        }
+        self.input.decisions.carry(offset, verdict);
+        if std::mem::take(&mut self.input.warming_up) {
+            tracing::info!(partition = %self.input.partition, offset, "warmed up");
+            fault::point("warm_up.ended");
+        }
+        self.tallies[self.plan.counted].future += u64::from(time.is_some_and(|time| time > self.believed));
+        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
+            misplaced::watch(self.shared, self.plan, *fingerprint, message.partition());
+        }
+        self.emit(message, time, verdict, keyed)
+    }
+
+    /// Brings a record to the partition where it is judged.
+    fn forward(&mut self, message: &Message<'_>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Halt> {
+        let (Some(to), Ok((fingerprint, _))) = (&self.plan.forward, keyed) else {
+            let verdict = keyed.as_ref().map_or_else(|invalid| Verdict::Invalid(invalid.reason), |_| Verdict::Unseen);
+            return self.emit(message, time, verdict, keyed);
+        };
+        self.begin()?;
+        self.headers.clear();
+        self.write(&to.topic, Some(to.partition(*fingerprint)), message, time)?;
+        self.input.position = message.offset() + 1;
+        self.carried()
+    }
+
+    /// Writes a decided record to where it goes, and counts it as read.
+    fn emit(&mut self, message: &Message<'_>, time: Option<Timestamp>, verdict: Verdict, keyed: &Keyed) -> Result<(), Halt> {
+        self.begin()?;
+        let (plan, offset, too_large) = (self.plan, message.offset(), verdict == Verdict::Invalid(Reason::Oversize));
+        let too_large = too_large.then(|| oversize(message));
+        let invalid = too_large.as_ref().or(keyed.as_ref().err());
+        let is_written = match plan.routes.fate(&plan.topic, verdict, invalid, message, self.headers) {
+            Fate::Drop => false,
+            Fate::Fail(reason) => return Err(Halt::Refused(reason)),
+            Fate::Write { topic, partition } => {
+                self.write(topic, partition, message, time)?;
+                true
+            }
+        };
+        self.input.position = offset + 1;
+        // What is written again after an abort was counted.
+        if offset >= self.input.counted {
+            self.input.counted = offset + 1;
+            let tally = &mut self.tallies[plan.counted];
+            tally.count(verdict);
+            tally.dead_letters += u64::from(is_written && plan.routes.is_dead_letter(verdict));
+        }
+        self.carried()
+    }
+
+    fn begin(&mut self) -> Result<(), Halt> {
+        if self.transaction.is_none() {
+            self.sink.begin().map_err(Halt::Failed)?;
+            *self.transaction = Some(Transaction::begun());
+            fault::point("transaction.begun");
+        }
+        Ok(())
+    }
+
+    /// Writes a record, with the headers at hand added to its own.
+    fn write(&mut self, topic: &str, partition: Option<i32>, message: &Message<'_>, time: Option<Timestamp>) -> Result<(), Halt> {
+        let Written { origins, times } = &mut *self.written;
+        let origin = origins.len();
+        if origin.is_multiple_of(TIMED) {
+            times.extend(time);
+        }
+        origins.push((self.topic, message.partition(), message.offset()));
+        self.sink.send(&Outgoing { topic, partition, message, time, headers: self.headers, origin }).map_err(Halt::Failed)?;
+        fault::point("transaction.sent");
+        Ok(())
+    }
+
+    /// The transaction carries one record more.
+    fn carried(&mut self) -> Result<(), Halt> {
+        let most = self.shared.config.worker.transaction_records_max;
+        let is_full = self.transaction.as_mut().is_some_and(|transaction| {
+            transaction.records += 1;
+            transaction.records >= most
+        });
+        if is_full { Err(Halt::Full) } else { Ok(()) }
+    }
+}
