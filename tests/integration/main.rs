@@ -5,6 +5,7 @@ mod harness_smoke;
 mod inspect;
 mod stream;
 
+mod allocations;
 mod broker_restart;
 mod changelog;
 mod chaos;

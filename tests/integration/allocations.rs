@@ -1,0 +1,111 @@
+//! Promise: a record costs no memory of its own: what the worker allocates, it allocates for a batch, a transaction or a
+//! checkpoint.
+
+#![allow(unsafe_code)]
+
+use crate::harness::{PATIENCE, broker, produce, wait_until};
+use crate::stream::Stream;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use unseen::checkpoint::Store;
+use unseen::config::Config;
+use unseen::kafka;
+use unseen::stats::Stats;
+use unseen::worker::{Shared, Worker};
+
+const RECORDS: usize = 240_000;
+/// Records of a transaction; what is allocated for one is spread over so many.
+const TRANSACTION: usize = 20_000;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Allocations by threads that are counted.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The system's allocator, and a count.
+struct Counting;
+
+fn count() {
+    if IS_COUNTED.try_with(Cell::get).unwrap_or(false) {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[test]
+fn a_record_allocates_nothing() {
+    let stream = Stream::remembered(broker(), "allocations", RECORDS);
+    produce(broker(), &stream.input, &stream.records);
+    let shared = shared(&stream);
+    let worker = {
+        let shared = shared.clone();
+        std::thread::spawn(move || {
+            let worker = Worker::connect(shared, 0)?;
+            IS_COUNTED.set(true);
+            worker.run(0)
+        })
+    };
+    let come_to = |records: usize| {
+        wait_until("so many records are read", PATIENCE, || {
+            assert!(!worker.is_finished(), "the worker has ended");
+            let read = shared.stats.totals().records;
+            (read >= records as u64).then(|| (read, ALLOCATIONS.load(Ordering::Relaxed)))
+        })
+    };
+    // By then every buffer has come to its size.
+    let (before, allocated) = come_to(RECORDS / 3);
+    let (after, allocated_after) = come_to(RECORDS - TRANSACTION);
+    shared.stop.store(true, Ordering::Relaxed);
+    worker.join().expect("it does not panic").expect("it ends in good order");
+    let (records, allocations) = (after - before, allocated_after - allocated);
+    assert!(allocated > 0, "nothing is counted");
+    assert!(allocations * 50 < records, "{allocations} allocations for {records} records");
+}
+
+fn shared(stream: &Stream) -> Shared {
+    // As much as there is between two transactions.
+    let overrides = [
+        ("worker.transaction_records_max", TRANSACTION.to_string()),
+        ("worker.transaction_timeout", "10m".to_owned()),
+        ("worker.commit_interval", "4m".to_owned()),
+        ("worker.checkpoint_interval", "10m".to_owned()),
+    ];
+    let overrides = overrides.map(|(name, value)| (name.to_owned(), value));
+    let config = Config::load(&stream.setup.write_config("a"), &overrides).unwrap_or_else(|errors| panic!("{errors}"));
+    let store = Arc::new(Store::open(&config.state.dir).expect("a store"));
+    Shared {
+        topology: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
+        instance: store.instance_id().expect("an id").into(),
+        store,
+        stats: Arc::new(Stats::new(&config)),
+        misplaced: Arc::default(),
+        stop: Arc::new(AtomicBool::new(false)),
+        config: Arc::new(config),
+    }
+}
