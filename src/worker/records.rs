@@ -177,9 +177,10 @@ impl Worker {
                 if let Flow::Back = self.commit(source)? {
                     return Ok(Flow::Back);
                 }
-                let invalid = match keyed {
-                    Err(invalid) if invalid.reason == reason => invalid.clone(),
-                    _ => Invalid { reason, message: reason.label().to_owned() },
+                let invalid = match (reason, keyed) {
+                    (Reason::Oversize, _) => oversize(message),
+                    (_, Err(invalid)) => invalid.clone(),
+                    (_, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
                 };
                 Err(Error::Invalid { partition, offset, invalid })
             }
