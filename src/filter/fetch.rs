@@ -5,8 +5,7 @@
 #![allow(unsafe_code)]
 
 /// Has the cache load a line. A load would do, but holds up what comes after it until it is there; this does not.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "one instruction")]
+#[inline]
 pub(super) fn fetch(line: &[u8; 64]) {
     #[cfg(target_arch = "x86_64")]
     {
