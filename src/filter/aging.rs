@@ -21,7 +21,6 @@ use crate::record::Timestamp;
 use batch::Batch;
 use std::any::Any;
 use std::cell::RefCell;
-use std::hint::black_box;
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
 #[derive(Debug)]
@@ -124,18 +123,11 @@ impl Aging {
         self.open().and_then(|open| open.layers.last())
     }
 
-    /// All other layers.
-    fn sealed(&self) -> impl Iterator<Item = &Layer> {
-        let all = self.layers().count();
-        self.layers().take(all - usize::from(self.last().is_some()))
-    }
-
     /// Finds out of keys what does not change until a layer comes or goes.
     #[inline(never)]
     fn work_ahead(&self, batch: &mut Batch, fingerprints: &[Fingerprint]) {
         batch.take(fingerprints);
-        let open = self.last().map_or(self.plan.shape, |layer| layer.bloom.shape());
-        wide::work(batch, self.sealed().map(|layer| &layer.bloom), open, self.turn);
+        wide::work(batch, self.layers().map(|layer| &layer.bloom), self.last().is_some(), self.turn);
     }
 
     #[inline(never)]
@@ -285,9 +277,7 @@ impl Aging {
 
 impl Filter for Aging {
     fn prefetch(&self, fingerprints: &[Fingerprint]) {
-        let mut batch = self.batch.borrow_mut();
-        self.work_ahead(&mut batch, fingerprints);
-        black_box(self.last().map(|layer| batch.load(&layer.bloom)));
+        self.work_ahead(&mut self.batch.borrow_mut(), fingerprints);
     }
 
     #[inline]

@@ -6,6 +6,7 @@
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
+use super::fetch::fetch;
 use super::memory::Memory;
 use crate::key::Fingerprint;
 
@@ -72,13 +73,13 @@ impl Shape {
     }
 
     /// The low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
-    #[inline]
+    #[inline(always)]
     fn first(self, fingerprint: Fingerprint) -> usize {
         scale(fingerprint.low(), self.blocks)
     }
 
     /// A block picked by the high half, among those that are not the first.
-    #[inline]
+    #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);
         let block = self.first(fingerprint) + step;
@@ -164,24 +165,38 @@ impl Bloom {
         self.shape
     }
 
-    /// Loads a byte of every block that look-ups of these keys will read.
-    #[inline]
-    pub(super) fn load(&self, keys: impl Iterator<Item = Fingerprint>) -> u8 {
+    /// Has the cache load what asking for these keys will read.
+    #[inline(always)]
+    pub(super) fn fetch(&self, keys: impl Iterator<Item = Fingerprint>) {
         let (blocks, shape) = (self.blocks(), self.shape);
-        if shape.lines == 1 {
-            keys.fold(0, |sum, key| sum ^ blocks[shape.first(key)][0])
-        } else {
-            keys.fold(0, |sum, key| sum ^ blocks[shape.first(key)][0] ^ blocks[shape.second(key)][0])
+        for key in keys {
+            fetch(&blocks[shape.first(key)]);
+            if shape.lines > 1 {
+                fetch(&blocks[shape.second(key)]);
+            }
         }
     }
 
-    /// Notes which of some keys were put in; with each comes its mask.
+    /// Notes which of some keys were put in; with each comes its mask. On the way, fetches what asking `next` for
+    /// them will read.
     #[inline(always)]
-    pub(super) fn ask<'a>(&self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
-        if self.shape.lines == 1 {
-            keys.for_each(|(key, mask, seen)| *seen |= self.first_has(key, mask));
+    pub(super) fn ask<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
+        let (blocks, next_blocks, shape, next) = (self.blocks(), next.blocks(), self.shape, next.shape);
+        if shape.lines == 1 && next.lines == 1 {
+            for (key, mask, seen) in keys {
+                fetch(&next_blocks[next.first(key)]);
+                *seen |= holds(&bytemuck::cast(blocks[shape.first(key)]), &mask.0[0]);
+            }
         } else {
-            keys.for_each(|(key, mask, seen)| *seen |= self.first_has(key, mask) & self.second_has(key, mask));
+            for (key, mask, seen) in keys {
+                fetch(&next_blocks[next.first(key)]);
+                if next.lines > 1 {
+                    fetch(&next_blocks[next.second(key)]);
+                }
+                let first = holds(&bytemuck::cast(blocks[shape.first(key)]), &mask.0[0]);
+                let second = shape.lines == 1 || holds(&bytemuck::cast(blocks[shape.second(key)]), &mask.0[1]);
+                *seen |= first & second;
+            }
         }
     }
 
@@ -226,7 +241,7 @@ impl Bloom {
         self.memory.touch(number * BLOCK_BYTES);
     }
 
-    #[inline]
+    #[inline(always)]
     fn blocks(&self) -> &[[u8; BLOCK_BYTES]] {
         self.memory.bytes().as_chunks::<BLOCK_BYTES>().0
     }

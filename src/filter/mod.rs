@@ -8,6 +8,7 @@ mod aging;
 mod bloom;
 mod cuckoo;
 mod exact;
+mod fetch;
 mod growth;
 mod hash;
 mod memory;

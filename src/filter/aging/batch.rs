@@ -43,15 +43,25 @@ impl Batch {
         (self.drawn, self.turn, self.next) = (None, None, 0);
     }
 
-    /// Asks the layers that do not change any more for all keys, and draws their bits for the one that does. That
-    /// holds as long as `turn` does: until there is another layer, or one less.
+    /// Asks the layers that do not change any more for all keys, and draws their bits for the one that does: the last,
+    /// if it `is_open`. That holds as long as `turn` does: until there is another layer, or one less.
+    ///
+    /// While one layer is asked, the cache loads what the next will be asked for, so that nothing waits for memory
+    /// unless memory itself is at its limit.
     #[inline(always)]
-    pub(super) fn work<'a>(&mut self, sealed: impl Iterator<Item = &'a Bloom>, open: Shape, turn: u64) {
-        for layer in sealed {
-            self.draw(layer.shape());
-            layer.ask(self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
+    pub(super) fn work<'a>(&mut self, layers: impl Iterator<Item = &'a Bloom>, is_open: bool, turn: u64) {
+        let mut layers = layers.peekable();
+        if let Some(first) = layers.peek() {
+            first.fetch(self.entries.iter().map(|entry| entry.key));
         }
-        self.draw(open);
+        while let Some(layer) = layers.next() {
+            self.draw(layer.shape());
+            let next = layers.peek();
+            if next.is_some() || !is_open {
+                let next = next.unwrap_or(&layer);
+                layer.ask(next, self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
+            }
+        }
         self.turn = Some(turn);
     }
 
@@ -63,12 +73,6 @@ impl Batch {
             }
             self.drawn = Some(shape);
         }
-    }
-
-    /// Has the cache load what the open layer will be asked for. The loads do not depend on each other, so their
-    /// misses overlap. The result means nothing; it must be used for the loads to happen.
-    pub(super) fn load(&self, open: &Bloom) -> u8 {
-        open.load(self.entries.iter().map(|entry| entry.key))
     }
 
     /// Whether this key comes next, and what was found out of it holds.
