@@ -14,6 +14,7 @@ mod partition;
 mod plan;
 mod rebalance;
 mod rebuild;
+mod rejoin;
 mod report;
 mod restore;
 
@@ -135,6 +136,8 @@ pub struct Worker {
     number: usize,
     /// Whether the group has said what is ours.
     joined: bool,
+    /// When the group lately took another for this member.
+    fenced: Vec<Instant>,
     next_report: Instant,
 }
 
@@ -188,24 +191,12 @@ impl Worker {
             scratch: Scratch::default(),
             number,
             joined: false,
+            fenced: Vec::new(),
             next_report: Instant::now(),
         })
     }
 
-    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
-    ///
-    /// # Errors
-    /// When it cannot go on.
-    pub fn run(mut self, number: usize) -> Result<(), Error> {
-        let source = Source::new(&self.shared.config, number)?;
-        let inputs: Vec<_> = self.topics.iter().map(|plan| &*plan.topic.input).collect();
-        source.subscribe(&inputs)?;
-        let ended = self.work(&source);
-        source.close();
-        fault::point("drain.left");
-        ended
-    }
-
+    /// Works as a member of the group until told to stop, then drains: commits, and writes checkpoints.
     fn work(&mut self, source: &Source) -> Result<(), Error> {
         while !self.stopping() {
             while let Some(rebalance) = source.next_rebalance() {
