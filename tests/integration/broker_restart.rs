@@ -25,24 +25,6 @@ fn the_broker_is_killed_and_restarted() {
     stays_readable(&log);
 }
 
-/// Its session ends while a commit waits for the broker, which then takes it for another of its name.
-#[test]
-fn a_lasting_member_outlives_its_session() {
-    let mut broker = OwnBroker::start();
-    let mut stream = Stream::new(broker.address(), "outlived", RECORDS / 2).with(|setup| {
-        setup.kafka("instance_id = \"outlived\"").properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"400\"")
-    });
-    let feed = stream.feed(20);
-    let mut worker = stream.setup.start("a");
-    worker.wait_for_log("partition restored", LIMIT);
-    wait_until("a part of the records is sent", LIMIT, || (feed.sent() >= RECORDS / 8).then_some(()));
-    broker.kill();
-    broker.wait_until_back();
-    feed.join();
-    stream.expect_from_input();
-    stream.check(worker);
-}
-
 /// No warning is there twice within ten seconds, but for numbers in it.
 fn stays_readable(log: &str) {
     let mut told: BTreeMap<String, f64> = BTreeMap::new();
