@@ -21,7 +21,7 @@ pub use sink::{Failure, Outgoing, Sink};
 pub use source::{Batch, Committed, Rebalance, Source};
 pub use topology::{Topology, check, discover};
 
-/// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry.
+/// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// librdkafka refuses a property, or its value.
@@ -51,6 +51,10 @@ pub enum Error {
     /// The client cannot go on.
     #[error("{0}")]
     Fatal(String),
+    /// The group has another member of this consumer's lasting name, or takes this one for another. This consumer
+    /// cannot go on; a new one can find out which it is.
+    #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
+    Fenced,
     /// Told to stop while waiting.
     #[error("told to stop")]
     Stopped,

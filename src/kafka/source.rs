@@ -389,9 +389,7 @@ const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
 fn fatal(error: &KafkaError) -> Result<(), Error> {
     use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, TopicAuthorizationFailed};
     match error {
-        KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fatal(
-            "another process has joined the group as the same member; give each process its own kafka.instance_id".to_owned(),
-        )),
+        KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
         KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot go on: {code}"))),
         KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
             Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))

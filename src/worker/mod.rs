@@ -16,6 +16,7 @@ mod plan;
 mod rebalance;
 mod rebuild;
 mod records;
+mod rejoin;
 mod report;
 mod restore;
 
@@ -127,6 +128,8 @@ pub struct Worker {
     number: usize,
     /// Whether the group has said what is ours.
     joined: bool,
+    /// When the group lately took another for this member.
+    fenced: Vec<Instant>,
     next_report: Instant,
 }
 
@@ -195,24 +198,12 @@ impl Worker {
             room: Room::default(),
             number,
             joined: false,
+            fenced: Vec::new(),
             next_report: Instant::now(),
         })
     }
 
-    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
-    ///
-    /// # Errors
-    /// When it cannot go on.
-    pub fn run(mut self, number: usize) -> Result<(), Error> {
-        let source = Source::new(&self.shared.config, number)?;
-        let inputs: Vec<_> = self.topics.iter().map(|plan| &*plan.topic.input).collect();
-        source.subscribe(&inputs)?;
-        let ended = self.work(&source);
-        source.close();
-        fault::point("drain.left");
-        ended
-    }
-
+    /// Works as a member of the group until told to stop, then drains: commits, and writes checkpoints.
     fn work(&mut self, source: &Source) -> Result<(), Error> {
         let mut ahead = Ahead::default();
         while !self.stopping() {

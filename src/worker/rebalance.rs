@@ -50,7 +50,7 @@ impl Worker {
     }
 
     /// Partitions went to someone else, and with them the right to commit what was read of them.
-    fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
         self.forget(partitions);
         fault::point("lose.forgotten");

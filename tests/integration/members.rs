@@ -1,7 +1,9 @@
 //! Promise: processes may join and leave the group under load.
 
-use crate::harness::broker;
-use crate::stream::{LIMIT, RECORDS, Stream};
+use crate::harness::{broker, client, wait_until};
+use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use std::time::Duration;
 
 #[test]
 fn a_second_process_joins_and_leaves() {
@@ -61,4 +63,49 @@ fn a_rolling_restart_of_lasting_members() {
     stream.check(first);
     second.drain();
     third.drain();
+}
+
+/// Another consumer takes a member's lasting name, and is gone again: to the member, the same as a broker that takes
+/// it for another after an outage. What it had in hand goes by the way, and is read again.
+#[test]
+fn a_lasting_member_that_is_taken_for_another_comes_back() {
+    let stream = Stream::new(broker(), "fenced", RECORDS / 2);
+    let name = format!("{}-a", stream.setup.group());
+    let feed = stream.feed(20);
+    let mut worker = stream.setup.start_with("a", &[&format!("kafka.instance_id={name}")]);
+    for time in 1..=2 {
+        let assigned = |log: &str| log.matches("partitions assigned").count() >= time;
+        wait_until("the worker has its partitions", LIMIT, || assigned(&worker.log()).then_some(()));
+        let mut config = client(broker());
+        config.set("group.id", stream.setup.group()).set("group.instance.id", format!("{name}-0"));
+        let other: BaseConsumer = config.set("partition.assignment.strategy", "range").create().expect("a consumer");
+        other.subscribe(&[&stream.input]).expect("a subscription");
+        wait_until("the other has its partitions", LIMIT, || {
+            let _ = other.poll(Duration::from_millis(100));
+            (other.assignment().ok()?.count() == PARTITIONS).then_some(())
+        });
+        // It does not leave the group: lasting members never do.
+        drop(other);
+        worker.wait_for_log(&format!("joining anew, for it may say so after an outage, too time={time}"), LIMIT);
+    }
+    feed.join();
+    stream.check(worker);
+}
+
+/// Two processes of one lasting name that both live take it from each other, but not for ever.
+#[test]
+fn of_two_processes_of_one_name_one_ends() {
+    let stream = Stream::new(broker(), "twins", RECORDS / 2);
+    let name = format!("kafka.instance_id={}-a", stream.setup.group());
+    let feed = stream.feed(25);
+    let mut first = stream.setup.start_with("a", &[&name]);
+    first.wait_for_log("partition restored", LIMIT);
+    let mut second = stream.setup.start_with("b", &[&name]);
+    wait_until("one of the two has ended", LIMIT, || (!first.runs() || !second.runs()).then_some(()));
+    let (loser, winner) = if first.runs() { (second, first) } else { (first, second) };
+    let log = loser.fails(1);
+    let reasons = ["another process has joined the group as the same member", "is another process running as transactional id"];
+    assert!(reasons.iter().any(|reason| log.contains(reason)), "it ended for another reason");
+    feed.join();
+    stream.check(winner);
 }

@@ -1,0 +1,79 @@
+//! A worker's life as a member of the group, and what follows when the group takes another for this member.
+//!
+//! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read before: whoever
+//! has the name may have committed past it.
+//!
+//! A member with a lasting name (`group.instance.id`) is told so, and its consumer is of no use any more, when another
+//! process joins under that name. But it is also told so where there is none. librdkafka forgets the id of a member
+//! whose session has ended, and while the worker has not answered the rebalance that follows, perhaps because its
+//! commit waits for the same broker, it goes on sending heartbeats without one. To the broker, once it is back, the
+//! name has another id than that (librdkafka issue 3437). A join that the client had given up, and that the broker
+//! takes after the next one, ends the same way (KAFKA-20985). librdkafka and Kafka's own client both leave it to
+//! whoever uses them to start anew.
+//!
+//! So the member joins anew. A new consumer takes the name over from whoever has it; if that is a process that lives,
+//! it comes back, too. A commit in between says nothing, for both may get that far: they are told apart by how often
+//! this happens. What each writes meanwhile is safe, for the group takes the offsets of the last that joined only,
+//! and producers of one transactional id fence each other.
+
+use super::{Error, POLL_INTERVAL, Worker};
+use crate::fault;
+use crate::kafka::{self, Source};
+use std::time::{Duration, Instant};
+
+/// How often a member joins anew within [`MEMORY`].
+const REJOINS_MAX: usize = 3;
+
+/// How long each time counts: by far longer than two processes need to take the name from each other.
+const MEMORY: Duration = Duration::from_secs(600);
+
+/// How long the group is given before a member joins anew.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    ///
+    /// # Errors
+    /// When it cannot go on.
+    pub fn run(mut self, number: usize) -> Result<(), Error> {
+        loop {
+            let source = Source::new(&self.shared.config, number)?;
+            let inputs: Vec<_> = self.topics.iter().map(|plan| &*plan.topic.input).collect();
+            source.subscribe(&inputs)?;
+            let ended = self.work(&source);
+            let is_fenced = matches!(ended, Err(Error::Kafka(kafka::Error::Fenced)));
+            let ended = if is_fenced { self.fenced(&source) } else { ended };
+            source.close();
+            if !is_fenced || ended.is_err() || self.stopping() {
+                fault::point("drain.left");
+                return ended;
+            }
+        }
+    }
+
+    /// Gives up all that the consumer has brought, and waits a moment. A new consumer is to go on.
+    ///
+    /// # Errors
+    /// When there is another process of this name, by all appearances.
+    fn fenced(&mut self, source: &Source) -> Result<(), Error> {
+        self.fenced.retain(|at| at.elapsed() < MEMORY);
+        if self.fenced.len() >= REJOINS_MAX {
+            return Err(kafka::Error::Fenced.into());
+        }
+        self.fenced.push(Instant::now());
+        tracing::warn!(
+            time = self.fenced.len(),
+            "the group says that another process has joined as the same member; joining anew, for it may say so after an outage, too"
+        );
+        let partitions: Vec<_> = self.positions().into_iter().map(|(partition, _)| partition).collect();
+        self.lose(source, &partitions)?;
+        self.joined = false;
+        self.next_report = Instant::now();
+        self.report(source);
+        let until = Instant::now() + PAUSE;
+        while Instant::now() < until && !self.stopping() {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+}
