@@ -58,6 +58,9 @@ pub struct Outgoing<'a> {
     pub origin: usize,
 }
 
+/// What is done while a commit waits for the brokers, with a way to ask whether the wait is over.
+pub type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
+
 /// A producer, and the state of its transaction.
 pub struct Sink {
     producer: Producer<Context>,
@@ -192,15 +195,7 @@ impl Sink {
                 all.add(name, value.as_bytes());
             }
         }
-        self.queue(Record {
-            topic,
-            partition,
-            key: message.key(),
-            value: message.value(),
-            timestamp: time,
-            headers: all,
-            origin,
-        })
+        self.queue(Record { topic, partition, key: message.key(), value: message.value(), timestamp: time, headers: all, origin })
     }
 
     /// Hands a record of a changelog to librdkafka, to be stored under `mark`.
@@ -262,7 +257,7 @@ impl Sink {
     }
 
     /// Commits what was sent, together with the offsets up to which it was read, each with a note. While a transaction
-    /// waits for the brokers, `meanwhile` is called, with a way to ask whether the wait is over.
+    /// waits for the brokers, `meanwhile` is called.
     ///
     /// # Errors
     /// [`Failure`] says what to do.
@@ -270,7 +265,7 @@ impl Sink {
         &mut self,
         offsets: &[(TopicPartition, Offset, String)],
         source: &Source,
-        meanwhile: Option<&mut dyn FnMut(&dyn Fn() -> bool)>,
+        meanwhile: Option<Meanwhile<'_>>,
     ) -> Result<(), Failure> {
         let mut list = TopicPartitionList::new();
         for (partition, offset, note) in offsets {

@@ -4,6 +4,8 @@
 //! the text is wrong or merely unusual. Must never decide that a record is invalid, nor take one that is not JSON for
 //! JSON: the whole text is checked for syntax.
 
+#![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
+
 use super::json::{Node, Scalar, scalar};
 use wide::u8x16;
 

@@ -9,7 +9,7 @@ use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{Committed, Failure, Sink, Source};
+use crate::kafka::{Committed, Failure, Meanwhile, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::stats::add;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Worker {
         let logged = self.log().inspect(|()| fault::point("commit.logged"));
         let (topics, scratch) = (&self.topics, &mut self.room.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
-        let meanwhile = read.as_mut().map(|read| read as &mut dyn FnMut(&dyn Fn() -> bool));
+        let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
         if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source, meanwhile)) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
@@ -263,7 +263,11 @@ impl Worker {
 }
 
 /// See [`Worker::inputs_of`].
-fn inputs_of<'w>(topics: &'w [Plan], inputs: &'w BTreeMap<(usize, i32), Input>, (space, partition): MemoryId) -> impl Iterator<Item = &'w Input> {
+fn inputs_of<'w>(
+    topics: &'w [Plan],
+    inputs: &'w BTreeMap<(usize, i32), Input>,
+    (space, partition): MemoryId,
+) -> impl Iterator<Item = &'w Input> {
     let of_space = topics.iter().enumerate().filter(move |(_, plan)| plan.space == space);
     of_space.filter_map(move |(topic, _)| inputs.get(&(topic, partition)))
 }

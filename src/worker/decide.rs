@@ -39,11 +39,7 @@ pub(super) fn decide(
     };
     let horizon = if input.is_warm_up(offset) { input.warm_horizon.unwrap_or(believed) } else { believed };
     memory.changed = true;
-    let verdict = if takes_back {
-        memory.dedup.unsee(fingerprint, time, horizon)
-    } else {
-        memory.dedup.judge(fingerprint, time, horizon)
-    };
+    let verdict = if takes_back { memory.dedup.unsee(fingerprint, time, horizon) } else { memory.dedup.judge(fingerprint, time, horizon) };
     let verdict = verdict.map_err(Undecided::Fault)?;
     if offset >= input.logged {
         memory.journal.note(&memory.dedup, input.topic, offset, fingerprint);

@@ -217,10 +217,7 @@ pub(super) fn take_keys(topics: &[Plan], scratch: &mut Scratch, messages: &[Mess
 
 impl Run<'_> {
     /// Takes records until one makes it stop.
-    fn go<'k, 'm>(
-        &mut self,
-        left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>,
-    ) -> Option<(&'m Message<'m>, &'k Keyed, Halt)> {
+    fn go<'k, 'm>(&mut self, left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>) -> Option<(&'m Message<'m>, &'k Keyed, Halt)> {
         left.find_map(|(message, keyed)| self.record(message, keyed).err().map(|halt| (message, keyed, halt)))
     }
 
