@@ -89,7 +89,7 @@ impl Process {
     }
 
     /// Asks it to stop, and waits until it has. Says how many bytes it has written to disk.
-    pub fn stop(mut self) -> u64 {
+    pub fn stop(&mut self) -> u64 {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM).expect("it is ours");
         let asked = Instant::now();

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// The last of the output is left out: partitions end one after the other, and marks of transactions are counted.
-const END: f64 = 0.99;
+/// Of the output, in per cent. The last of it is left out: partitions end one after the other, and marks of transactions
+/// are counted.
+const END: u64 = 99;
 
 /// What a run took.
 #[derive(Clone, Copy, Serialize)]
@@ -73,11 +74,24 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Stops it, does something, and starts it again where it was.
+    pub fn restart(&mut self, meanwhile: impl FnOnce()) {
+        self.process.stop();
+        meanwhile();
+        (self.process, self.read) = self.contender.start(&self.job);
+    }
+
+    /// Stops it; what came out is not counted.
+    pub fn abandon(mut self) {
+        self.process.stop();
+        self.broker.delete(&self.job.name);
+    }
+
     /// Stops it, and counts what came out.
     ///
     /// # Panics
     /// If that is not what had to come out.
-    pub fn finish(self, samples: &Samples) -> Cost {
+    pub fn finish(mut self, samples: &Samples) -> Cost {
         let stream = self.job.topic.stream;
         let memory = self.process.memory_peak();
         let written = self.process.stop();
@@ -92,9 +106,11 @@ impl<'a> Run<'a> {
             records
         };
         self.broker.delete(&self.job.name);
+        let all = samples.all();
+        let each = stream.records as f64 / all as f64;
         Cost {
-            settled: samples.between(0.25, END, stream.records),
-            whole: samples.between(0.0, END, stream.records),
+            settled: samples.between(all / 4, all * END / 100, each),
+            whole: samples.between(0, all * END / 100, each),
             memory,
             state: process::disk(&self.job.state()),
             written,

@@ -57,9 +57,9 @@ pub fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
 }
 
-/// The one in the middle.
+/// The one in the middle, or the mean of the two there.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = numbers.into_iter().collect();
     all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
+    (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0
 }

@@ -54,12 +54,16 @@ pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> S
 }
 
 impl Samples {
-    /// How it went between these two shares of all, if `records` were read for all of it.
-    pub fn between(&self, from: f64, to: f64, records: usize) -> Pace {
-        let all = self.0.last().map_or(0, |last| last.count) as f64;
-        let at = |share: f64| *self.0.iter().find(|sample| sample.count > 0 && sample.count as f64 >= all * share).expect("something came");
+    /// How much there was in the end.
+    pub fn all(&self) -> u64 {
+        self.0.last().map_or(0, |last| last.count)
+    }
+
+    /// How it went between these two counts, of which each stands for so many records read.
+    pub fn between(&self, from: u64, to: u64, records: f64) -> Pace {
+        let at = |count: u64| *self.0.iter().find(|sample| sample.count >= count.max(1)).expect("it came as far");
         let (from, to) = (at(from), at(to));
-        let records = (to.count - from.count) as f64 / all * records as f64;
+        let records = (to.count - from.count) as f64 * records;
         let (took, worked) = ((to.at - from.at).as_secs_f64(), (to.worked - from.worked).as_secs_f64());
         assert!(took > 0.0, "it was over before it could be watched: give it more records");
         Pace { rate: records / took, cpu: worked * 1e6 / records }
