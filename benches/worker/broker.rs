@@ -66,7 +66,7 @@ impl Broker {
         format!("{what}-{}-{}", std::process::id(), self.names.get())
     }
 
-    /// Makes a topic.
+    /// Makes a topic, and waits until it is there.
     pub fn create(&self, topic: &str, partitions: i32) {
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
@@ -74,6 +74,8 @@ impl Broker {
         for topic in made {
             topic.expect("the topic is made");
         }
+        // Until all its partitions have leaders, a worker would not find it.
+        self.ends(topic, partitions);
     }
 
     /// Makes a topic that holds this stream.

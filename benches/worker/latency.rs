@@ -53,25 +53,25 @@ impl<'a> Chain<'a> {
     /// Starts a worker on a topic of its own, and has it work for a while.
     fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only a worker is measured") };
-        let run = Run::start(broker, topic, contender);
+        let mut run = Run::start(broker, topic, contender);
         let reader = Reader::start(broker, &run.job.output(), topic.stream.partitions);
         let mut feeder = Feeder::new(broker, &topic.name, topic.stream);
         feeder.at_rate(20_000.0, SETTLE, Duration::ZERO, &reader);
-        reader.latencies(&feeder, *commit);
+        reader.latencies(&feeder, &mut run.process, *commit);
         Self { run, feeder, reader, commit: *commit }
     }
 
     /// Records a second that go through all of it, the writer and the reader included.
     fn peak(&mut self, seconds: Duration) -> f64 {
         let peak = self.feeder.at_most(SETTLE, seconds, &self.reader);
-        self.reader.latencies(&self.feeder, self.commit);
+        self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
         peak
     }
 
     fn at(&mut self, rate: f64, seconds: Duration) -> Figures {
         let (worked, before) = (self.run.process.worked(), self.feeder.records());
         self.feeder.at_rate(rate, SETTLE, seconds, &self.reader);
-        let latencies = self.reader.latencies(&self.feeder, self.commit);
+        let latencies = self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
         let worked = self.run.process.worked().saturating_sub(worked);
         let at = |share| Latencies::quantile(&latencies, share);
         let cpu = worked.as_secs_f64() * 1e6 / (self.feeder.records() - before) as f64;

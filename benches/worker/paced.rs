@@ -3,6 +3,7 @@
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
+use crate::process::Process;
 use crate::records::{Stream, producer, send};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::topic_partition_list::Offset;
@@ -80,11 +81,12 @@ impl Reader {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many have come out.
-    pub fn wait_for(&self, count: u64) {
+    /// Waits until so many have come out of the worker.
+    pub fn wait_for(&self, count: u64, worker: &mut Process) {
         let began = Instant::now();
         while self.received() < count {
-            assert!(began.elapsed() < PATIENCE, "{} records came out, and not {count}", self.received());
+            worker.must_live();
+            assert!(began.elapsed() < PATIENCE, "{} records came out, and not {count}:\n{}", self.received(), worker.last_words());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -93,8 +95,8 @@ impl Reader {
     ///
     /// # Panics
     /// If more came out, or less.
-    pub fn latencies(&self, feeder: &Feeder, commit: Duration) -> Latencies {
-        self.wait_for(feeder.ids() - feeder.allowance());
+    pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
+        self.wait_for(feeder.ids() - feeder.allowance(), worker);
         std::thread::sleep(commit * 2 + Duration::from_millis(200));
         let received = self.received();
         assert!(received <= feeder.ids(), "{received} records came out of {} ids: this run is worth nothing", feeder.ids());

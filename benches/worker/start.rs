@@ -47,7 +47,7 @@ pub fn measure(options: &Options) {
     let mut run = Run::start(&broker, &topic, &contender);
     run.watch();
     let reader = Reader::start(&broker, &run.job.output(), stream.partitions);
-    reader.wait_for((keys - keys / 5000 - 10) as u64);
+    reader.wait_for((keys - keys / 5000 - 10) as u64, &mut run.process);
     let figures: Vec<_> = (0..options.rounds).map(|round| restart(&broker, &topic, &mut run, &reader, round)).collect();
     run.abandon();
 
@@ -78,18 +78,17 @@ fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round
     let said = run.process.said().len();
     run.restart(|| records::produce(&broker.address, &topic.name, topic.stream, first..first + WAITING));
     let began = now() as f64 - run.process.started.elapsed().as_secs_f64() * 1e3;
-    reader.wait_for(before + 1);
+    reader.wait_for(before + 1, &mut run.process);
     let visible = now() as f64;
-    reader.wait_for(before + (WAITING - WAITING / 100) as u64);
+    reader.wait_for(before + (WAITING - WAITING / 100) as u64, &mut run.process);
 
     let log = run.process.said();
     let events: Vec<Value> = log[said..].lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let named =
-        |message: &'static str| events.iter().filter(move |event| event.pointer("/fields/message").is_some_and(|said| said == message));
+    let named = |message: &'static str| events.iter().filter(move |event| event.pointer("/message").is_some_and(|said| said == message));
     let time = |message| named(message).next().map(milliseconds).unwrap_or_else(|| panic!("the log says nothing of \"{message}\":\n{log}"));
     let (started, assigned) = (time("started"), time("partitions assigned"));
     let restored =
-        |event: &Value| event.pointer("/fields/elapsed_ms").and_then(|number| number.as_f64().or_else(|| number.as_str()?.parse().ok()));
+        |event: &Value| event.pointer("/elapsed_ms").and_then(|number| number.as_f64().or_else(|| number.as_str()?.parse().ok()));
     let restore = named("partition restored").filter_map(restored).fold(0.0, f64::max);
     let figures = Figures { open: started - began, join: assigned - started - restore, restore, first: visible - assigned };
     eprintln!("start {}: {:.0} ms to the first output, {:.0} of them for joining", round + 1, figures.all(), figures.join);
