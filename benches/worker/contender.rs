@@ -161,7 +161,7 @@ impl Contender {
             Self::Consume => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
             // The false positives that it is allowed, and some that it is not.
-            Self::Unseen(Unseen { confirm: false, .. }) => ids - ids / 5000 - 10..=ids,
+            Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }
     }

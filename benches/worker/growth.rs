@@ -117,7 +117,9 @@ fn compare(title: &str, what: &str, broker: &Broker, options: &Options, streams:
             costs.push(cost);
         }
     }
-    topics.iter().for_each(|topic| broker.delete(&topic.name));
+    for topic in &topics {
+        broker.delete(&topic.name);
+    }
     let mut table = Table::new(&[what, "records/s", "MB/s", "µs CPU a record", "peak RSS"]);
     for ((name, stream), costs) in streams.iter().zip(&costs) {
         let of = |figure: fn(&Cost) -> f64| median(costs.iter().map(figure));
@@ -150,7 +152,7 @@ fn idle(broker: &Broker, options: &Options, seconds: Duration) -> Part {
         std::thread::sleep(Duration::from_secs(12));
         let before = run.process.worked();
         std::thread::sleep(seconds);
-        let cpu = (run.process.worked() - before).as_secs_f64() / seconds.as_secs_f64() * 100.0;
+        let cpu = run.process.worked().saturating_sub(before).as_secs_f64() / seconds.as_secs_f64() * 100.0;
         let memory = run.process.memory();
         run.abandon();
         broker.delete(&topic.name);

@@ -26,6 +26,9 @@ impl Colour {
     }
 }
 
+/// How a value is written.
+pub type Say = fn(f64) -> String;
+
 pub struct Bar {
     pub name: String,
     pub colour: Colour,
@@ -34,7 +37,7 @@ pub struct Bar {
 }
 
 /// Groups of bars side by side, each with a title and a way to write its values.
-pub fn bars(groups: &[(&str, fn(f64) -> String)], bars: &[Bar]) -> String {
+pub fn bars(groups: &[(&str, Say)], bars: &[Bar]) -> String {
     const NAMES: f64 = 250.0;
     const GROUP: f64 = 270.0;
     const LINE: f64 = 26.0;
@@ -67,7 +70,7 @@ pub struct Line {
 }
 
 /// Panels side by side, each with its lines; both axes are logarithmic and common to all.
-pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: fn(f64) -> String) -> String {
+pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: Say) -> String {
     const PANEL: f64 = 250.0;
     const LEFT: f64 = 60.0;
     const TOP: f64 = 40.0;

@@ -16,9 +16,9 @@ pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, 
     std::fs::create_dir_all(&dir).expect("a directory");
     write(&dir, &format!("{name}.json"), &format!("{results:#}\n"));
     let title = name[..1].to_uppercase() + &name[1..];
-    let shown: String = pictures.iter().map(|(file, _)| format!("![{file}]({file}.svg)\n\n")).collect();
+    let shown: Vec<_> = pictures.iter().map(|(file, _)| format!("![{file}]({file}.svg)\n\n")).collect();
     let origin = format!("`{command}`: {}", machine::sentence(&facts));
-    write(&dir, &format!("{name}.md"), &format!("# {title}\n\n{origin}\n\n{shown}{}\n", page.trim_end()));
+    write(&dir, &format!("{name}.md"), &format!("# {title}\n\n{origin}\n\n{}{}\n", shown.concat(), page.trim_end()));
     for (file, picture) in pictures {
         write(&dir, &format!("{file}.svg"), picture);
     }

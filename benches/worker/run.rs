@@ -62,15 +62,13 @@ impl<'a> Run<'a> {
     pub fn watch(&mut self) -> Samples {
         let (output, stream) = (self.job.output(), self.job.topic.stream);
         let least = *self.contender.outputs(&stream).start() as u64;
-        watch(&mut self.process, || match &self.read {
-            Some(read) => {
+        watch(&mut self.process, || {
+            if let Some(read) = &self.read {
                 let count = read.load(Ordering::Relaxed);
-                Progress { count, complete: count >= stream.records as u64 }
+                return Progress { count, complete: count >= stream.records as u64 };
             }
-            None => {
-                let (count, committed) = self.broker.ends(&output, stream.partitions);
-                Progress { count, complete: count >= least && committed == count }
-            }
+            let (count, committed) = self.broker.ends(&output, stream.partitions);
+            Progress { count, complete: count >= least && committed == count }
         })
     }
 

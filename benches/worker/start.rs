@@ -85,7 +85,7 @@ fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round
     let log = run.process.said();
     let events: Vec<Value> = log[said..].lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let named = |message: &'static str| events.iter().filter(move |event| event.pointer("/message").is_some_and(|said| said == message));
-    let time = |message| named(message).next().map(milliseconds).unwrap_or_else(|| panic!("the log says nothing of \"{message}\":\n{log}"));
+    let time = |message| named(message).next().map_or_else(|| panic!("the log says nothing of \"{message}\":\n{log}"), milliseconds);
     let (started, assigned) = (time("started"), time("partitions assigned"));
     let restored =
         |event: &Value| event.pointer("/elapsed_ms").and_then(|number| number.as_f64().or_else(|| number.as_str()?.parse().ok()));

@@ -61,5 +61,5 @@ pub fn megabytes(bytes: f64) -> String {
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = numbers.into_iter().collect();
     all.sort_by(f64::total_cmp);
-    (all[(all.len() - 1) / 2] + all[all.len() / 2]) / 2.0
+    f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }

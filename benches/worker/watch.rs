@@ -17,9 +17,11 @@ pub struct Progress {
 
 #[derive(Clone, Copy)]
 struct Sample {
-    at: Duration,
+    /// Seconds since its start.
+    at: f64,
     count: u64,
-    worked: Duration,
+    /// Seconds of processor time.
+    worked: f64,
 }
 
 /// What was seen, in order.
@@ -42,7 +44,7 @@ pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> S
         process.must_live();
         let Progress { count, complete } = progress();
         if samples.last().is_none_or(|last| count > last.count) {
-            samples.push(Sample { at: process.started.elapsed(), count, worked: process.worked() });
+            samples.push(Sample { at: process.started.elapsed().as_secs_f64(), count, worked: process.worked().as_secs_f64() });
             grown = Instant::now();
         }
         if complete && grown.elapsed() > Duration::from_secs(1) {
@@ -64,7 +66,7 @@ impl Samples {
         let at = |count: u64| *self.0.iter().find(|sample| sample.count >= count.max(1)).expect("it came as far");
         let (from, to) = (at(from), at(to));
         let records = (to.count - from.count) as f64 * records;
-        let (took, worked) = ((to.at - from.at).as_secs_f64(), (to.worked - from.worked).as_secs_f64());
+        let (took, worked) = (to.at - from.at, to.worked - from.worked);
         assert!(took > 0.0, "it was over before it could be watched: give it more records");
         Pace { rate: records / took, cpu: worked * 1e6 / records }
     }
