@@ -93,16 +93,19 @@ pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64
             text(&mut svg, (x(tick), TOP + HEIGHT + 18.0), "middle", "small", &say(tick));
         }
         text(&mut svg, (left + WIDTH / 2.0, TOP + HEIGHT + 40.0), "middle", "small", across);
-        for Line { name, colour, points } in lines {
+        for Line { colour, points, .. } in lines {
             let class = colour.class();
             let path: Vec<_> = points.iter().map(|&(across, up)| format!("{:.1} {:.1}", x(across), y(up))).collect();
             put(&mut svg, format_args!(r#"<path class="{class} line" style="fill:none" d="M{}"/>"#, path.join("L")));
             for &(across, up) in points {
                 put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{:.1}" cy="{:.1}" r="3.5"/>"#, x(across), y(up)));
             }
-            if let Some(&(across, up)) = points.first() {
-                text(&mut svg, (x(across) + 4.0, y(up) - 8.0), "start", "small", name);
-            }
+        }
+        // Lines that lie close together have no room for names.
+        for (place, Line { name, colour, .. }) in lines.iter().enumerate() {
+            let (across, class) = (left + 8.0 + 60.0 * place as f64, colour.class());
+            put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{across}" cy="{}" r="3.5"/>"#, TOP + 12.0));
+            text(&mut svg, (across + 7.0, TOP + 16.0), "start", "small", name);
         }
     }
     svg + "</svg>\n"

@@ -10,8 +10,10 @@ pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, 
     println!("{page}");
     let Some(dir) = directory(options) else { return };
     let facts = machine::facts();
-    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let command = format!("scripts/bench {}", arguments.join(" ")).trim_end().to_owned();
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    // Where it was written to is nobody's business.
+    let told = arguments.iter().enumerate().filter(|(at, argument)| !(*argument == "--out" || (*at > 0 && arguments[at - 1] == "--out")));
+    let command = told.fold("scripts/bench".to_owned(), |command, (_, argument)| command + " " + argument);
     let results = json!({ "command": command, "facts": facts, "results": serde_json::to_value(raw).expect("plain data") });
     std::fs::create_dir_all(&dir).expect("a directory");
     write(&dir, &format!("{name}.json"), &format!("{results:#}\n"));
