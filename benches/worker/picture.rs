@@ -38,7 +38,7 @@ pub struct Bar {
 
 /// Groups of bars side by side, each with a title and a way to write its values.
 pub fn bars(groups: &[(&str, Say)], bars: &[Bar]) -> String {
-    const NAMES: f64 = 250.0;
+    const NAMES: f64 = 290.0;
     const GROUP: f64 = 270.0;
     const LINE: f64 = 26.0;
     // Beside the longest bar there is room for its value.
