@@ -1,9 +1,10 @@
-# Sourced by scripts/demo and scripts/test: makes sure of everything that a build needs.
+# Sourced by scripts/demo, scripts/test and scripts/bench: makes sure of everything that a build needs.
 #
 # On Debian and Ubuntu, as root or with sudo that asks for no password, missing packages are
 # installed; elsewhere it says what to install, and ends. Sets CARGO_TARGET_DIR to a directory outside
 # the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
 #
+# With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
 # With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
 # brokers Java and Maven, unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one.
 # shellcheck shell=bash
@@ -41,6 +42,10 @@ has_java() {
     ((${major:-0} >= JAVA_MIN))
 }
 
+has_jdk() {
+    has javac && has_java
+}
+
 has_chromium() {
     has "${CHROMIUM:-chromium}"
 }
@@ -71,7 +76,8 @@ install_packages() {
     echo "Installing ${packages[*]}"
     "${as_root[@]}" apt-get update -q
     # Which Java there is, is known only now.
-    packages=("${packages[@]/java/$(java_package)}")
+    packages=("${packages[@]/%java/$(java_package)}")
+    packages=("${packages[@]/%jdk/$(java_package | sed s/jre/jdk/)}")
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}"
 }
 
@@ -93,6 +99,10 @@ check_needs() {
         need 'Node.js 18 or newer' nodejs has node
         need 'Chromium' chromium has_chromium
     fi
+    if [[ ${1:-} == bench ]]; then
+        need "a JDK, $JAVA_MIN or newer" jdk has_jdk
+        need 'Maven' maven has mvn
+    fi
     if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && ! has_docker >/dev/null 2>&1; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
@@ -112,7 +122,7 @@ fi
 if ((${#missing[@]})); then
     echo 'To build unseen, please install:' >&2
     printf '  - %s\n' "${missing[@]}" >&2
-    ((${#packages[@]} == 0)) || echo "On Debian and Ubuntu: apt-get install ${packages[*]/java/default-jre-headless}" >&2
+    ((${#packages[@]} == 0)) || echo "On Debian and Ubuntu: apt-get install $(sed 's/\<java\>/default-jre-headless/; s/\<jdk\>/default-jdk-headless/' <<<"${packages[*]}")" >&2
     exit 1
 fi
 

@@ -1,35 +1,38 @@
-//! A broker, topics in it, and records in those.
+//! A broker, the topics in it, and where these end.
 
-use rdkafka::ClientConfig;
+use crate::records::{self, Stream};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::topic_partition_list::Offset;
+use rdkafka::{ClientConfig, TopicPartitionList};
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
-/// What is read.
-pub const TOPIC: &str = "in";
-/// Of every topic.
-pub const PARTITIONS: i32 = 4;
-/// Of a record's value.
-const BYTES: usize = 200;
-/// How many records lie between a key and its repeat.
-const DISTANCE: usize = 2000;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Broker {
     pub address: String,
-    topics: Cell<usize>,
+    names: Cell<usize>,
+    admin: AdminClient<DefaultClientContext>,
+    /// Sees all that was written.
+    uncommitted: BaseConsumer,
+    /// Sees what was committed.
+    committed: BaseConsumer,
+    runtime: Runtime,
     /// Ends when its stdin does.
-    _script: Option<Child>,
+    script: Option<Child>,
 }
 
 impl Broker {
+    /// The one that `UNSEEN_TEST_BROKER` names, or one of scripts/kafka.
     pub fn start() -> Self {
         if let Ok(address) = std::env::var("UNSEEN_TEST_BROKER") {
-            return Self { address, topics: Cell::new(0), _script: None };
+            return Self::at(address, None);
         }
         let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kafka"))
             .arg("--until-eof")
@@ -40,54 +43,107 @@ impl Broker {
             .expect("scripts/kafka starts");
         let stdout = BufReader::new(script.stdout.take().expect("its stdout is a pipe"));
         let ready = stdout.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("ready ")?.to_owned()));
-        Self { address: ready.expect("scripts/kafka says why it does not serve"), topics: Cell::new(0), _script: Some(script) }
+        Self::at(ready.expect("scripts/kafka says why it does not serve"), Some(script))
     }
 
-    pub fn client(&self) -> ClientConfig {
-        let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", &self.address);
-        client
+    fn at(address: String, script: Option<Child>) -> Self {
+        let client = client(&address);
+        let observer = |isolation| client.clone().set("isolation.level", isolation).create().expect("a client");
+        Self {
+            names: Cell::new(0),
+            admin: client.create().expect("a client"),
+            uncommitted: observer("read_uncommitted"),
+            committed: observer("read_committed"),
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime"),
+            address,
+            script,
+        }
     }
 
     /// A name that nothing has yet.
     pub fn new_name(&self, what: &str) -> String {
-        self.topics.set(self.topics.get() + 1);
-        format!("{what}-{}-{}", std::process::id(), self.topics.get())
+        self.names.set(self.names.get() + 1);
+        format!("{what}-{}-{}", std::process::id(), self.names.get())
     }
 
-    /// Makes a topic.
-    pub fn create(&self, topic: &str) {
-        let admin: AdminClient<DefaultClientContext> = self.client().create().expect("a client");
-        let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
-        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let made = runtime.block_on(admin.create_topics([&new], &options)).expect("an answer");
+    /// Makes a topic, and waits until it is there.
+    pub fn create(&self, topic: &str, partitions: i32) {
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
+        let made = self.runtime.block_on(self.admin.create_topics([&new], &options)).expect("an answer");
         for topic in made {
             topic.expect("the topic is made");
         }
+        // Until all its partitions have leaders, a worker would not find it.
+        self.ends(topic, partitions);
     }
 
-    /// Makes a topic with so many records, every second of them a repeat.
-    pub fn fill(&self, topic: &str, records: usize) {
-        self.create(topic);
-        let mut client = self.client();
-        client.set("enable.idempotence", "true").set("compression.type", "lz4").set("linger.ms", "20");
-        let producer: BaseProducer = client.set("queue.buffering.max.messages", "500000").create().expect("a producer");
-        for number in 0..records {
-            let id = if number % 2 == 0 { number / 2 } else { (number / 2).saturating_sub(DISTANCE / 2) };
-            // Noise that hardly compresses, and much that does.
-            let noise = |word: u64| (number as u64 + word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let noise = format!("{:016x}{:016x}{:016x}", noise(0), noise(1), noise(2));
-            let head = format!(r#"{{"user":{},"id":"{id:016x}","seen":true,"tags":["a","b"],"text":"{noise}"#, number % 1000);
-            let value = format!("{head}{:x<1$}\"}}", "", BYTES - 2 - head.len());
-            let partition = i32::try_from(id % 4).expect("one of four");
-            let mut record = BaseRecord::<[u8], str>::to(topic).partition(partition).payload(&value);
-            while let Err((error, refused)) = producer.send(record) {
-                assert!(error == KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), "{error}");
-                record = refused;
-                producer.poll(Duration::from_millis(10));
-            }
-        }
-        producer.flush(Duration::from_secs(120)).expect("the broker takes all records");
+    /// Makes a topic that holds this stream.
+    pub fn fill(&self, stream: Stream) -> Topic {
+        let topic = Topic { name: self.new_name("in"), stream };
+        eprintln!("filling a topic: {stream}");
+        self.create(&topic.name, stream.partitions);
+        records::produce(&self.address, &topic.name, stream, 0..stream.records);
+        topic
     }
+
+    /// Deletes all topics whose names begin so; disks are not endless.
+    pub fn delete(&self, prefix: &str) {
+        let all = self.uncommitted.fetch_metadata(None, PATIENCE).expect("the topics");
+        let names: Vec<_> =
+            all.topics().iter().map(rdkafka::metadata::MetadataTopic::name).filter(|name| name.starts_with(prefix)).collect();
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+        self.runtime.block_on(self.admin.delete_topics(&names, &options)).expect("an answer");
+    }
+
+    /// The ends of a topic's partitions together, by what was written and by what was committed. Counts the marks of
+    /// transactions, too.
+    pub fn ends(&self, topic: &str, partitions: i32) -> (u64, u64) {
+        let ask = |client: &BaseConsumer| {
+            let mut list = TopicPartitionList::new();
+            for partition in 0..partitions {
+                list.add_partition_offset(topic, partition, Offset::End).expect("an offset");
+            }
+            let found = client.offsets_for_times(list, PATIENCE)?;
+            let end = |offset: Offset| offset.to_raw().and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0);
+            Ok::<u64, KafkaError>(found.elements().iter().map(|element| end(element.offset())).sum())
+        };
+        let end = |client: &BaseConsumer| {
+            let began = Instant::now();
+            loop {
+                match ask(client) {
+                    Ok(end) => return end,
+                    // A client that has asked for a new topic too early does not ask again by itself.
+                    Err(error) => assert!(began.elapsed() < PATIENCE, "the broker does not say where {topic} ends: {error}"),
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                let _ = client.fetch_metadata(Some(topic), PATIENCE);
+            }
+        };
+        // In this order: what is committed has been written.
+        let committed = end(&self.committed);
+        (end(&self.uncommitted), committed)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut script) = self.script.take() {
+            drop(script.stdin.take());
+            let _ = script.wait();
+        }
+    }
+}
+
+/// A topic, and what is in it.
+pub struct Topic {
+    pub name: String,
+    pub stream: Stream,
+}
+
+/// What any client begins with.
+pub fn client(address: &str) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", address);
+    client
 }

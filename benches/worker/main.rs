@@ -1,99 +1,101 @@
-//! What the worker costs beside what Kafka costs.
+//! What the worker costs beside what Kafka costs, and beside what others cost: `scripts/bench` says how to run it.
 //!
-//!     cargo bench --bench worker -- [RECORDS] [ROUNDS]
-//!
-//! `UNSEEN_BENCH=unseen` leaves out the runs whose names do not begin so, for a profiler.
-//!
-//! Against a Kafka that `UNSEEN_TEST_BROKER` names, else one of scripts/kafka: records of 200 bytes of JSON in four
-//! partitions, half of them repeats, are read through librdkafka's batch call and nothing done with them; read, and
-//! every second one passed on in transactions, which is as fast as a worker can be; and read by the worker itself.
-//! Rounds are interleaved, so that whatever else the machine does strikes all alike. Of the rounds' figures the median
-//! is shown: records a second, microseconds of this process's processor time a record, and both as parts of the ceiling.
+//! Each thing that is measured is a process of its own, and is watched from outside: how its output grows, what
+//! processor time, memory and disk it takes. So all are measured alike, and none with a counter of its own. Rounds
+//! are interleaved, so that whatever else the machine does strikes all alike; of the rounds the median is shown, and
+//! what came out is read and counted after each.
 
+#![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
+
+mod against;
 mod broker;
-mod ceiling;
-mod unseen;
+mod contender;
+mod count;
+mod growth;
+mod input;
+mod latency;
+mod machine;
+mod paced;
+mod picture;
+mod process;
+mod raw;
+mod records;
+mod report;
+mod run;
+mod start;
+mod table;
+mod throughput;
+mod watch;
 
-use broker::{Broker, TOPIC};
-use std::time::{Duration, Instant};
+use clap::Parser;
+use std::path::PathBuf;
 
-/// What a run took.
-#[derive(Clone, Copy)]
-struct Cost {
-    /// Records a second.
-    rate: f64,
-    /// Microseconds of processor time a record.
-    cpu: f64,
+/// Measures unseen on a real Kafka: by default throughput, beside what Kafka itself costs and what others cost.
+#[derive(Parser)]
+#[command(name = "scripts/bench")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true, global = true)]
+    bench: bool,
 }
 
-/// A clock of time and of this process's processor time.
-struct Clock {
-    began: Instant,
-    worked: Duration,
+/// What each command understands.
+#[derive(clap::Args)]
+struct Options {
+    /// How many records, such as 500k or 3M; each command has its own default.
+    #[arg(long, global = true, value_parser = count)]
+    records: Option<usize>,
+    /// How often everything is repeated; the median is shown.
+    #[arg(long, global = true, default_value_t = 3)]
+    rounds: usize,
+    /// Only what has a name that begins so; the results are then written only with --out.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    only: String,
+    /// Where results are written; docs/benchmarks by default.
+    #[arg(long, global = true)]
+    out: Option<PathBuf>,
+    /// The worker to measure; the one that was built with this by default.
+    #[arg(long, global = true, default_value = env!("CARGO_BIN_EXE_unseen"), hide = true)]
+    binary: PathBuf,
 }
 
-impl Clock {
-    fn start() -> Self {
-        Self { began: Instant::now(), worked: worked() }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "some millions")]
-    fn stop(&self, records: usize) -> Cost {
-        let records = records as f64;
-        Cost { rate: records / self.began.elapsed().as_secs_f64(), cpu: worked().saturating_sub(self.worked).as_secs_f64() * 1e6 / records }
-    }
+#[derive(clap::Subcommand)]
+enum Command {
+    /// From a record's time to its being visible, at three loads and three commit intervals, and what checkpoints do to it.
+    Latency(latency::Arguments),
+    /// By keys in the window, partitions and size of records; and what a thousand idle partitions cost.
+    Growth(growth::Arguments),
+    /// From the start of a worker with a warm state to its first output.
+    Start,
+    /// Beside another worker, in pairs and both orders.
+    #[command(hide = true)]
+    Against(against::Arguments),
+    #[command(hide = true)]
+    Raw(raw::Arguments),
 }
 
-/// Processor time that this process has taken, all its threads.
-fn worked() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+/// `500k`, `3M`, or a plain number.
+fn count(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'k') => (&text[..text.len() - 1], 1_000),
+        Some(b'M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1),
+    };
+    digits.parse().ok().and_then(|number: usize| number.checked_mul(unit)).ok_or_else(|| "expected a number such as 500k or 3M".to_owned())
 }
-
-fn median(costs: &[Cost], of: impl Fn(&Cost) -> f64) -> f64 {
-    let mut all: Vec<_> = costs.iter().map(of).collect();
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
-}
-
-type Run = (&'static str, usize, fn(&Broker, usize) -> Cost);
-
-const SHORT: Duration = Duration::from_millis(100);
-const LONG: Duration = Duration::from_secs(1);
-
-/// Each with the number of the run that is its ceiling.
-const RUNS: [Run; 6] = [
-    ("consume only", 0, |broker, records| ceiling::consume(broker, records)),
-    ("half passed on, commit 100 ms", 1, |broker, records| ceiling::pass_on(broker, records, SHORT)),
-    ("half passed on, commit 1 s", 2, |broker, records| ceiling::pass_on(broker, records, LONG)),
-    ("unseen, commit 100 ms", 1, |broker, records| unseen::work(broker, records, SHORT, true)),
-    ("unseen, commit 1 s", 2, |broker, records| unseen::work(broker, records, LONG, true)),
-    ("unseen, commit 1 s, no changelog", 2, |broker, records| unseen::work(broker, records, LONG, false)),
-];
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
-    let (records, rounds) = (numbers.next().unwrap_or(1_000_000), numbers.next().unwrap_or(3));
-    let broker = Broker::start();
-    broker.fill(TOPIC, records);
-    let mut costs = vec![Vec::new(); RUNS.len()];
-    let only = std::env::var("UNSEEN_BENCH").unwrap_or_default();
-    for round in 0..=rounds {
-        for ((name, _, run), costs) in RUNS.iter().zip(&mut costs).filter(|((name, ..), _)| name.starts_with(&only)) {
-            let cost = run(&broker, records);
-            eprintln!("round {round}: {name}: {:.0} records/s, {:.2} us", cost.rate, cost.cpu);
-            // The first warms up whatever there is to be warmed.
-            if round > 0 {
-                costs.push(cost);
-            }
-        }
-    }
-    println!("{records} records, median of {rounds}\n{:<34} {:>11} {:>10} {:>9} {:>7}", "", "records/s", "us CPU", "of rate", "of CPU");
-    for (number, (name, ceiling, _)) in
-        RUNS.iter().enumerate().filter(|(number, (_, ceiling, _))| !costs[*number].is_empty() && !costs[*ceiling].is_empty())
-    {
-        let of = |run: usize| (median(&costs[run], |cost| cost.rate), median(&costs[run], |cost| cost.cpu));
-        let ((rate, cpu), (most, least)) = (of(number), of(*ceiling));
-        println!("{name:<34} {rate:>11.0} {cpu:>10.2} {:>8.2}x {:>6.2}x", rate / most, cpu / least);
+    let Arguments { command, options, .. } = Arguments::parse();
+    match command {
+        None => throughput::measure(&options),
+        Some(Command::Latency(arguments)) => latency::measure(&options, &arguments),
+        Some(Command::Growth(arguments)) => growth::measure(&options, &arguments),
+        Some(Command::Start) => start::measure(&options),
+        Some(Command::Against(arguments)) => against::measure(&options, &arguments),
+        Some(Command::Raw(arguments)) => raw::work(&arguments),
     }
 }

@@ -108,7 +108,9 @@ fn start(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
         let (shared, ended) = (shared.clone(), ended.clone());
-        std::thread::spawn(move || {
+        // By its name, a profiler tells it from librdkafka's threads.
+        let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+        let spawned = thread.spawn(move || {
             let work = || Worker::connect(shared, number)?.run(number);
             // A panic is a bug, and must end the process like any failure: the others cannot go on without this one.
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -118,6 +120,7 @@ fn start(
                 Err(_) => Err(anyhow::anyhow!("worker {number} panicked; please report this as a bug")),
             });
         });
+        spawned.expect("a thread can be started");
     }
     Ok(())
 }

@@ -1,0 +1,70 @@
+//! The worker beside that of another commit. For people: it says a ratio, and judges nothing.
+
+use crate::Options;
+use crate::broker::Broker;
+use crate::contender::Contender;
+use crate::run::{Cost, run};
+use crate::table::{Table, median, thousands};
+use crate::throughput::{Row, fill, rows, topic};
+use std::path::PathBuf;
+
+const RECORDS: usize = 3_000_000;
+/// What is compared unless told otherwise.
+const USUAL: &str = "unseen, commit";
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The other worker.
+    #[arg(long)]
+    other: PathBuf,
+    /// What it is called.
+    #[arg(long)]
+    label: String,
+}
+
+pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
+    let only = if options.only.is_empty() { USUAL } else { &options.only };
+    let chosen = |binary| {
+        let mut rows = rows(binary);
+        rows.retain(|row| row.name.starts_with(only) && matches!(row.contender, Contender::Unseen(_)));
+        rows
+    };
+    let (ours, theirs) = (chosen(&options.binary), chosen(other));
+    assert!(!ours.is_empty(), "no worker has a name that begins with {only:?}");
+    let broker = Broker::start();
+    let topics = fill(&broker, &ours, options.records.unwrap_or(RECORDS));
+    let run = |row: &Row| run(&broker, topic(&topics, row), &row.contender);
+    ours.iter().zip(&theirs).for_each(|(ours, theirs)| {
+        run(theirs);
+        run(ours);
+    });
+    let mut pairs: Vec<Vec<(Cost, Cost)>> = vec![Vec::new(); ours.len()];
+    for round in 0..options.rounds * 2 {
+        for ((ours, theirs), pairs) in ours.iter().zip(&theirs).zip(&mut pairs) {
+            // Whichever comes first may have an advantage.
+            let pair = if round % 2 == 0 {
+                let theirs = run(theirs);
+                (run(ours), theirs)
+            } else {
+                (run(ours), run(theirs))
+            };
+            let rates = [&pair.0, &pair.1].map(|cost| thousands(cost.settled.rate));
+            eprintln!("pair {}: {}: {} records/s, {label} {}", round + 1, ours.name, rates[0], rates[1]);
+            pairs.push(pair);
+        }
+    }
+    let mut table = Table::new(&["this, as a ratio to the other", "median", "least", "most", "this", "the other"]);
+    for (row, pairs) in ours.iter().zip(&pairs) {
+        let mut line = |what: &str, say: fn(f64) -> String, figure: fn(&Cost) -> f64| {
+            let ratios: Vec<_> = pairs.iter().map(|(ours, theirs)| figure(ours) / figure(theirs)).collect();
+            let of = |choose: fn(f64, f64) -> f64| format!("{:.3}", ratios.iter().copied().reduce(choose).unwrap_or(0.0));
+            let medians = [median(pairs.iter().map(|pair| figure(&pair.0))), median(pairs.iter().map(|pair| figure(&pair.1)))].map(say);
+            let ratio = format!("{:.3}", median(ratios.iter().copied()));
+            table.row([vec![format!("{}: {what}", row.name), ratio, of(f64::min), of(f64::max)], medians.to_vec()].concat());
+        };
+        line("records/s", thousands, |cost| cost.settled.rate);
+        line("µs CPU a record", |cpu| format!("{cpu:.2}"), |cost| cost.settled.cpu);
+        line("peak RSS, MB", |bytes| format!("{:.0}", bytes / 1e6), |cost| cost.memory as f64);
+    }
+    println!("{} pairs, half of them with {label} first\n\n{table}", options.rounds * 2);
+}

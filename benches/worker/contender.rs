@@ -1,0 +1,191 @@
+//! What is measured: the raw calls, the worker, and others' ways; each as a command.
+
+use crate::broker::Topic;
+use crate::process::Process;
+use crate::records::Stream;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Threads of those that are not one thread by nature.
+const PEER_THREADS: &str = "2";
+
+#[derive(Clone)]
+pub enum Contender {
+    /// Reads, and does nothing.
+    Consume,
+    /// Reads, and passes one of so many on in transactions: as fast as a worker can be.
+    PassOn {
+        every: usize,
+        commit: Duration,
+    },
+    Unseen(Unseen),
+    KafkaStreams {
+        commit: Duration,
+    },
+    Flink {
+        commit: Duration,
+    },
+}
+
+/// How a worker is configured; what is not said here is as it is by default.
+#[derive(Clone)]
+pub struct Unseen {
+    pub binary: PathBuf,
+    /// As in a configuration.
+    pub key: &'static str,
+    pub commit: Duration,
+    pub checkpoint: Duration,
+    pub workers: usize,
+    pub delivery: &'static str,
+    pub confirm: bool,
+    pub capacity: usize,
+}
+
+impl Unseen {
+    pub fn new(binary: PathBuf, commit: Duration) -> Self {
+        Self {
+            binary,
+            key: r#"{ json = "/id" }"#,
+            commit,
+            checkpoint: Duration::from_secs(10),
+            workers: 1,
+            delivery: "exactly_once",
+            confirm: false,
+            capacity: 10_000_000,
+        }
+    }
+
+    fn configuration(&self, job: &Job) -> String {
+        let Self { key, commit, checkpoint, workers, delivery, confirm, capacity, .. } = self;
+        format!(
+            r#"
+            [kafka]
+            bootstrap_servers = "{broker}"
+            group_id = "{group}"
+            [worker]
+            workers = {workers}
+            delivery = "{delivery}"
+            commit_interval = "{commit:?}"
+            checkpoint_interval = "{checkpoint:?}"
+            transaction_records_max = 10000000
+            [state]
+            dir = "{state}"
+            [http]
+            listen = "off"
+            [log]
+            format = "json"
+            [[topics]]
+            input = "{input}"
+            output = "{output}"
+            space = "seen"
+            key = [{key}]
+            window = "24h"
+            filter = {{ kind = "aging", capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm} }}
+            "#,
+            broker = job.broker,
+            group = job.name,
+            state = job.state().display(),
+            input = job.topic.name,
+            output = job.output(),
+        )
+    }
+}
+
+/// What a contender is given to do, and where.
+pub struct Job<'a> {
+    pub broker: &'a str,
+    pub topic: &'a Topic,
+    /// The group; the names of all topics that it makes begin so.
+    pub name: String,
+    pub dir: PathBuf,
+}
+
+impl Job<'_> {
+    pub fn output(&self) -> String {
+        format!("{}-out", self.name)
+    }
+
+    /// What is kept on disk.
+    pub fn state(&self) -> PathBuf {
+        self.dir.join("state")
+    }
+}
+
+impl Contender {
+    /// Starts it. If it has no output, the number of records that it has read is told.
+    pub fn start(&self, job: &Job) -> (Process, Option<Arc<AtomicU64>>) {
+        let log = job.dir.join("log");
+        let mut command = self.command(job);
+        match self {
+            Self::Consume => {
+                let (process, read) = Process::start_counting(&mut command, &log);
+                (process, Some(read))
+            }
+            _ => (Process::start(&mut command, &log), None),
+        }
+    }
+
+    fn command(&self, job: &Job) -> Command {
+        match self {
+            Self::Consume => raw(job),
+            Self::PassOn { every, commit } => {
+                let mut command = raw(job);
+                command.args(["--output", &job.output(), "--every", &every.to_string(), "--commit-ms", &commit.as_millis().to_string()]);
+                command
+            }
+            Self::Unseen(unseen) => {
+                let file = job.dir.join("unseen.toml");
+                std::fs::write(&file, unseen.configuration(job)).expect("a configuration");
+                let mut command = Command::new(&unseen.binary);
+                command.args(["run", "-c"]).arg(file);
+                command
+            }
+            Self::KafkaStreams { commit } => peer("kafka-streams", job, *commit),
+            Self::Flink { commit } => peer("flink", job, *commit),
+        }
+    }
+
+    /// Whether it runs on a Java machine, which takes some time to become as fast as it gets.
+    pub fn is_peer(&self) -> bool {
+        matches!(self, Self::KafkaStreams { .. } | Self::Flink { .. })
+    }
+
+    /// How many records may come out.
+    pub fn outputs(&self, stream: &Stream) -> RangeInclusive<usize> {
+        let ids = stream.ids();
+        match self {
+            Self::Consume => 0..=0,
+            Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
+            // The false positives that it is allowed, and some that it is not.
+            Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
+            _ => ids..=ids,
+        }
+    }
+}
+
+fn raw(job: &Job) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("a name"));
+    command.args(["raw", "--broker", job.broker, "--topic", &job.topic.name, "--group", &job.name]);
+    command.args(["--partitions", &job.topic.stream.partitions.to_string()]);
+    command
+}
+
+/// Where scripts/bench has built the peers, if it could.
+pub fn peers() -> Option<PathBuf> {
+    std::env::var_os("UNSEEN_BENCH_PEERS").map(PathBuf::from)
+}
+
+fn peer(name: &str, job: &Job, commit: Duration) -> Command {
+    let built = peers().expect("scripts/bench builds the peers").join(name);
+    let mut command = Command::new("java");
+    command.args(["-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]);
+    command.args(["--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED"]);
+    command.arg("-cp").arg(format!("{0}/classes:{0}/libs/*", built.display())).arg("Dedup");
+    command.args([job.broker, &job.topic.name, &job.output(), &job.name]).arg(&job.dir);
+    command.args([&commit.as_millis().to_string(), PEER_THREADS]);
+    command
+}

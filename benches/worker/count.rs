@@ -1,0 +1,34 @@
+//! What came out: it is read and counted after each run, for a fast worker that loses records is none.
+
+use crate::broker::Broker;
+use crate::input::{self, Input};
+use crate::records;
+use rdkafka::topic_partition_list::Offset;
+
+/// How many records the topic holds, and how many ids these have; `ids` says how many there may be.
+pub struct Count {
+    pub records: usize,
+    pub ids: usize,
+}
+
+impl Count {
+    pub fn of(broker: &Broker, topic: &str, partitions: i32, ids: usize) -> Self {
+        let mut input = Input::open(&broker.address, topic, partitions, Offset::Beginning, &broker.new_name("count"), true);
+        let mut seen = vec![0_u64; ids.div_ceil(64)];
+        let (mut count, mut open) = (Self { records: 0, ids: 0 }, partitions);
+        while open > 0 {
+            for message in input.take().iter() {
+                if input::is_end(message) {
+                    open -= 1;
+                    continue;
+                }
+                count.records += 1;
+                let id = records::id_of(input::key(message)).filter(|&id| id < ids).expect("what comes out has an id that went in");
+                let (word, bit) = (&mut seen[id / 64], 1 << (id % 64));
+                count.ids += usize::from(*word & bit == 0);
+                *word |= bit;
+            }
+        }
+        count
+    }
+}

@@ -1,0 +1,118 @@
+//! Reading a topic by librdkafka's batch call: the least that reading costs.
+
+#![allow(unsafe_code)]
+
+use crate::broker::client;
+use rdkafka::TopicPartitionList;
+use rdkafka::bindings as rd;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::topic_partition_list::Offset;
+use std::ffi::CString;
+use std::ptr::null_mut;
+use std::time::Duration;
+
+const BATCH: usize = 1024;
+
+/// A consumer, and the queue that its partitions are forwarded to.
+pub struct Input {
+    queue: *mut rd::rd_kafka_queue_t,
+    messages: Vec<*mut rd::rd_kafka_message_t>,
+    consumer: BaseConsumer,
+}
+
+// SAFETY: librdkafka's handles may be used from any thread; this owns them, and is used by one at a time.
+unsafe impl Send for Input {}
+
+impl Input {
+    /// Reads all partitions of a topic, what is committed of them, from `start` on. The group is only a name: it is
+    /// not joined. With `ends`, the end of a partition is told by a message that has an error.
+    pub fn open(broker: &str, topic: &str, partitions: i32, start: Offset, group: &str, ends: bool) -> Self {
+        let mut client = client(broker);
+        client.set("group.id", group).set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
+        client.set("isolation.level", "read_committed").set("fetch.queue.backoff.ms", "5").set("enable.partition.eof", ends.to_string());
+        let consumer: BaseConsumer = client.create().expect("a consumer");
+        let mut list = TopicPartitionList::new();
+        let name = CString::new(topic).expect("a name");
+        // SAFETY: the client lives as long as this, whose `drop` destroys the queue; references to partitions are
+        // destroyed here.
+        let queue = unsafe { rd::rd_kafka_queue_new(consumer.client().native_ptr()) };
+        for number in 0..partitions {
+            list.add_partition_offset(topic, number, start).expect("an offset");
+            // SAFETY: as above.
+            unsafe {
+                let partition = rd::rd_kafka_queue_get_partition(consumer.client().native_ptr(), name.as_ptr(), number);
+                rd::rd_kafka_queue_forward(partition, queue);
+                rd::rd_kafka_queue_destroy(partition);
+            }
+        }
+        consumer.assign(&list).expect("the partitions are there");
+        Self { queue, messages: vec![null_mut(); BATCH], consumer }
+    }
+
+    /// Takes what is there; if there is nothing, waits up to a tenth of a second for one.
+    pub fn take(&mut self) -> Messages<'_> {
+        for (wait, room) in [(0, BATCH), (100, 1)] {
+            // SAFETY: the queue lives, and there is room for so many.
+            let count = unsafe { rd::rd_kafka_consume_batch_queue(self.queue, wait, self.messages.as_mut_ptr(), room) };
+            if count > 0 {
+                return Messages(&self.messages[..count.unsigned_abs()]);
+            }
+            self.consumer.poll(Duration::ZERO);
+        }
+        Messages(&[])
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        // SAFETY: it is used no more, and the client is destroyed after this.
+        unsafe { rd::rd_kafka_queue_destroy(self.queue) }
+    }
+}
+
+/// Messages that are ours until this is dropped.
+pub struct Messages<'a>(&'a [*mut rd::rd_kafka_message_t]);
+
+impl Messages<'_> {
+    pub fn iter(&self) -> impl Iterator<Item = &rd::rd_kafka_message_t> {
+        // SAFETY: they live as long as this does.
+        self.0.iter().map(|&message| unsafe { &*message })
+    }
+}
+
+impl Drop for Messages<'_> {
+    fn drop(&mut self) {
+        for &message in self.0 {
+            // SAFETY: it is ours, and destroyed once.
+            unsafe { rd::rd_kafka_message_destroy(message) }
+        }
+    }
+}
+
+/// A message's key.
+pub fn key(message: &rd::rd_kafka_message_t) -> &[u8] {
+    if message.key.is_null() {
+        return &[];
+    }
+    // SAFETY: librdkafka says where it lies and how long it is; it lives as long as the message.
+    unsafe { std::slice::from_raw_parts(message.key.cast(), message.key_len) }
+}
+
+/// A message's time, in milliseconds since the epoch.
+pub fn time(message: &rd::rd_kafka_message_t) -> i64 {
+    let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+    // SAFETY: the message lives.
+    unsafe { rd::rd_kafka_message_timestamp(message, &raw mut kind) }
+}
+
+/// Whether it only says that a partition ends here.
+///
+/// # Panics
+/// If it tells of any other error.
+pub fn is_end(message: &rd::rd_kafka_message_t) -> bool {
+    match message.err {
+        rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => false,
+        rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR__PARTITION_EOF => true,
+        error => panic!("reading failed: {error:?}"),
+    }
+}

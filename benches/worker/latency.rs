@@ -1,0 +1,183 @@
+//! Latency: from a record's time, which is when it was due to be written, to its being visible to a reader of what is
+//! committed; at several loads and commit intervals, and with checkpoints and without.
+
+use crate::Options;
+use crate::broker::{Broker, Topic};
+use crate::contender::{Contender, Unseen};
+use crate::paced::{Feeder, Latencies, Reader};
+use crate::picture::{self, Colour, Line};
+use crate::records::Stream;
+use crate::report::{named, publish};
+use crate::run::Run;
+use crate::table::{Table, median, thousands};
+use serde::Serialize;
+use serde_json::json;
+use std::time::Duration;
+
+/// Milliseconds.
+const COMMITS: [u64; 3] = [20, 100, 1000];
+/// Of the peak.
+const LOADS: [f64; 3] = [0.1, 0.5, 0.8];
+const USUAL_COMMIT: Duration = Duration::from_millis(100);
+const SETTLE: Duration = Duration::from_secs(2);
+/// Longer than any run.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// How long each load is measured.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+}
+
+/// How long records took, in milliseconds.
+#[derive(Clone, Copy, Serialize)]
+struct Figures {
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+    /// Microseconds of the worker's processor time a record.
+    cpu: f64,
+}
+
+/// A worker, what feeds it, and what reads its output.
+struct Chain<'a> {
+    run: Run<'a>,
+    feeder: Feeder<'a>,
+    reader: Reader,
+    commit: Duration,
+}
+
+impl<'a> Chain<'a> {
+    /// Starts a worker on a topic of its own, and has it work for a while.
+    fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
+        let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only a worker is measured") };
+        let mut run = Run::start(broker, topic, contender);
+        let reader = Reader::start(broker, &run.job.output(), topic.stream.partitions);
+        let mut feeder = Feeder::new(broker, &topic.name, topic.stream);
+        feeder.at_rate(20_000.0, SETTLE, Duration::ZERO, &reader);
+        reader.latencies(&feeder, &mut run.process, *commit);
+        Self { run, feeder, reader, commit: *commit }
+    }
+
+    /// Records a second that go through all of it, the writer and the reader included.
+    fn peak(&mut self, seconds: Duration) -> f64 {
+        let peak = self.feeder.at_most(SETTLE, seconds, &self.reader);
+        self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
+        peak
+    }
+
+    fn at(&mut self, rate: f64, seconds: Duration) -> Figures {
+        let (worked, before) = (self.run.process.worked(), self.feeder.records());
+        self.feeder.at_rate(rate, SETTLE, seconds, &self.reader);
+        let latencies = self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
+        let worked = self.run.process.worked().saturating_sub(worked);
+        let at = |share| Latencies::quantile(&latencies, share);
+        let cpu = worked.as_secs_f64() * 1e6 / (self.feeder.records() - before) as f64;
+        Figures { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1.0), cpu }
+    }
+
+    fn stop(self) {
+        self.run.abandon();
+    }
+}
+
+/// A new, empty topic.
+fn topic(broker: &Broker) -> Topic {
+    let topic = Topic { name: broker.new_name("in"), stream: Stream::usual(usize::MAX / 100, 50) };
+    broker.create(&topic.name, topic.stream.partitions);
+    topic
+}
+
+pub fn measure(options: &Options, arguments: &Arguments) {
+    let broker = Broker::start();
+    let seconds = Duration::from_secs(arguments.seconds);
+    let worker = |commit, checkpoint| Contender::Unseen(Unseen { checkpoint, ..Unseen::new(options.binary.clone(), commit) });
+    let with_chain = |contender: &Contender, work: &mut dyn FnMut(&mut Chain)| {
+        let topic = topic(&broker);
+        let mut chain = Chain::start(&broker, &topic, contender);
+        work(&mut chain);
+        chain.stop();
+        broker.delete(&topic.name);
+    };
+
+    let mut peak = 0.0;
+    with_chain(&worker(USUAL_COMMIT, NEVER), &mut |chain| peak = chain.peak(seconds));
+    eprintln!("peak: {} records/s", thousands(peak));
+    let mut grid = vec![Vec::new(); COMMITS.len() * LOADS.len()];
+    let mut checkpoints = vec![Vec::new(); 2];
+    for round in 1..=options.rounds {
+        for (commit, grid) in COMMITS.into_iter().zip(grid.chunks_mut(LOADS.len())) {
+            with_chain(&worker(Duration::from_millis(commit), Duration::from_secs(10)), &mut |chain| {
+                for (load, runs) in LOADS.into_iter().zip(&mut *grid) {
+                    let figures = chain.at(peak * load, seconds);
+                    eprintln!("round {round}: commit {commit} ms, load {load}: p50 {}, p99 {} ms", figures.p50, figures.p99);
+                    runs.push(figures);
+                }
+            });
+        }
+        for (interval, runs) in [Duration::from_secs(1), NEVER].into_iter().zip(&mut checkpoints) {
+            with_chain(&worker(USUAL_COMMIT, interval), &mut |chain| {
+                // So that there is something to be written.
+                chain.peak(SETTLE);
+                let figures = chain.at(peak * 0.5, seconds * 2);
+                eprintln!("round {round}: a checkpoint each {interval:?}: p50 {}, p99 {} ms", figures.p50, figures.p99);
+                runs.push(figures);
+            });
+        }
+    }
+
+    let cases: Vec<_> = COMMITS.iter().flat_map(|&commit| LOADS.map(|load| (commit, load))).collect();
+    let raw = json!({
+        "peak": peak,
+        "loads": cases.iter().zip(&grid).map(|((commit, load), runs)| named(&format!("commit {commit} ms, load {load}"), runs)).collect::<Vec<_>>(),
+        "checkpoints": [named("each second", &checkpoints[0]), named("none", &checkpoints[1])],
+    });
+    let ratio = median(checkpoints[0].iter().zip(&checkpoints[1]).map(|(with, without)| with.p99 / without.p99));
+    let page = format!(
+        "Records of 200 bytes in four partitions, half of them repeats; milliseconds from a record's time to its being read by\n\
+         a `read_committed` consumer. The median of {} rounds of {} s. The peak, {} records a second, is what went through\n\
+         writer, broker, worker and reader together, all on this machine, at a commit interval of 100 ms.\n\n{}\n\
+         With checkpoints each second and without any, at 0.5 of the peak and a commit interval of 100 ms: the ratio of p99 in\n\
+         pairs is {ratio:.2}.\n\n{}",
+        options.rounds,
+        arguments.seconds,
+        thousands(peak),
+        table(&cases.iter().map(|(commit, load)| format!("commit {commit} ms, {load} of the peak")).collect::<Vec<_>>(), &grid),
+        table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], &checkpoints),
+    );
+    publish(options, "latency", &raw, &page, &[("latency", picture(&grid))]);
+}
+
+fn table(names: &[String], runs: &[Vec<Figures>]) -> Table {
+    let mut table = Table::new(&["", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "µs CPU a record"]);
+    for (name, runs) in names.iter().zip(runs) {
+        let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
+        let milliseconds = [of(|run| run.p50), of(|run| run.p99), of(|run| run.p999), of(|run| run.max)].map(thousands);
+        table.row([vec![name.clone()], milliseconds.to_vec(), vec![format!("{:.2}", of(|run| run.cpu))]].concat());
+    }
+    table
+}
+
+fn picture(grid: &[Vec<Figures>]) -> String {
+    let line = |load: usize, name: &str, colour, figure: fn(&Figures) -> f64| Line {
+        name: name.to_owned(),
+        colour,
+        points: COMMITS
+            .iter()
+            .enumerate()
+            .map(|(at, &commit)| (commit as f64, median(grid[at * LOADS.len() + load].iter().map(figure))))
+            .collect(),
+    };
+    let panel = |(number, load): (usize, f64)| {
+        let lines = vec![
+            line(number, "p50", Colour::B, |run| run.p50),
+            line(number, "p99", Colour::A, |run| run.p99),
+            line(number, "p99.9", Colour::C, |run| run.p999),
+        ];
+        (format!("ms to visible at {load} of the peak"), lines)
+    };
+    let panels: Vec<_> = LOADS.into_iter().enumerate().map(panel).collect();
+    picture::lines(&panels, "commit interval, ms", (&COMMITS.map(|commit| commit as f64), &[1.0, 10.0, 100.0, 1000.0, 10000.0]), thousands)
+}

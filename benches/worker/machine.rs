@@ -1,0 +1,64 @@
+//! On what something was measured, and with which versions.
+
+use serde_json::{Value, json};
+use std::process::Command;
+
+/// What two runs must have in common before anybody compares them.
+pub fn facts() -> Value {
+    let version = |file: &str, before: &str, after: &str| between(file, before, after).unwrap_or("?").to_owned();
+    let flink = include_str!("../peers/flink/pom.xml");
+    json!({
+        "machine": {
+            "processor": field("/proc/cpuinfo", "model name"),
+            "cores": std::thread::available_parallelism().map_or(0, usize::from),
+            "memory": field("/proc/meminfo", "MemTotal"),
+            "system": said("uname", &["-sr"]),
+        },
+        "versions": {
+            "unseen": said("git", &["describe", "--always", "--dirty"]),
+            "rust": said("rustc", &["--version"]),
+            "librdkafka": rdkafka::util::get_rdkafka_version().1,
+            "kafka": version(include_str!("../../scripts/kafka"), "VERSION=", "\n"),
+            "kafka_streams": version(include_str!("../peers/kafka-streams/pom.xml"), "<artifactId>kafka-streams</artifactId><version>", "<"),
+            "flink": version(flink, "<flink>", "<"),
+            "flink_connector": version(flink, "<artifactId>flink-connector-kafka</artifactId><version>", "<"),
+            "java": said("java", &["--version"]),
+        },
+        "taken": said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+    })
+}
+
+/// The same in a sentence or two.
+pub fn sentence(facts: &Value) -> String {
+    let text = |path: &str| facts.pointer(path).map_or_else(String::new, |value| value.as_str().map_or(value.to_string(), str::to_owned));
+    format!(
+        "{}, {} cores, {}, {}. unseen {}, {}, librdkafka {}, Kafka {}, {}. {}.",
+        text("/machine/processor"),
+        text("/machine/cores"),
+        text("/machine/memory"),
+        text("/machine/system"),
+        text("/versions/unseen"),
+        text("/versions/rust"),
+        text("/versions/librdkafka"),
+        text("/versions/kafka"),
+        text("/versions/java"),
+        text("/taken"),
+    )
+}
+
+/// The first line that a command says.
+fn said(command: &str, arguments: &[&str]) -> String {
+    let output = Command::new(command).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().unwrap_or("?").to_owned()
+}
+
+fn field(file: &str, name: &str) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.split_once(':'));
+    found.map_or_else(|| "?".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    Some(text.split_once(before)?.1.split_once(after)?.0)
+}

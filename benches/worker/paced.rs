@@ -1,0 +1,195 @@
+//! A stream that is written while it is read: at a constant rate, or as fast as it goes; and how long each record that
+//! came out had taken.
+
+use crate::broker::Broker;
+use crate::input::{self, Input};
+use crate::process::Process;
+use crate::records::{Stream, producer, send};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::topic_partition_list::Offset;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Records under way at most, where no rate is given.
+const UNDER_WAY: u64 = 300_000;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long records took, in milliseconds: how many took so long.
+#[derive(Default)]
+pub struct Latencies {
+    counts: Vec<u64>,
+    /// Only of records of these times: milliseconds since the epoch.
+    times: (i64, i64),
+}
+
+impl Latencies {
+    fn add(&mut self, time: i64, now: i64) {
+        if (self.times.0..self.times.1).contains(&time) {
+            let took = usize::try_from(now - time).unwrap_or(0);
+            if took >= self.counts.len() {
+                self.counts.resize(took + 1, 0);
+            }
+            self.counts[took] += 1;
+        }
+    }
+
+    /// So many of them, between 0 and 1, took no longer than this; in milliseconds.
+    pub fn quantile(&self, share: f64) -> f64 {
+        let all: u64 = self.counts.iter().sum();
+        let mut left = all as f64 * share;
+        let found = self.counts.iter().position(|&count| {
+            left -= count as f64;
+            left <= 0.0
+        });
+        found.unwrap_or(0) as f64
+    }
+}
+
+/// Reads an output, as its readers would: what is committed.
+pub struct Reader {
+    received: Arc<AtomicU64>,
+    latencies: Arc<Mutex<Latencies>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    pub fn start(broker: &Broker, topic: &str, partitions: i32) -> Self {
+        let mut input = Input::open(&broker.address, topic, partitions, Offset::Beginning, &broker.new_name("reader"), false);
+        let (received, latencies, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Latencies::default())), Arc::default());
+        let thread = {
+            let (received, latencies, stop) = (Arc::clone(&received), Arc::clone(&latencies), Arc::<AtomicBool>::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let messages = input.take();
+                    let (now, mut latencies, mut count) = (now(), latencies.lock().expect("nobody panics"), 0);
+                    for message in messages.iter() {
+                        latencies.add(input::time(message), now);
+                        count += 1;
+                    }
+                    received.fetch_add(count, Ordering::Relaxed);
+                }
+            })
+        };
+        Self { received, latencies, stop, thread: Some(thread) }
+    }
+
+    /// How many records have come out.
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many have come out of the worker.
+    pub fn wait_for(&self, count: u64, worker: &mut Process) {
+        let began = Instant::now();
+        while self.received() < count {
+            worker.must_live();
+            assert!(began.elapsed() < PATIENCE, "{} records came out, and not {count}:\n{}", self.received(), worker.last_words());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until all that the feeder has written came out, and says how long that took it.
+    ///
+    /// # Panics
+    /// If more came out, or less.
+    pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
+        self.wait_for(feeder.ids() - feeder.allowance(), worker);
+        std::thread::sleep(commit * 2 + Duration::from_millis(200));
+        let received = self.received();
+        assert!(received <= feeder.ids(), "{received} records came out of {} ids: this run is worth nothing", feeder.ids());
+        std::mem::take(&mut *self.latencies.lock().expect("nobody panics"))
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Writes a stream's records, one after the other.
+pub struct Feeder<'a> {
+    topic: &'a str,
+    stream: Stream,
+    producer: BaseProducer,
+    next: usize,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<'a> Feeder<'a> {
+    pub fn new(broker: &Broker, topic: &'a str, stream: Stream) -> Self {
+        Self { topic, stream, producer: producer(&broker.address, "1"), next: 0, key: Vec::new(), value: Vec::new() }
+    }
+
+    /// How many ids were written.
+    pub fn ids(&self) -> u64 {
+        self.stream.ids_before(self.next) as u64
+    }
+
+    /// How many records were written.
+    pub fn records(&self) -> u64 {
+        self.next as u64
+    }
+
+    /// Most false positives that there may be among them.
+    pub fn allowance(&self) -> u64 {
+        self.ids() / 5000 + 10
+    }
+
+    fn write(&mut self, time: i64) {
+        let partition = self.stream.write(self.next, &mut self.key, &mut self.value);
+        let record = BaseRecord::to(self.topic).partition(partition).key(&self.key[..]).payload(&self.value[..]).timestamp(time);
+        send(&self.producer, record);
+        self.next += 1;
+    }
+
+    /// Writes so many records a second. Each has the time at which it was due, so that a late one counts as such.
+    /// Latencies are those of the last `seconds`, after `settle`.
+    pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
+        let (began, began_at, first) = (Instant::now(), now(), self.next);
+        let milliseconds = |duration: Duration| i64::try_from(duration.as_millis()).expect("not for ever");
+        let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));
+        *reader.latencies.lock().expect("nobody panics") = Latencies { counts: Vec::new(), times };
+        while began.elapsed() < settle + seconds {
+            let due = began.elapsed().as_secs_f64() * rate;
+            while ((self.next - first) as f64) < due {
+                let after = (self.next - first) as f64 / rate;
+                self.write(began_at + milliseconds(Duration::from_secs_f64(after)));
+            }
+            self.producer.poll(Duration::ZERO);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.producer.flush(PATIENCE).expect("the broker takes all records");
+    }
+
+    /// Writes as fast as they come out again. Says how many went through a second, after `settle`.
+    pub fn at_most(&mut self, settle: Duration, seconds: Duration, reader: &Reader) -> f64 {
+        let (began, mut settled) = (Instant::now(), None);
+        while began.elapsed() < settle + seconds {
+            if settled.is_none() && began.elapsed() >= settle {
+                settled = Some((Instant::now(), reader.received()));
+            }
+            if self.ids().saturating_sub(reader.received()) < UNDER_WAY / 2 {
+                let time = now();
+                (0..1000).for_each(|_| self.write(time));
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let (since, before) = settled.expect("it has settled");
+        let rate = (reader.received() - before) as f64 / since.elapsed().as_secs_f64();
+        self.producer.flush(PATIENCE).expect("the broker takes all records");
+        rate * self.records() as f64 / self.ids() as f64
+    }
+}
+
+/// Milliseconds since the epoch.
+pub fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    i64::try_from(since.as_millis()).expect("not for ever")
+}

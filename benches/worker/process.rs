@@ -1,0 +1,136 @@
+//! A process that is measured: started, watched from outside, stopped; it never outlives this one.
+
+#![allow(unsafe_code)]
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+    pub started: Instant,
+}
+
+impl Process {
+    /// Starts it; what it says goes to the file.
+    pub fn start(command: &mut Command, log: &Path) -> Self {
+        let file = || File::options().create(true).append(true).open(log).expect("a log");
+        Self::spawn(command.stdout(file()).stderr(file()), log)
+    }
+
+    /// Starts it; the last number that it says on stdout is told.
+    pub fn start_counting(command: &mut Command, log: &Path) -> (Self, Arc<AtomicU64>) {
+        let mut process = Self::spawn(command.stdout(Stdio::piped()).stderr(File::create(log).expect("a log")), log);
+        let stdout = BufReader::new(process.child.stdout.take().expect("a pipe"));
+        let last = Arc::new(AtomicU64::new(0));
+        let told = Arc::clone(&last);
+        std::thread::spawn(move || {
+            for number in stdout.lines().map_while(Result::ok).filter_map(|line| line.parse().ok()) {
+                told.store(number, Ordering::Relaxed);
+            }
+        });
+        (process, last)
+    }
+
+    fn spawn(command: &mut Command, log: &Path) -> Self {
+        // SAFETY: between fork and exec it only makes a system call.
+        unsafe { command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        let started = Instant::now();
+        let child = command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        Self { child, log: log.to_owned(), started }
+    }
+
+    /// Processor time that it has taken, all its threads.
+    pub fn worked(&self) -> Duration {
+        let stat = self.proc("stat");
+        // Its name stands in parentheses and may hold anything.
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().expect("a count")).sum();
+        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+    }
+
+    /// Most memory that it has had so far, in bytes.
+    pub fn memory_peak(&self) -> u64 {
+        self.number("status", "VmHWM:") * 1024
+    }
+
+    /// Memory that it has now, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.number("status", "VmRSS:") * 1024
+    }
+
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// # Panics
+    /// If it has ended.
+    pub fn must_live(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            panic!("it ended ({status}):\n{}", self.last_words());
+        }
+    }
+
+    /// The last lines that it has said.
+    pub fn last_words(&self) -> String {
+        let said = self.said();
+        let lines: Vec<_> = said.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    /// Asks it to stop, and waits until it has. Says how many bytes it has written to disk.
+    pub fn stop(&mut self) -> u64 {
+        let pid = Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, Signal::TERM).expect("it is ours");
+        let asked = Instant::now();
+        // Not taken away yet: its counts can still be read.
+        while rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG)
+            .expect("it is our child")
+            .is_none()
+        {
+            assert!(asked.elapsed() < PATIENCE, "it does not stop:\n{}", self.last_words());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let written = self.number("io", "write_bytes:");
+        self.child.wait().expect("it has ended");
+        written
+    }
+
+    fn number(&self, file: &str, name: &str) -> u64 {
+        let text = self.proc(file);
+        let found = text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+        found.unwrap_or_else(|| panic!("/proc has no {name}:\n{}", self.last_words()))
+    }
+
+    fn proc(&self, file: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_else(|error| panic!("{error}:\n{}", self.last_words()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes that the files in a directory take on disk.
+pub fn disk(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let size = |entry: fs::DirEntry| {
+        let Ok(data) = entry.metadata() else { return 0 };
+        if data.is_dir() { disk(&entry.path()) } else { data.blocks() * 512 }
+    };
+    entries.flatten().map(size).sum()
+}

@@ -1,0 +1,173 @@
+//! Throughput: Kafka's own cost, the worker, and others' ways, over the same records in turns.
+
+use crate::Options;
+use crate::broker::{Broker, Topic};
+use crate::contender::{Contender, Unseen, peers};
+use crate::picture::{self, Bar, Colour};
+use crate::records::Stream;
+use crate::report::{named, publish};
+use crate::run::{Cost, run};
+use crate::table::{Table, median, megabytes, thousands};
+use serde_json::Value;
+use std::path::Path;
+use std::time::Duration;
+
+const RECORDS: usize = 3_000_000;
+const SHORT: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(1);
+
+/// A line of the table.
+pub struct Row {
+    pub name: &'static str,
+    pub contender: Contender,
+    /// Of a hundred records.
+    pub repeats: usize,
+    /// The row that says how fast it could be at best.
+    ceiling: Option<&'static str>,
+    /// Whether the README's picture shows it.
+    pictured: bool,
+}
+
+const CONSUME: &str = "consume only";
+const HALF_SHORT: &str = "half passed on, commit 100 ms";
+const HALF_LONG: &str = "half passed on, commit 1 s";
+const ALL_LONG: &str = "all passed on, commit 1 s";
+
+/// All lines; the worker's are of this binary.
+pub fn rows(binary: &Path) -> Vec<Row> {
+    let row = |name, contender, repeats, ceiling| Row { name, contender, repeats, ceiling, pictured: false };
+    let pictured = |name, contender, ceiling| Row { pictured: true, ..row(name, contender, 50, ceiling) };
+    let pass_on = |every, commit| Contender::PassOn { every, commit };
+    let usual = |commit| Unseen::new(binary.to_owned(), commit);
+    let unseen = |commit, change: fn(&mut Unseen)| {
+        let mut unseen = usual(commit);
+        change(&mut unseen);
+        Contender::Unseen(unseen)
+    };
+    let record_key: fn(&mut Unseen) = |unseen| unseen.key = r#"{ record = "key" }"#;
+    vec![
+        row(CONSUME, Contender::Consume, 50, None),
+        pictured(HALF_SHORT, pass_on(2, SHORT), Some(HALF_SHORT)),
+        pictured(HALF_LONG, pass_on(2, LONG), Some(HALF_LONG)),
+        row(ALL_LONG, pass_on(1, LONG), 0, Some(ALL_LONG)),
+        pictured("unseen, commit 100 ms", unseen(SHORT, |_| ()), Some(HALF_SHORT)),
+        pictured("unseen, commit 1 s", unseen(LONG, |_| ()), Some(HALF_LONG)),
+        row("unseen, record key, commit 100 ms", unseen(SHORT, record_key), 50, Some(HALF_SHORT)),
+        row("unseen, record key, commit 1 s", unseen(LONG, record_key), 50, Some(HALF_LONG)),
+        row("unseen, no repeats, commit 1 s", unseen(LONG, |_| ()), 0, Some(ALL_LONG)),
+        row("unseen, 95 % repeats, commit 1 s", unseen(LONG, |_| ()), 95, Some(CONSUME)),
+        row("unseen, at_least_once, commit 100 ms", unseen(SHORT, |unseen| unseen.delivery = "at_least_once"), 50, Some(HALF_SHORT)),
+        row("unseen, confirm, commit 1 s", unseen(LONG, |unseen| unseen.confirm = true), 50, Some(HALF_LONG)),
+        row("unseen, 2 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 2), 50, Some(HALF_SHORT)),
+        row("unseen, 4 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 4), 50, Some(HALF_SHORT)),
+        pictured("Kafka Streams, RocksDB, commit 100 ms", Contender::KafkaStreams { commit: SHORT }, Some(HALF_SHORT)),
+        pictured("Kafka Streams, RocksDB, commit 1 s", Contender::KafkaStreams { commit: LONG }, Some(HALF_LONG)),
+        pictured("Flink, RocksDB, checkpoint 1 s", Contender::Flink { commit: LONG }, Some(HALF_LONG)),
+    ]
+}
+
+/// The records of these rows: a topic for each share of repeats.
+pub fn fill(broker: &Broker, rows: &[Row], records: usize) -> Vec<(usize, Topic)> {
+    let mut topics: Vec<(usize, Topic)> = Vec::new();
+    for &Row { repeats, .. } in rows {
+        if !topics.iter().any(|(other, _)| *other == repeats) {
+            topics.push((repeats, broker.fill(Stream::usual(records, repeats))));
+        }
+    }
+    topics
+}
+
+/// The topic of a row.
+pub fn topic<'a>(topics: &'a [(usize, Topic)], row: &Row) -> &'a Topic {
+    topics.iter().find_map(|(repeats, topic)| (*repeats == row.repeats).then_some(topic)).expect("it was filled")
+}
+
+impl Row {
+    /// Records a second: once settled, as for all; whichever is better for those that are not ours.
+    pub fn rate(&self, cost: &Cost) -> f64 {
+        if self.contender.is_peer() { cost.settled.rate.max(cost.whole.rate) } else { cost.settled.rate }
+    }
+
+    /// Microseconds of processor time a record, likewise.
+    pub fn cpu(&self, cost: &Cost) -> f64 {
+        if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
+    }
+}
+
+pub fn measure(options: &Options) {
+    let mut rows = rows(&options.binary);
+    rows.retain(|row| row.name.starts_with(&options.only));
+    if peers().is_none() {
+        eprintln!("Kafka Streams and Flink are left out: they need a JDK and Maven");
+        rows.retain(|row| !row.contender.is_peer());
+    }
+    assert!(!rows.is_empty(), "nothing has a name that begins with {:?}", options.only);
+    let broker = Broker::start();
+    let records = options.records.unwrap_or(RECORDS);
+    let topics = fill(&broker, &rows, records);
+    // A cold broker is two to three times slower. What runs on a Java machine is warm only by its own records.
+    for row in rows.iter().filter(|row| row.pictured && !row.contender.is_peer()) {
+        run(&broker, topic(&topics, row), &row.contender);
+    }
+    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); rows.len()];
+    for round in 1..=options.rounds {
+        for (row, costs) in rows.iter().zip(&mut costs) {
+            let cost = run(&broker, topic(&topics, row), &row.contender);
+            eprintln!("round {round}: {}: {} records/s, {:.2} us", row.name, thousands(row.rate(&cost)), row.cpu(&cost));
+            costs.push(cost);
+        }
+    }
+    let raw: Vec<Value> = rows.iter().zip(&costs).map(|(row, costs)| named(row.name, costs)).collect();
+    let page = format!(
+        "{}, but where another share of repeats is named; the median of {} rounds. Peers have two threads.\n\n{}",
+        Stream::usual(records, 50),
+        options.rounds,
+        table(&rows, &costs)
+    );
+    publish(options, "throughput", &raw, &page, &[("throughput", picture(&rows, &costs))]);
+}
+
+fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
+    let mut table = Table::new(&[
+        "",
+        "records/s",
+        "µs CPU a record",
+        "peak RSS",
+        "state on disk",
+        "written to disk",
+        "of the ceiling's rate",
+        "of its CPU",
+    ]);
+    let medians =
+        |row: &Row, costs: &[Cost]| (median(costs.iter().map(|cost| row.rate(cost))), median(costs.iter().map(|cost| row.cpu(cost))));
+    for (row, costs_of_row) in rows.iter().zip(costs) {
+        let (rate, cpu) = medians(row, costs_of_row);
+        let bytes = |of: fn(&Cost) -> u64| megabytes(median(costs_of_row.iter().map(|cost| of(cost) as f64)));
+        let ceiling = rows.iter().zip(costs).find(|(other, _)| row.ceiling == Some(other.name)).map(|(other, costs)| medians(other, costs));
+        table.row(vec![
+            row.name.to_owned(),
+            thousands(rate),
+            format!("{cpu:.2}"),
+            bytes(|cost| cost.memory),
+            bytes(|cost| cost.state),
+            bytes(|cost| cost.written),
+            ceiling.map_or_else(String::new, |(most, _)| format!("{:.3}", rate / most)),
+            ceiling.map_or_else(String::new, |(_, least)| format!("{:.2}", cpu / least)),
+        ]);
+    }
+    table
+}
+
+fn picture(rows: &[Row], costs: &[Vec<Cost>]) -> String {
+    let bar = |(row, costs): (&Row, &Vec<Cost>)| Bar {
+        name: row.name.to_owned(),
+        colour: match row.contender {
+            Contender::Unseen(_) => Colour::A,
+            Contender::Consume | Contender::PassOn { .. } => Colour::B,
+            Contender::KafkaStreams { .. } | Contender::Flink { .. } => Colour::C,
+        },
+        values: vec![median(costs.iter().map(|cost| row.rate(cost))), median(costs.iter().map(|cost| row.cpu(cost)))],
+    };
+    let bars: Vec<_> = rows.iter().zip(costs).filter(|(row, _)| row.pictured).map(bar).collect();
+    picture::bars(&[("records a second", thousands), ("µs of processor time a record", |cpu| format!("{cpu:.2}"))], &bars)
+}
