@@ -1,7 +1,7 @@
 //! A worker's life as a member of the group, and what follows when the group takes another for this member.
 //!
-//! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read before: whoever
-//! has the name may have committed past it.
+//! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read
+//! before: whoever has the name may have committed past it.
 //!
 //! A member with a lasting name (`group.instance.id`) is told so, and its consumer is of no use any more, when another
 //! process joins under that name. But it is also told so where there is none. librdkafka forgets the id of a member

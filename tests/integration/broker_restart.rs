@@ -1,8 +1,12 @@
 //! Promise: the broker may be killed and come back, and the log stays readable meanwhile.
 
-use crate::harness::{OwnBroker, wait_until};
-use crate::stream::{LIMIT, RECORDS, Stream};
+use crate::harness::{OwnBroker, PATIENCE, client, wait_until};
+use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::producer::{BaseProducer, Producer};
+use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[test]
 fn the_broker_is_killed_and_restarted() {
@@ -23,6 +27,37 @@ fn the_broker_is_killed_and_restarted() {
     let log = stream.check(worker);
     assert!(log.contains("trouble"), "the worker did not notice");
     stays_readable(&log);
+}
+
+/// Its session ends, and it cannot be told so, for it waits for the brokers; once they are back, they take its heartbeats
+/// for those of another process of its name. What it waits for here is the end of a stranger's transaction.
+#[test]
+fn a_lasting_member_outlives_its_session() {
+    let mut broker = OwnBroker::start();
+    let stream = Stream::new(broker.address(), "outlived", RECORDS / 10).with(|setup| {
+        let session = "\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"200\"\n\"reconnect.backoff.max.ms\" = \"500\"";
+        setup.kafka("instance_id = \"outlived\"").properties(session)
+    });
+    let mut worker = stream.setup.start_armed("a", &[], "commit.flushed:1:error");
+    worker.wait_for_log("partition restored", LIMIT);
+    let mut config = client(broker.address());
+    let stranger: BaseProducer = config.set("transactional.id", "stranger").create().expect("a producer");
+    let member: BaseConsumer = client(broker.address()).set("group.id", stream.setup.group()).create().expect("a consumer");
+    let mut offsets = TopicPartitionList::new();
+    for partition in (0..).take(PARTITIONS) {
+        offsets.add_partition_offset(&stream.input, partition, Offset::Offset(0)).expect("a valid offset");
+    }
+    stranger.init_transactions(PATIENCE).and_then(|()| stranger.begin_transaction()).expect("a transaction");
+    stranger.send_offsets_to_transaction(&offsets, &member.group_metadata().expect("its group"), PATIENCE).expect("offsets");
+    stream.produce(..);
+    worker.wait_for_log("no answer from the brokers yet", LIMIT);
+    broker.kill();
+    broker.wait_until_back();
+    // Nothing shows from outside that the broker has answered a heartbeat; this is time for a score of them.
+    std::thread::sleep(Duration::from_secs(4));
+    stranger.abort_transaction(PATIENCE).expect("an end of the transaction");
+    worker.wait_for_log("joining anew", LIMIT);
+    stream.check(worker);
 }
 
 /// No warning is there twice within ten seconds, but for numbers in it.
