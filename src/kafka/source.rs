@@ -368,7 +368,24 @@ impl Source {
     /// Leaves the group. Everything that was read must have been committed.
     pub fn close(self) {
         self.consumer().context().closing.store(true, Ordering::Relaxed);
+        // librdkafka waits for the answers to those that were noted before, and takes back itself what is assigned.
+        while let Some(rebalance) = self.next_rebalance() {
+            if let Err(error) = self.decline(&rebalance) {
+                tracing::debug!(error = %error, "the group's last rebalance could not be answered");
+            }
+        }
         drop(self);
+    }
+
+    fn decline(&self, rebalance: &Rebalance) -> Result<(), Error> {
+        match rebalance {
+            Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
+                let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+                let answer = self.consumer().incremental_assign(&list);
+                answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
+            }
+            Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
+        }
     }
 }
 
