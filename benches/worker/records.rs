@@ -83,11 +83,16 @@ impl Stream {
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { records, lead, repeats, bytes, partitions, .. } = self;
-        write!(f, "{records} records of {bytes} bytes in {partitions} partitions, ")?;
-        if *lead > 0 {
-            write!(f, "{lead} of them with new ids, then ")?;
+        write!(f, "{records} records ")?;
+        if *bytes > 0 {
+            write!(f, "of {bytes} bytes ")?;
         }
-        write!(f, "{repeats} % repeats")
+        write!(f, "in {partitions} partitions, ")?;
+        match lead {
+            0 => write!(f, "{repeats} % repeats"),
+            lead if lead >= records => write!(f, "all with new ids"),
+            lead => write!(f, "{lead} of them with new ids, then {repeats} % repeats"),
+        }
     }
 }
 
