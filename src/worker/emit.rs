@@ -11,7 +11,7 @@ use crate::record::{Invalid, Reason, Verdict};
 const VERDICT_HEADER: &str = "unseen-verdict";
 
 /// A header that is added: its name and value.
-pub(super) type Label = (&'static str, String);
+pub(super) type AddedHeader = (&'static str, String);
 
 /// A topic that records go to.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Routes {
         verdict: Verdict,
         invalid: Option<&Invalid>,
         message: &Message<'_>,
-        headers: &mut Vec<Label>,
+        headers: &mut Vec<AddedHeader>,
     ) -> Fate<'a> {
         headers.clear();
         let destination = match verdict {
@@ -111,7 +111,7 @@ const fn label(verdict: Verdict) -> &'static str {
 }
 
 /// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.
-fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, headers: &mut Vec<Label>) {
+fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, headers: &mut Vec<AddedHeader>) {
     let reason = match verdict {
         Verdict::Invalid(reason) => reason.label(),
         _ => label(verdict),

@@ -4,7 +4,7 @@
 //! each of those that come together: what they have in common is a [`Run`].
 
 use super::decide::{Keyed, Undecided, decide, key_of, oversize};
-use super::emit::{Fate, Label};
+use super::emit::{AddedHeader, Fate};
 use super::partition::{Input, Memory};
 use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Transaction, Worker, Written, misplaced, now};
@@ -25,7 +25,7 @@ const TIMED: usize = 64;
 pub(super) struct Room {
     pub(super) scratch: Scratch,
     prefetched: Vec<Fingerprint>,
-    headers: Vec<Label>,
+    headers: Vec<AddedHeader>,
 }
 
 /// The keys of a batch's records, in order, as far as they were taken.
@@ -43,7 +43,7 @@ struct Run<'w> {
     transaction: &'w mut Option<Transaction>,
     written: &'w mut Written,
     tallies: &'w mut [Tally],
-    headers: &'w mut Vec<Label>,
+    headers: &'w mut Vec<AddedHeader>,
     /// The latest record time that is credible.
     believed: Timestamp,
 }
@@ -72,7 +72,7 @@ impl Worker {
         let now = now();
         for (number, chunk) in messages.chunks(PREFETCH_RECORDS).enumerate() {
             let first = number * PREFETCH_RECORDS;
-            self.take_keys(messages, keys, first + chunk.len());
+            take_keys(&self.topics, &mut self.room.scratch, messages, keys, first + chunk.len());
             let keyed = &keys[first..first + chunk.len()];
             self.prefetch(chunk, keyed);
             if let Flow::Back = self.judge(source, chunk, keyed, now)? {
@@ -82,11 +82,6 @@ impl Worker {
         keys.clear();
         self.tallies.iter_mut().zip(&self.shared.stats.topics).for_each(|(tally, counts)| tally.report(counts));
         Ok(())
-    }
-
-    /// Takes the keys of records up to that number, as far as they are not taken.
-    pub(super) fn take_keys(&mut self, messages: &[Message<'_>], keys: &mut Keys, end: usize) {
-        take_keys(&self.topics, &mut self.room.scratch, messages, keys, end);
     }
 
     /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
@@ -203,7 +198,7 @@ fn topic_of(topics: &[Plan], beside: &[Message<'_>]) -> Option<usize> {
     topics.iter().position(|plan| plan.topic.input == name)
 }
 
-/// See [`Worker::take_keys`].
+/// Takes the keys of records up to the one of number `end`, as far as they are not taken.
 pub(super) fn take_keys(topics: &[Plan], scratch: &mut Scratch, messages: &[Message<'_>], keys: &mut Keys, end: usize) {
     let Some(messages) = messages.get(keys.len()..end) else { return };
     for beside in messages.chunk_by(Message::is_beside) {
