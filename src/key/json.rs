@@ -4,7 +4,8 @@
 //! The whole text is checked for syntax, so that a torn record is not taken for a whole one.
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
-use super::{SpecError, scan};
+use super::SpecError;
+use super::scan::{self, Stops};
 use crate::record::{Invalid, Reason};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -89,8 +90,8 @@ impl Pointers {
     }
 
     /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
-    pub(super) fn find<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
-        if scan::find(&self.root, json, found).is_some() {
+    pub(super) fn find<'a>(&self, json: &'a [u8], stops: &mut Stops, found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
+        if scan::find(&self.root, json, stops, found).is_some() {
             return Ok(());
         }
         found.fill(None);

@@ -15,6 +15,7 @@ pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
 use json::{Pointers, Scalar};
+use scan::Stops;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -84,11 +85,12 @@ pub enum SpecError {
 /// Values of so many pointers need no memory of their own.
 const FEW: usize = 4;
 
-/// Working memory of [`KeySpec::fingerprint`], kept between records so that an encoding need not be
+/// Working memory of [`KeySpec::fingerprint`], kept between records so that nothing need be
 /// allocated for each.
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
+    stops: Stops,
 }
 
 /// What a part was found to be. The discriminants are part of the encoding.
@@ -153,14 +155,16 @@ impl KeySpec {
     /// # Errors
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
-        let (mut few, mut many) = ([const { None }; FEW], Vec::new());
+        // Two statements: as one, the compiler makes both and then moves them.
+        let mut few = [const { None }; FEW];
+        let mut many = Vec::new();
         let found = self.pointers.room(&mut few, &mut many);
         if !found.is_empty() {
             let value = record.value.ok_or_else(|| Invalid {
                 reason: Reason::MissingKey,
                 message: "the record value is null, and the key is a field of it".to_owned(),
             })?;
-            self.pointers.find(value, found)?;
+            self.pointers.find(value, &mut scratch.stops, found)?;
         }
         let mut found = found.iter();
         let mut all_null = true;
@@ -183,8 +187,9 @@ impl KeySpec {
                 },
             };
             all_null &= matches!(tag, Tag::Null);
-            scratch.encoded.push(tag as u8);
-            scratch.encoded.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            let mut head = [tag as u8; 9];
+            head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+            scratch.encoded.extend_from_slice(&head);
             scratch.encoded.extend_from_slice(bytes);
         }
         if all_null {
@@ -227,7 +232,7 @@ impl Field {
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
         let mut found = [None];
-        self.0.find(value, &mut found).ok()?;
+        self.0.find(value, &mut Stops::default(), &mut found).ok()?;
         let [found] = found;
         let text = match found? {
             Scalar::String(text) => text,

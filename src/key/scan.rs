@@ -3,6 +3,9 @@
 //! Owns a shortcut: it either finds what [`super::json::Pointers::find`] would find the long way, or gives up, whether
 //! the text is wrong or merely unusual. Must never decide that a record is invalid, nor take one that is not JSON for
 //! JSON: the whole text is checked for syntax.
+//!
+//! First all bytes that mean something in a string are marked, many at a time. Then the text is walked through, and no
+//! string is looked into. A place in the text is passed from step to step, and not kept, so that it stays in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
@@ -11,322 +14,48 @@ use wide::u8x16;
 
 /// Containers within each other before it gives up.
 const DEPTH_MAX: usize = 64;
-/// So many bytes are looked at together.
+/// So many bytes are marked together.
 const BLOCK: usize = 64;
 
+/// Which bytes of a text mean something in a string. Its room is used again.
+#[derive(Debug, Default)]
+pub(super) struct Stops {
+    /// A bit for each byte, the lowest first.
+    blocks: Vec<u64>,
+}
+
 /// Finds the values of `root`'s pointers; `None` if it gives up.
-pub(super) fn find<'a>(root: &Node, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Option<()> {
-    let mut scan = Scan { json, at: 0, stops: 0, end: 0, is_ascii: true };
-    scan.space();
-    scan.walk(root, found, 0)?;
-    scan.space();
-    (scan.at == json.len()).then_some(())
+pub(super) fn find<'a>(root: &Node, json: &'a [u8], stops: &mut Stops, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
+    let is_ascii = stops.mark(json);
+    let scan = Scan { json, stops: &stops.blocks, is_ascii };
+    let end = scan.walk(scan.space(0), root, found, 0)?;
+    (scan.space(end) == json.len()).then_some(())
 }
 
-struct Scan<'a> {
-    json: &'a [u8],
-    at: usize,
-    /// Which of the bytes before `end` mean something in a string: the block's that it is the end of.
-    stops: u64,
-    end: usize,
-    /// Whether all bytes before `end` are ASCII.
-    is_ascii: bool,
-}
-
-impl<'a> Scan<'a> {
-    #[inline(always)]
-    fn peek(&self) -> Option<u8> {
-        self.json.get(self.at).copied()
-    }
-
-    #[inline(always)]
-    fn space(&mut self) {
-        if self.peek().is_some_and(|byte| byte <= b' ') {
-            self.spaces();
-        }
-    }
-
-    fn spaces(&mut self) {
-        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.peek() {
-            self.at += 1;
-        }
-    }
-
-    /// Reads a value that pointers end at or lead through.
-    fn walk(&mut self, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<()> {
-        if node.slots.is_empty() {
-            return match self.peek()? {
-                b'{' => self.walk_object(node, found, depth),
-                b'n' | b't' | b'f' => self.skip(depth),
-                // Lists, and what a parser would look at more closely.
-                _ => None,
-            };
-        }
-        if !node.children.is_empty() {
-            return None;
-        }
-        let start = self.at;
-        let is_simple = if self.peek()? == b'"' { self.string()? } else { self.skip(depth).map(|()| false)? };
-        let text = &self.json[start..self.at];
-        if !self.is_utf8(text) {
-            return None;
-        }
-        let value = if is_simple { Scalar::String(text[1..text.len() - 1].into()) } else { scalar(text).ok()? };
-        let (last, others) = node.slots.split_last()?;
-        for &slot in others {
-            found[slot] = Some(value.clone());
-        }
-        found[*last] = Some(value);
-        Some(())
-    }
-
-    fn walk_object(&mut self, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<()> {
-        self.at += 1;
-        self.space();
-        if self.peek()? == b'}' {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            let name = self.name()?;
-            match node.children.iter().find(|(step, _)| step.as_bytes() == name) {
-                None => self.skip(depth + 1)?,
-                Some((_, child)) => {
-                    child.forget(found);
-                    self.walk(child, found, depth + 1)?;
-                }
-            }
-            if self.is_last(b'}')? {
-                return Some(());
+impl Stops {
+    /// Marks a text. Returns whether all of it is ASCII.
+    fn mark(&mut self, json: &[u8]) -> bool {
+        let (whole, rest) = json.as_chunks();
+        let mut is_ascii = true;
+        let mut mark = |block| {
+            let (stops, all) = marks(block);
+            is_ascii &= all;
+            stops
+        };
+        self.blocks.clear();
+        self.blocks.extend(whole.iter().map(&mut mark));
+        match json.last_chunk() {
+            _ if rest.is_empty() => {}
+            // The last bytes are marked together with those before them.
+            Some(block) => self.blocks.push(mark(block) >> (BLOCK - rest.len())),
+            None => {
+                let mut block = [b'x'; BLOCK];
+                block[..rest.len()].copy_from_slice(rest);
+                self.blocks.push(mark(&block));
             }
         }
+        is_ascii
     }
-
-    /// Reads a field's name, which is to be simple, and what separates it from its value.
-    #[inline(always)]
-    fn name(&mut self) -> Option<&'a [u8]> {
-        let start = self.at + 1;
-        let is_simple = self.string()?;
-        let name = &self.json[start..self.at - 1];
-        if !is_simple || !self.is_utf8(name) {
-            return None;
-        }
-        self.colon()?;
-        Some(name)
-    }
-
-    #[inline(always)]
-    fn colon(&mut self) -> Option<()> {
-        self.space();
-        if self.peek()? != b':' {
-            return None;
-        }
-        self.at += 1;
-        self.space();
-        Some(())
-    }
-
-    /// Reads what follows an element: a comma, or the end of its container.
-    #[inline(always)]
-    fn is_last(&mut self, end: u8) -> Option<bool> {
-        self.space();
-        let byte = self.peek()?;
-        self.at += 1;
-        if byte == b',' {
-            self.space();
-            return Some(false);
-        }
-        (byte == end).then_some(true)
-    }
-
-    /// Passes over a value.
-    #[inline(always)]
-    fn skip(&mut self, depth: usize) -> Option<()> {
-        match self.peek()? {
-            b'"' => self.string().map(drop),
-            b'{' => self.skip_container(b'}', depth),
-            b'[' => self.skip_container(b']', depth),
-            b't' => self.literal(b"true"),
-            b'f' => self.literal(b"false"),
-            b'n' => self.literal(b"null"),
-            _ => self.number(),
-        }
-    }
-
-    #[inline(never)]
-    fn skip_container(&mut self, end: u8, depth: usize) -> Option<()> {
-        if depth == DEPTH_MAX {
-            return None;
-        }
-        self.at += 1;
-        self.space();
-        if self.peek()? == end {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            if end == b'}' {
-                self.string()?;
-                self.colon()?;
-            }
-            self.skip(depth + 1)?;
-            if self.is_last(end)? {
-                return Some(());
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn literal<const N: usize>(&mut self, word: &[u8; N]) -> Option<()> {
-        if self.json[self.at..].first_chunk()? != word {
-            return None;
-        }
-        self.at += N;
-        Some(())
-    }
-
-    #[inline(always)]
-    fn number(&mut self) -> Option<()> {
-        if self.peek()? == b'-' {
-            self.at += 1;
-        }
-        let start = self.at;
-        let digits = self.digits()?;
-        if digits > 1 && self.json[start] == b'0' {
-            return None;
-        }
-        match self.peek() {
-            Some(b'.' | b'e' | b'E') => self.fraction(),
-            _ => Some(()),
-        }
-    }
-
-    #[inline(never)]
-    fn fraction(&mut self) -> Option<()> {
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Some(())
-    }
-
-    /// Passes over digits, of which there must be one, and counts them.
-    #[inline(always)]
-    fn digits(&mut self) -> Option<usize> {
-        let start = self.at;
-        while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.at += 1;
-        }
-        (self.at > start).then_some(self.at - start)
-    }
-
-    /// Passes over a string. Returns whether it is as it is written: without escapes.
-    #[inline(always)]
-    fn string(&mut self) -> Option<bool> {
-        if self.peek()? != b'"' {
-            return None;
-        }
-        self.at += 1;
-        self.stop()?;
-        if self.peek() == Some(b'"') {
-            self.at += 1;
-            return Some(true);
-        }
-        self.string_with_escapes()?;
-        Some(false)
-    }
-
-    /// Passes over the rest of a string, from its first escape on.
-    #[inline(never)]
-    fn string_with_escapes(&mut self) -> Option<()> {
-        loop {
-            let byte = self.json[self.at];
-            self.at += 1;
-            match byte {
-                b'"' => return Some(()),
-                b'\\' => self.escape()?,
-                // Control characters are to be escaped.
-                _ => return None,
-            }
-            self.stop()?;
-        }
-    }
-
-    fn escape(&mut self) -> Option<()> {
-        let kind = self.peek()?;
-        self.at += 1;
-        match kind {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(()),
-            b'u' => {
-                let digits = self.json.get(self.at..self.at + 4)?;
-                self.at += 4;
-                digits.iter().all(u8::is_ascii_hexdigit).then_some(())
-            }
-            _ => None,
-        }
-    }
-
-    /// Goes to the next byte that means something in a string.
-    #[inline(always)]
-    fn stop(&mut self) -> Option<()> {
-        if self.at < self.end {
-            let left = self.stops >> (self.at % BLOCK);
-            if left != 0 {
-                self.at += left.trailing_zeros() as usize;
-                return Some(());
-            }
-            self.at = self.end;
-        }
-        self.stop_behind()
-    }
-
-    /// The same, where the block at hand has no more of them.
-    #[inline(never)]
-    fn stop_behind(&mut self) -> Option<()> {
-        loop {
-            // What is not in a string was passed over without a look at its blocks; all of it that is right is ASCII.
-            let start = self.at - self.at % BLOCK;
-            let (stops, is_ascii) = marks_from(self.json, start)?;
-            (self.stops, self.end) = (stops, start + BLOCK);
-            self.is_ascii &= is_ascii;
-            let left = self.stops >> (self.at % BLOCK);
-            if left != 0 {
-                self.at += left.trailing_zeros() as usize;
-                return Some(());
-            }
-            self.at = self.end;
-        }
-    }
-
-    /// Whether a part of what was looked at is UTF-8.
-    #[inline(always)]
-    fn is_utf8(&self, text: &[u8]) -> bool {
-        self.is_ascii || str::from_utf8(text).is_ok()
-    }
-}
-
-/// Which of the bytes from `start` on mean something in a string, the lowest bit for the first, and whether all are ASCII;
-/// `None` behind the end.
-fn marks_from(json: &[u8], start: usize) -> Option<(u64, bool)> {
-    let left = json.get(start..).filter(|left| !left.is_empty())?;
-    if let Some(block) = left.first_chunk() {
-        return Some(marks(block));
-    }
-    // The last bytes are looked at together with those before them.
-    if let Some(block) = json.last_chunk() {
-        let (stops, is_ascii) = marks(block);
-        return Some((stops >> (BLOCK - left.len()), is_ascii));
-    }
-    let mut block = [b'x'; BLOCK];
-    block[..left.len()].copy_from_slice(left);
-    Some(marks(&block))
 }
 
 /// Which bytes end a string, begin an escape, or are control characters; and whether all are ASCII.
@@ -342,6 +71,247 @@ fn marks(block: &[u8; BLOCK]) -> (u64, bool) {
         any |= bytes;
     }
     (stops, any.move_mask() == 0)
+}
+
+struct Scan<'a, 's> {
+    json: &'a [u8],
+    stops: &'s [u64],
+    is_ascii: bool,
+}
+
+/// The place behind a byte that is there: no text is so long that it could overflow.
+#[inline(always)]
+const fn behind(at: usize) -> usize {
+    at.wrapping_add(1)
+}
+
+/// Each step takes the place where something begins, and returns the one behind it.
+impl<'a> Scan<'a, '_> {
+    #[inline(always)]
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.json.get(at).copied()
+    }
+
+    #[inline(always)]
+    fn space(&self, at: usize) -> usize {
+        if self.byte(at).is_some_and(|byte| byte <= b' ') { self.spaces(at) } else { at }
+    }
+
+    #[inline(never)]
+    fn spaces(&self, mut at: usize) -> usize {
+        while let Some(b' ' | b'\n' | b'\t' | b'\r') = self.byte(at) {
+            at = behind(at);
+        }
+        at
+    }
+
+    /// Reads a value that pointers end at or lead through.
+    fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
+        if node.slots.is_empty() {
+            if depth > 0 {
+                node.forget(found);
+            }
+            return match self.byte(at)? {
+                b'{' => self.walk_object(at, node, found, depth),
+                b'n' | b't' | b'f' => self.skip(at, depth),
+                // Lists, and what a parser would look at more closely.
+                _ => None,
+            };
+        }
+        if !node.children.is_empty() {
+            return None;
+        }
+        let (end, is_simple) = if self.byte(at)? == b'"' { self.string(at)? } else { (self.skip(at, depth)?, false) };
+        let text = &self.json[at..end];
+        if !self.is_utf8(text) {
+            return None;
+        }
+        let value = if is_simple { Scalar::String(text[1..text.len() - 1].into()) } else { scalar(text).ok()? };
+        let (last, others) = node.slots.split_last()?;
+        for &slot in others {
+            found[slot] = Some(value.clone());
+        }
+        found[*last] = Some(value);
+        Some(end)
+    }
+
+    fn walk_object(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
+        let mut at = self.space(behind(at));
+        if self.byte(at)? == b'}' {
+            return Some(behind(at));
+        }
+        loop {
+            let name = at;
+            let (end, is_simple) = self.string(at)?;
+            let name = self.json.get(behind(name)..end.wrapping_sub(1))?;
+            if !is_simple || !self.is_utf8(name) {
+                return None;
+            }
+            at = self.colon(end)?;
+            at = match node.children.iter().find(|(step, _)| step.as_bytes() == name) {
+                None => self.skip(at, depth + 1)?,
+                Some((_, child)) => self.walk(at, child, found, depth + 1)?,
+            };
+            let (next, is_last) = self.comma(at, b'}')?;
+            at = next;
+            if is_last {
+                return Some(at);
+            }
+        }
+    }
+
+    /// What separates a field's name from its value.
+    #[inline(always)]
+    fn colon(&self, at: usize) -> Option<usize> {
+        let at = self.space(at);
+        (self.byte(at)? == b':').then(|| self.space(behind(at)))
+    }
+
+    /// What follows an element: a comma, or the end of its container. Returns whether it is that.
+    #[inline(always)]
+    fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
+        let at = self.space(at);
+        let byte = self.byte(at)?;
+        if byte == b',' {
+            return Some((self.space(behind(at)), false));
+        }
+        (byte == end).then_some((behind(at), true))
+    }
+
+    /// Passes over a value.
+    #[inline(always)]
+    fn skip(&self, at: usize, depth: usize) -> Option<usize> {
+        match self.byte(at)? {
+            b'"' => Some(self.string(at)?.0),
+            b'{' => self.skip_container(at, b'}', depth),
+            b'[' => self.skip_container(at, b']', depth),
+            b't' => self.literal(at, b"true"),
+            b'f' => self.literal(at, b"false"),
+            b'n' => self.literal(at, b"null"),
+            _ => self.number(at),
+        }
+    }
+
+    #[inline(never)]
+    fn skip_container(&self, at: usize, end: u8, depth: usize) -> Option<usize> {
+        if depth == DEPTH_MAX {
+            return None;
+        }
+        let mut at = self.space(behind(at));
+        if self.byte(at)? == end {
+            return Some(behind(at));
+        }
+        loop {
+            if end == b'}' {
+                at = self.colon(self.string(at)?.0)?;
+            }
+            let (next, is_last) = self.comma(self.skip(at, depth + 1)?, end)?;
+            at = next;
+            if is_last {
+                return Some(at);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn literal<const N: usize>(&self, at: usize, word: &[u8; N]) -> Option<usize> {
+        (self.json.get(at..)?.first_chunk()? == word).then(|| at.wrapping_add(N))
+    }
+
+    #[inline(always)]
+    fn number(&self, at: usize) -> Option<usize> {
+        let start = if self.byte(at)? == b'-' { behind(at) } else { at };
+        let end = self.digits(start)?;
+        if end > behind(start) && self.json[start] == b'0' {
+            return None;
+        }
+        match self.byte(end) {
+            Some(b'.' | b'e' | b'E') => self.fraction(end),
+            _ => Some(end),
+        }
+    }
+
+    #[inline(never)]
+    fn fraction(&self, mut at: usize) -> Option<usize> {
+        if self.byte(at) == Some(b'.') {
+            at = self.digits(behind(at))?;
+        }
+        if let Some(b'e' | b'E') = self.byte(at) {
+            at = behind(at);
+            if let Some(b'+' | b'-') = self.byte(at) {
+                at = behind(at);
+            }
+            at = self.digits(at)?;
+        }
+        Some(at)
+    }
+
+    /// Passes over digits, of which there must be one.
+    #[inline(always)]
+    fn digits(&self, start: usize) -> Option<usize> {
+        let mut at = start;
+        while self.byte(at).is_some_and(|byte| byte.is_ascii_digit()) {
+            at = behind(at);
+        }
+        (at > start).then_some(at)
+    }
+
+    /// Passes over a string. Returns whether it is as it is written: without escapes.
+    #[inline(always)]
+    fn string(&self, at: usize) -> Option<(usize, bool)> {
+        if self.byte(at)? != b'"' {
+            return None;
+        }
+        let stop = self.stop(behind(at))?;
+        if self.byte(stop)? == b'"' {
+            return Some((behind(stop), true));
+        }
+        Some((self.string_with_escapes(stop)?, false))
+    }
+
+    /// Passes over the rest of a string, from its first escape on.
+    #[inline(never)]
+    fn string_with_escapes(&self, mut at: usize) -> Option<usize> {
+        loop {
+            match self.byte(at)? {
+                b'"' => return Some(behind(at)),
+                b'\\' => at = self.stop(self.escape(behind(at))?)?,
+                // Control characters are to be escaped.
+                _ => return None,
+            }
+        }
+    }
+
+    fn escape(&self, at: usize) -> Option<usize> {
+        match self.byte(at)? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => Some(behind(at)),
+            b'u' => {
+                let digits = self.json.get(behind(at)..)?.first_chunk::<4>()?;
+                digits.iter().all(u8::is_ascii_hexdigit).then(|| at.wrapping_add(5))
+            }
+            _ => None,
+        }
+    }
+
+    /// The next byte that means something in a string, from this one on.
+    #[inline(always)]
+    fn stop(&self, at: usize) -> Option<usize> {
+        let left = self.stops.get(at / BLOCK)? >> (at % BLOCK);
+        if left != 0 { Some(at.wrapping_add(left.trailing_zeros() as usize)) } else { self.stop_behind(at / BLOCK) }
+    }
+
+    /// The same, in the blocks behind this one.
+    #[inline(never)]
+    fn stop_behind(&self, block: usize) -> Option<usize> {
+        let (number, stops) = self.stops.iter().enumerate().skip(block + 1).find(|(_, stops)| **stops != 0)?;
+        Some(number * BLOCK + stops.trailing_zeros() as usize)
+    }
+
+    /// Whether a part is UTF-8.
+    #[inline(always)]
+    fn is_utf8(&self, text: &[u8]) -> bool {
+        self.is_ascii || str::from_utf8(text).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -420,7 +390,7 @@ mod tests {
             for all in [&["/a", "/b"][..], &["/a/b", "/c", "/c"], &["/a/0", "/b/a/a"], &["/a", "/a/b"], &[""]] {
                 let pointers = pointers(all);
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
-                if find(pointers.root(), &json, &mut short).is_some() {
+                if find(pointers.root(), &json, &mut Stops::default(), &mut short).is_some() {
                     prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
@@ -442,7 +412,7 @@ mod tests {
         let pointers = pointers(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
-        find(pointers.root(), json.as_bytes(), &mut found).unwrap();
+        find(pointers.root(), json.as_bytes(), &mut Stops::default(), &mut found).unwrap();
         assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1".into()))]);
     }
 }
