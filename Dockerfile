@@ -11,6 +11,8 @@ RUN apt-get update \
 WORKDIR /src
 # Without debug information, most of it RocksDB's, the binary is a twentieth of the size.
 ENV CARGO_PROFILE_RELEASE_DEBUG=false
+# The allocator is built for pages of up to 64 KiB, which some kernels for ARM have; elsewhere none has them.
+RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
 
 # The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
 COPY Cargo.toml Cargo.lock ./
