@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Threads of those that are not one thread by nature.
 const PEER_THREADS: &str = "2";
+/// Slices of a window, by default.
+const SLICES: usize = 4;
 
 #[derive(Clone)]
 pub enum Contender {
@@ -42,7 +44,8 @@ pub struct Unseen {
     pub workers: usize,
     pub delivery: &'static str,
     pub confirm: bool,
-    pub capacity: usize,
+    /// Of its filter. `None` gives it a slice of the window for all ids, as they all come within one.
+    pub capacity: Option<usize>,
 }
 
 impl Unseen {
@@ -55,12 +58,13 @@ impl Unseen {
             workers: 1,
             delivery: "exactly_once",
             confirm: false,
-            capacity: 10_000_000,
+            capacity: None,
         }
     }
 
     fn configuration(&self, job: &Job) -> String {
-        let Self { key, commit, checkpoint, workers, delivery, confirm, capacity, .. } = self;
+        let Self { key, commit, checkpoint, workers, delivery, confirm, .. } = self;
+        let capacity = self.capacity.unwrap_or(SLICES * job.topic.stream.ids());
         format!(
             r#"
             [kafka]

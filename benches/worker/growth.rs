@@ -69,7 +69,7 @@ fn keys(broker: &Broker, options: &Options, most: usize) -> Part {
         let topic = broker.fill(stream);
         let contender = worker(options, |unseen| {
             unseen.key = r#"{ record = "key" }"#;
-            unseen.capacity = stream.ids();
+            unseen.capacity = Some(stream.ids());
         });
         let mut run = Run::start(broker, &topic, &contender);
         let samples = run.watch();

@@ -20,6 +20,8 @@ const COMMITS: [u64; 3] = [20, 100, 1000];
 const LOADS: [f64; 3] = [0.1, 0.5, 0.8];
 const USUAL_COMMIT: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_secs(2);
+/// Of the filter: more ids than come.
+const CAPACITY: usize = 10_000_000;
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -93,7 +95,9 @@ fn topic(broker: &Broker) -> Topic {
 pub fn measure(options: &Options, arguments: &Arguments) {
     let broker = Broker::start();
     let seconds = Duration::from_secs(arguments.seconds);
-    let worker = |commit, checkpoint| Contender::Unseen(Unseen { checkpoint, ..Unseen::new(options.binary.clone(), commit) });
+    let worker = |commit, checkpoint| {
+        Contender::Unseen(Unseen { checkpoint, capacity: Some(CAPACITY), ..Unseen::new(options.binary.clone(), commit) })
+    };
     let with_chain = |contender: &Contender, work: &mut dyn FnMut(&mut Chain)| {
         let topic = topic(&broker);
         let mut chain = Chain::start(&broker, &topic, contender);

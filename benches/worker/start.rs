@@ -42,7 +42,7 @@ pub fn measure(options: &Options) {
     let stream = Stream { records: keys, lead: usize::MAX, repeats: 0, reach: 1, bytes: 0, partitions: 4 };
     let topic = broker.fill(stream);
     let mut unseen = Unseen::new(options.binary.clone(), COMMIT);
-    (unseen.key, unseen.capacity) = (r#"{ record = "key" }"#, keys);
+    (unseen.key, unseen.capacity) = (r#"{ record = "key" }"#, Some(keys));
     let contender = Contender::Unseen(unseen);
     let mut run = Run::start(&broker, &topic, &contender);
     run.watch();
