@@ -108,6 +108,7 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value that pointers end at or lead through.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
+            // Of two equal fields the last counts, and the first had other fields perhaps. The root comes once.
             if depth > 0 {
                 node.forget(found);
             }
@@ -141,21 +142,19 @@ impl<'a> Scan<'a, '_> {
             return Some(behind(at));
         }
         loop {
-            let name = at;
             let (end, is_simple) = self.string(at)?;
-            let name = self.json.get(behind(name)..end.wrapping_sub(1))?;
+            let name = &self.json[behind(at)..end - 1];
             if !is_simple || !self.is_utf8(name) {
                 return None;
             }
-            at = self.colon(end)?;
-            at = match node.children.iter().find(|(step, _)| step.as_bytes() == name) {
-                None => self.skip(at, depth + 1)?,
-                Some((_, child)) => self.walk(at, child, found, depth + 1)?,
+            let value = self.colon(end)?;
+            let end = match node.children.iter().find(|(step, _)| step.as_bytes() == name) {
+                None => self.skip(value, depth + 1)?,
+                Some((_, child)) => self.walk(value, child, found, depth + 1)?,
             };
-            let (next, is_last) = self.comma(at, b'}')?;
-            at = next;
-            if is_last {
-                return Some(at);
+            match self.comma(end, b'}')? {
+                (next, false) => at = next,
+                (end, true) => return Some(end),
             }
         }
     }
@@ -205,10 +204,9 @@ impl<'a> Scan<'a, '_> {
             if end == b'}' {
                 at = self.colon(self.string(at)?.0)?;
             }
-            let (next, is_last) = self.comma(self.skip(at, depth + 1)?, end)?;
-            at = next;
-            if is_last {
-                return Some(at);
+            match self.comma(self.skip(at, depth + 1)?, end)? {
+                (next, false) => at = next,
+                (behind, true) => return Some(behind),
             }
         }
     }
@@ -404,6 +402,20 @@ mod tests {
             let block: [u8; BLOCK] = bytemuck::cast(block);
             let expected = block.iter().rev().fold(0, |bits, &byte| bits << 1 | u64::from(byte < b' ' || byte == b'"' || byte == b'\\'));
             prop_assert_eq!(marks(&block), (expected, block.is_ascii()));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_of_a_text_is_marked(text in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'a')], 0..300)) {
+            // Of a longer text before.
+            let mut stops = Stops { blocks: vec![u64::MAX; 9] };
+            prop_assert_eq!(stops.mark(&text), text.is_ascii());
+            let is_marked = |at| stops.blocks.get(at / BLOCK).is_some_and(|block| block >> (at % BLOCK) & 1 == 1);
+            for at in 0..text.len() + BLOCK {
+                let means = text.get(at).is_some_and(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
+                prop_assert_eq!(is_marked(at), means, "{}", at);
+            }
         }
     }
 
