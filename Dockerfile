@@ -11,7 +11,7 @@ RUN apt-get update \
 WORKDIR /src
 # Without debug information, most of it RocksDB's, the binary is a twentieth of the size.
 ENV CARGO_PROFILE_RELEASE_DEBUG=false
-# The allocator is built for pages of up to 64 KiB, which some kernels for ARM have; elsewhere none has them.
+# Some kernels for ARM have pages of 64 KiB: the allocator takes any that are no larger than it was built for.
 RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
 
 # The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
