@@ -23,14 +23,14 @@ pub struct Arguments {
 }
 
 pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
-    let only = if options.only.is_empty() { USUAL } else { &options.only };
+    let is_chosen = |name: &str| if options.only.is_empty() { name.starts_with(USUAL) } else { options.includes(name) };
     let chosen = |binary| {
         let mut rows = rows(binary);
-        rows.retain(|row| row.name.starts_with(only) && matches!(row.contender, Contender::Unseen(_)));
+        rows.retain(|row| is_chosen(row.name) && matches!(row.contender, Contender::Unseen(_)));
         rows
     };
     let (ours, theirs) = (chosen(&options.binary), chosen(other));
-    assert!(!ours.is_empty(), "no worker has a name that begins with {only:?}");
+    assert!(!ours.is_empty(), "no worker has a name that begins with {}", options.only.join(" or "));
     let broker = Broker::start();
     let topics = fill(&broker, &ours, options.records.unwrap_or(RECORDS));
     let run = |row: &Row| run(&broker, topic(&topics, row), &row.contender);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Threads of those that are not one thread by nature.
 const PEER_THREADS: &str = "2";
-/// Slices of a window, by default.
+/// Slices of the worker's window.
 const SLICES: usize = 4;
 
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Unseen {
             space = "seen"
             key = [{key}]
             window = "24h"
-            filter = {{ kind = "aging", capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm} }}
+            filter = {{ kind = "aging", slices = {SLICES}, capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm} }}
             "#,
             broker = job.broker,
             group = job.name,

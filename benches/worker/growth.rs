@@ -46,7 +46,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     let topic = broker.fill(Stream::usual(options.records.unwrap_or(RECORDS), 50));
     run(&broker, &topic, &worker(options, |_| ()));
     broker.delete(&topic.name);
-    let chosen = parts.into_iter().filter(|(name, _)| name.starts_with(&options.only));
+    let chosen = parts.into_iter().filter(|(name, _)| options.includes(name));
     let (pages, raw): (Vec<_>, serde_json::Map<_, _>) =
         chosen.map(|(name, part)| (name, part())).map(|(name, (page, raw))| (page, (name.to_owned(), raw))).unzip();
     publish(options, "growth", &raw, &pages.join("\n"), &[]);

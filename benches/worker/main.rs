@@ -30,6 +30,10 @@ mod watch;
 use clap::Parser;
 use std::path::PathBuf;
 
+/// The worker's, for Kafka's own cost to be measured under the same.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Measures unseen on a real Kafka: by default throughput, beside what Kafka itself costs and what others cost.
 #[derive(Parser)]
 #[command(name = "scripts/bench")]
@@ -52,15 +56,22 @@ struct Options {
     /// How often everything is repeated; the median is shown.
     #[arg(long, global = true, default_value_t = 3)]
     rounds: usize,
-    /// Only what has a name that begins so; the results are then written only with --out.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    only: String,
+    /// Only what has a name that begins so, or so; the results are then written only with --out.
+    #[arg(long, global = true)]
+    only: Vec<String>,
     /// Where results are written; docs/benchmarks by default.
     #[arg(long, global = true)]
     out: Option<PathBuf>,
     /// The worker to measure; the one that was built with this by default.
     #[arg(long, global = true, default_value = env!("CARGO_BIN_EXE_unseen"), hide = true)]
     binary: PathBuf,
+}
+
+impl Options {
+    /// Whether something of this name is asked for.
+    fn includes(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only))
+    }
 }
 
 #[derive(clap::Subcommand)]

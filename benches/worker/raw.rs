@@ -94,11 +94,14 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     }
 }
 
-/// Produces a message as it was read.
+/// Produces a message as it was read, headers included.
 unsafe fn pass(native: *mut rd::rd_kafka_t, topic: *mut rd::rd_kafka_topic_t, message: &rd::rd_kafka_message_t) {
     use rd::rd_kafka_vtype_t as V;
-    // SAFETY: as promised by the caller; each tag is followed by what librdkafka reads for it.
+    let mut headers = null_mut();
+    // SAFETY: as promised by the caller; each tag is followed by what librdkafka reads for it. The headers, if there
+    // are any, are librdkafka's again afterwards.
     let answer = unsafe {
+        rd::rd_kafka_message_detach_headers(std::ptr::from_ref(message).cast_mut(), &raw mut headers);
         rd::rd_kafka_producev(
             native,
             V::RD_KAFKA_VTYPE_RKT,
@@ -115,6 +118,8 @@ unsafe fn pass(native: *mut rd::rd_kafka_t, topic: *mut rd::rd_kafka_topic_t, me
             message.len,
             V::RD_KAFKA_VTYPE_TIMESTAMP,
             input::time(message),
+            V::RD_KAFKA_VTYPE_HEADERS,
+            headers,
             V::RD_KAFKA_VTYPE_END,
         )
     };

@@ -96,12 +96,12 @@ impl Row {
 
 pub fn measure(options: &Options) {
     let mut rows = rows(&options.binary);
-    rows.retain(|row| row.name.starts_with(&options.only));
+    rows.retain(|row| options.includes(row.name));
     if peers().is_none() {
         eprintln!("Kafka Streams and Flink are left out: they need a JDK and Maven");
         rows.retain(|row| !row.contender.is_peer());
     }
-    assert!(!rows.is_empty(), "nothing has a name that begins with {:?}", options.only);
+    assert!(!rows.is_empty(), "nothing has a name that begins with {}", options.only.join(" or "));
     let broker = Broker::start();
     let records = options.records.unwrap_or(RECORDS);
     let topics = fill(&broker, &rows, records);
