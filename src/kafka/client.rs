@@ -32,6 +32,10 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
             // A lost process is noticed after ten seconds; librdkafka's own default is 45.
             ("session.timeout.ms", "10000"),
             ("heartbeat.interval.ms", "2000"),
+            // What is read before it is asked for is a worker's memory above all: librdkafka would keep five times as many
+            // records at hand, and take what each partition may send at once, however many they are.
+            ("queued.min.messages", "20000"),
+            ("fetch.max.bytes", "8388608"),
             // At its default of a second, a fast consumer starves.
             ("fetch.queue.backoff.ms", "5"),
         ],
