@@ -90,17 +90,35 @@ impl Process {
 
     /// Asks it to stop, and waits until it has. Says how many bytes it has written to disk.
     pub fn stop(&mut self) -> u64 {
+        assert!(self.ends_by(Signal::TERM), "it does not stop:\n{}", self.last_words());
+        self.take_away()
+    }
+
+    /// The same of one that need not stop when it is asked to: then it is killed.
+    pub fn stop_or_kill(&mut self) -> u64 {
+        if !self.ends_by(Signal::TERM) {
+            eprintln!("it does not stop within {PATIENCE:?}, and is killed");
+            assert!(self.ends_by(Signal::KILL), "nothing outlives that");
+        }
+        self.take_away()
+    }
+
+    /// Whether it ends within our patience. It is not taken away yet: its counts can still be read.
+    fn ends_by(&self, signal: Signal) -> bool {
         let pid = Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, Signal::TERM).expect("it is ours");
+        rustix::process::kill_process(pid, signal).expect("it is ours");
         let asked = Instant::now();
-        // Not taken away yet: its counts can still be read.
-        while rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG)
-            .expect("it is our child")
-            .is_none()
-        {
-            assert!(asked.elapsed() < PATIENCE, "it does not stop:\n{}", self.last_words());
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        while rustix::process::waitid(WaitId::Pid(pid), options).expect("it is our child").is_none() {
+            if asked.elapsed() > PATIENCE {
+                return false;
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
+        true
+    }
+
+    fn take_away(&mut self) -> u64 {
         let written = self.number("io", "write_bytes:");
         self.child.wait().expect("it has ended");
         written
