@@ -56,7 +56,7 @@ struct Options {
     /// How often everything is repeated; the median is shown.
     #[arg(long, global = true, default_value_t = 3)]
     rounds: usize,
-    /// Only what has a name that begins so, or so; the results are then written only with --out.
+    /// Only what has a name that begins so; may be given again, for others. Results are then written only with --out.
     #[arg(long, global = true)]
     only: Vec<String>,
     /// Where results are written; docs/benchmarks by default.

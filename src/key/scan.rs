@@ -108,7 +108,7 @@ impl<'a> Scan<'a, '_> {
     /// Reads a value that pointers end at or lead through.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // Of two equal fields the last counts, and the first had other fields perhaps. The root comes once.
+            // Of two equal fields the last counts, and the first may have had fields that it has not. The root comes once.
             if depth > 0 {
                 node.forget(found);
             }
@@ -154,7 +154,7 @@ impl<'a> Scan<'a, '_> {
             };
             match self.comma(end, b'}')? {
                 (next, false) => at = next,
-                (end, true) => return Some(end),
+                (next, true) => return Some(next),
             }
         }
     }
@@ -206,7 +206,7 @@ impl<'a> Scan<'a, '_> {
             }
             match self.comma(self.skip(at, depth + 1)?, end)? {
                 (next, false) => at = next,
-                (behind, true) => return Some(behind),
+                (next, true) => return Some(next),
             }
         }
     }
