@@ -19,6 +19,9 @@ const COMMITS: [u64; 3] = [20, 100, 1000];
 /// Of the peak.
 const LOADS: [f64; 3] = [0.1, 0.5, 0.8];
 const USUAL_COMMIT: Duration = Duration::from_millis(100);
+/// What may be asked for alone.
+const GRID: &str = "commit";
+const CHECKPOINTS: &str = "checkpoint";
 const SETTLE: Duration = Duration::from_secs(2);
 /// Of the filter: more ids than come.
 const CAPACITY: usize = 10_000_000;
@@ -112,7 +115,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     let mut grid = vec![Vec::new(); COMMITS.len() * LOADS.len()];
     let mut checkpoints = vec![Vec::new(); 2];
     for round in 1..=options.rounds {
-        for (commit, grid) in COMMITS.into_iter().zip(grid.chunks_mut(LOADS.len())) {
+        for (commit, grid) in COMMITS.into_iter().zip(grid.chunks_mut(LOADS.len())).filter(|_| options.includes(GRID)) {
             with_chain(&worker(Duration::from_millis(commit), Duration::from_secs(10)), &mut |chain| {
                 for (load, runs) in LOADS.into_iter().zip(&mut *grid) {
                     let figures = chain.at(peak * load, seconds);
@@ -121,13 +124,16 @@ pub fn measure(options: &Options, arguments: &Arguments) {
                 }
             });
         }
-        for (interval, runs) in [Duration::from_secs(1), NEVER].into_iter().zip(&mut checkpoints) {
+        // In turns, for what runs later finds the broker warmer.
+        let mut pair = [(Duration::from_secs(1), 0), (NEVER, 1)];
+        pair.rotate_left((round - 1) % 2);
+        for (interval, at) in pair.into_iter().filter(|_| options.includes(CHECKPOINTS)) {
             with_chain(&worker(USUAL_COMMIT, interval), &mut |chain| {
                 // So that there is something to be written.
                 chain.peak(SETTLE);
                 let figures = chain.at(peak * 0.5, seconds * 2);
                 eprintln!("round {round}: a checkpoint each {interval:?}: p50 {}, p99 {} ms", figures.p50, figures.p99);
-                runs.push(figures);
+                checkpoints[at].push(figures);
             });
         }
     }
@@ -138,20 +144,28 @@ pub fn measure(options: &Options, arguments: &Arguments) {
         "loads": cases.iter().zip(&grid).map(|((commit, load), runs)| named(&format!("commit {commit} ms, load {load}"), runs)).collect::<Vec<_>>(),
         "checkpoints": [named("each second", &checkpoints[0]), named("none", &checkpoints[1])],
     });
-    let ratio = median(checkpoints[0].iter().zip(&checkpoints[1]).map(|(with, without)| with.p99 / without.p99));
-    let page = format!(
+    let mut parts = vec![format!(
         "Records of 200 bytes in four partitions, half of them repeats; milliseconds from a record's time to its being read by\n\
          a `read_committed` consumer. The median of {} rounds of {} s. The peak, {} records a second, is what went through\n\
-         writer, broker, worker and reader together, all on this machine, at a commit interval of 100 ms.\n\n{}\n\
-         With checkpoints each second and without any, at 0.5 of the peak and a commit interval of 100 ms: the ratio of p99 in\n\
-         pairs is {ratio:.2}.\n\n{}",
+         writer, broker, worker and reader together, all on this machine, at a commit interval of 100 ms.\n",
         options.rounds,
         arguments.seconds,
         thousands(peak),
-        table(&cases.iter().map(|(commit, load)| format!("commit {commit} ms, {load} of the peak")).collect::<Vec<_>>(), &grid),
-        table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], &checkpoints),
-    );
-    publish(options, "latency", &raw, &page, &[("latency", picture(&grid))]);
+    )];
+    if options.includes(GRID) {
+        let names: Vec<_> = cases.iter().map(|(commit, load)| format!("commit {commit} ms, {load} of the peak")).collect();
+        parts.push(format!("\n{}", table(&names, &grid)));
+    }
+    if options.includes(CHECKPOINTS) {
+        let ratio = median(checkpoints[0].iter().zip(&checkpoints[1]).map(|(with, without)| with.p99 / without.p99));
+        parts.push(format!(
+            "\nWith checkpoints each second and without any, at 0.5 of the peak and a commit interval of 100 ms: the ratio of p99 in\n\
+             pairs is {ratio:.2}.\n\n{}",
+            table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], &checkpoints),
+        ));
+    }
+    let pictures = options.includes(GRID).then(|| ("latency", picture(&grid)));
+    publish(options, "latency", &raw, &parts.concat(), pictures.as_slice());
 }
 
 fn table(names: &[String], runs: &[Vec<Figures>]) -> Table {

@@ -137,7 +137,7 @@ pub struct Worker {
     pub delivery: Delivery,
     /// Time between commits while records flow.
     pub commit_interval: Duration,
-    /// Time between checkpoints.
+    /// Time between the checkpoints of a partition.
     pub checkpoint_interval: Duration,
     /// After it, the broker gives up a transaction: bounds how long a lost process blocks readers.
     pub transaction_timeout: Duration,

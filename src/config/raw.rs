@@ -75,7 +75,7 @@ pub(super) struct Worker {
     pub(super) delivery: Delivery,
     /// Time between commits while records flow: from 10ms to half of `transaction_timeout`.
     pub(super) commit_interval: Span,
-    /// Time between checkpoints: at least 100ms.
+    /// Time between the checkpoints of a partition: at least 100ms.
     pub(super) checkpoint_interval: Span,
     /// How long a lost process may block the readers of its outputs: 1s to 15m.
     pub(super) transaction_timeout: Span,

@@ -263,7 +263,7 @@ impl Worker {
 }
 
 /// See [`Worker::inputs_of`].
-fn inputs_of<'w>(
+pub(super) fn inputs_of<'w>(
     topics: &'w [Plan],
     inputs: &'w BTreeMap<(usize, i32), Input>,
     (space, partition): MemoryId,

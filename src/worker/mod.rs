@@ -122,6 +122,8 @@ pub struct Worker {
     /// The store's, when last looked at.
     epoch: u64,
     next_checkpoint: Instant,
+    /// Whose turn it was to be written, last.
+    last_turn: MemoryId,
     room: Room,
     /// By topic.
     tallies: Vec<Tally>,
@@ -185,6 +187,7 @@ impl Worker {
             tallies,
             sink,
             next_checkpoint,
+            last_turn: MemoryId::default(),
             epoch: shared.store.epoch(),
             shared,
             inputs: BTreeMap::new(),

@@ -103,6 +103,8 @@ pub(super) struct Memory {
     log_starts: BTreeMap<i64, Offset>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
+    /// Whether its first checkpoint of a topic is still to be taken.
+    pub(super) is_new: bool,
     /// What was told of it already.
     told: Told,
     /// The filter's rate, of how many keys, in which slice.
@@ -122,6 +124,7 @@ impl Memory {
             trimmed: 0,
             log_starts: BTreeMap::new(),
             changed: false,
+            is_new: false,
             told: Told::default(),
             estimate: None,
             failures: 0,
@@ -226,15 +229,16 @@ impl Memory {
         self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)
     }
 
-    /// Whether so much waits for a checkpoint that it must not wait longer.
+    /// Whether its checkpoint must not wait: it is the first, or much waits for it.
     pub(super) fn is_urgent(&self) -> bool {
         // While checkpoints fail, less and less often: what cannot be written is not to be put together all the time.
-        self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
+        self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
     /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
+        self.is_new = false;
         let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {

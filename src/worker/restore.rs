@@ -221,7 +221,7 @@ impl Worker {
             // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
             // this process exact: its heir reads the log from here.
             memory.changed = true;
-            self.next_checkpoint = Instant::now();
+            memory.is_new = true;
         }
         let input = Input {
             topic: found.topic,
