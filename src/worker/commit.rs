@@ -37,7 +37,7 @@ impl Worker {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
-        let _span = tracing::debug_span!("commit", records = self.written.origins.len()).entered();
+        let _span = tracing::debug_span!("commit", records = self.written.len()).entered();
         let offsets: Vec<_> = self
             .inputs
             .values()
@@ -85,7 +85,7 @@ impl Worker {
         add(&stats.commits, 1);
         self.transaction.iter().for_each(|transaction| stats.transaction_time.observe(transaction.begun.elapsed()));
         let now = super::now();
-        for time in &self.written.times {
+        for time in self.written.times() {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }
     }
@@ -133,8 +133,7 @@ impl Worker {
 
     fn end_transaction(&mut self) {
         self.transaction = None;
-        self.written.origins.clear();
-        self.written.times.clear();
+        self.written.clear();
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
@@ -174,7 +173,7 @@ impl Worker {
             return Ok(true);
         }
         for &(origin, bytes) in culprits {
-            let Some(&(topic, partition, offset)) = self.written.origins.get(origin) else { continue };
+            let Some((topic, partition, offset)) = self.written.origin(origin) else { continue };
             let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
             if let Some(forward) = &self.topics[topic].forward {
                 return Err(Error::Exit(format!(

@@ -9,9 +9,20 @@ use crate::record::{Offset, Verdict};
 /// The verdicts of one partition since its last commit, in order of offset.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
-    taken: Vec<(Offset, Verdict)>,
+    /// A byte each, for a transaction may have millions.
+    verdicts: Vec<Verdict>,
+    /// Whose they are.
+    runs: Vec<Run>,
     /// How many of them the open transaction carries; less than all only after an abort.
     carried: usize,
+}
+
+/// Records that follow each other without a gap.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Offset of the first, and which verdict is its.
+    start: Offset,
+    first: usize,
 }
 
 /// What is known of a record before the filter is asked.
@@ -28,40 +39,63 @@ pub(super) enum Recall {
 impl Decisions {
     /// Looks up the next record to be carried.
     pub(super) fn recall(&self, offset: Offset) -> Recall {
-        match self.taken.get(self.carried) {
-            None => Recall::New,
-            Some(&(decided, verdict)) if decided == offset => Recall::Decided(verdict),
-            Some(&(decided, _)) => Recall::Gap(decided),
+        let Some(&verdict) = self.verdicts.get(self.carried) else { return Recall::New };
+        match self.offset(self.carried) {
+            decided if decided == offset => Recall::Decided(verdict),
+            decided => Recall::Gap(decided),
         }
     }
 
     /// The open transaction carries this record, new or not.
     pub(super) fn carry(&mut self, offset: Offset, verdict: Verdict) {
-        if self.carried == self.taken.len() {
-            self.taken.push((offset, verdict));
+        let end = self.verdicts.len();
+        if self.carried == end {
+            if self.runs.last().is_none_or(|run| run.at(end) != offset) {
+                self.runs.push(Run { start: offset, first: end });
+            }
+            self.verdicts.push(verdict);
         }
         self.carried += 1;
     }
 
     /// What was decided of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
-        self.at(offset).map(|at| self.taken[at].1)
+        self.index(offset).map(|index| self.verdicts[index])
     }
 
     /// Changes the verdict of a record: it cannot be written as it was decided.
     pub(super) fn revise(&mut self, offset: Offset, verdict: Verdict) {
-        if let Some(at) = self.at(offset) {
-            self.taken[at].1 = verdict;
+        if let Some(index) = self.index(offset) {
+            self.verdicts[index] = verdict;
         }
     }
 
-    fn at(&self, offset: Offset) -> Option<usize> {
-        self.taken.binary_search_by_key(&offset, |&(decided, _)| decided).ok()
+    /// The offset of a record by the number of its verdict.
+    fn offset(&self, index: usize) -> Offset {
+        // The first run begins with the first verdict.
+        self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
+    }
+
+    fn index(&self, offset: Offset) -> Option<usize> {
+        let run = self.runs.partition_point(|run| run.start <= offset).checked_sub(1)?;
+        let end = self.runs.get(run + 1).map_or(self.verdicts.len(), |next| next.first);
+        let Run { start, first } = self.runs[run];
+        Some(first + usize::try_from(offset - start).ok()?).filter(|&index| index < end)
     }
 
     /// The open transaction is committed.
     pub(super) fn committed(&mut self) {
-        self.taken.drain(..self.carried);
+        let left = self.verdicts.get(self.carried).map(|_| self.offset(self.carried));
+        self.verdicts.drain(..self.carried);
+        self.runs.retain_mut(|run| {
+            let is_left = run.first >= self.carried;
+            run.first = run.first.saturating_sub(self.carried);
+            is_left
+        });
+        // The run that it ends within is left in part.
+        if let Some(start) = left.filter(|_| self.runs.first().is_none_or(|run| run.first > 0)) {
+            self.runs.insert(0, Run { start, first: 0 });
+        }
         self.carried = 0;
     }
 
@@ -72,12 +106,19 @@ impl Decisions {
 
     /// Whether the open transaction carries all that is decided.
     pub(super) const fn is_all_carried(&self) -> bool {
-        self.carried == self.taken.len()
+        self.carried == self.verdicts.len()
     }
 
     /// Whether nothing is decided but uncommitted: the barrier at which a checkpoint may be taken.
     pub(super) const fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.verdicts.is_empty()
+    }
+}
+
+impl Run {
+    /// The offset of a record in it, by the number of its verdict.
+    const fn at(self, index: usize) -> Offset {
+        self.start + (index - self.first).cast_signed() as Offset
     }
 }
 
@@ -85,6 +126,47 @@ impl Decisions {
 mod tests {
     use super::*;
     use Verdict::{Duplicate, Unseen};
+
+    proptest::proptest! {
+        /// Beside a plain list of pairs: whatever the gaps between records, and wherever transactions end.
+        #[test]
+        fn it_is_a_list_of_pairs(steps in proptest::collection::vec((0_u8..8, 0_i64..4, 0_i64..40), 1..200)) {
+            let (mut decisions, mut list, mut carried, mut next) = (Decisions::default(), Vec::new(), 0, 10);
+            for (what, gap, asked) in steps {
+                match what {
+                    0 => {
+                        decisions.committed();
+                        list.drain(..carried);
+                        carried = 0;
+                    }
+                    1 => {
+                        decisions.rewind();
+                        carried = 0;
+                    }
+                    2 => {
+                        decisions.revise(asked, Verdict::Late);
+                        list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = Verdict::Late);
+                    }
+                    _ => {
+                        if carried == list.len() {
+                            next += 1 + gap / 3;
+                            list.push((next, if gap == 0 { Unseen } else { Duplicate }));
+                            proptest::prop_assert_eq!(decisions.recall(next), Recall::New);
+                        } else {
+                            proptest::prop_assert_eq!(decisions.recall(list[carried].0), Recall::Decided(list[carried].1));
+                            proptest::prop_assert_eq!(decisions.recall(0), Recall::Gap(list[carried].0));
+                        }
+                        let (offset, verdict) = list[carried];
+                        decisions.carry(offset, verdict);
+                        carried += 1;
+                    }
+                }
+                let found = list.iter().find(|(offset, _)| *offset == asked).map(|&(_, verdict)| verdict);
+                proptest::prop_assert_eq!(decisions.verdict(asked), found);
+                proptest::prop_assert_eq!((decisions.is_empty(), decisions.is_all_carried()), (list.is_empty(), carried == list.len()));
+            }
+        }
+    }
 
     #[test]
     fn an_aborted_record_keeps_its_verdict() {

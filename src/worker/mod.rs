@@ -19,6 +19,7 @@ mod records;
 mod rejoin;
 mod report;
 mod restore;
+mod written;
 
 use crate::checkpoint::{self, Store};
 use crate::config::Config;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use written::Written;
 
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -149,15 +151,6 @@ impl Transaction {
     fn begun() -> Self {
         Self { begun: Instant::now(), records: 0 }
     }
-}
-
-/// The records that the open transaction has written.
-#[derive(Default)]
-struct Written {
-    /// Where they came from: topic, partition and offset.
-    origins: Vec<(usize, i32, Offset)>,
-    /// Times of a few of them, to tell how long they took.
-    times: Vec<Timestamp>,
 }
 
 /// Whether the records at hand may be gone on with.

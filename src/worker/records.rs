@@ -7,7 +7,8 @@ use super::decide::{Keyed, Undecided, decide, key_of, oversize};
 use super::emit::{AddedHeader, Fate};
 use super::partition::{Input, Memory};
 use super::plan::Plan;
-use super::{Error, Flow, MemoryId, Shared, Transaction, Worker, Written, misplaced, now};
+use super::written::Written;
+use super::{Error, Flow, MemoryId, Shared, Transaction, Worker, misplaced, now};
 use crate::fault;
 use crate::filter::Fault;
 use crate::kafka::{Failure, Message, Outgoing, Sink, Source};
@@ -17,8 +18,6 @@ use crate::stats::Tally;
 
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
-/// Of so many records that are written, one is timed.
-const TIMED: usize = 64;
 
 /// Room that is used again and again.
 #[derive(Default)]
@@ -294,12 +293,7 @@ impl Run<'_> {
 
     /// Writes a record, with the headers at hand added to its own.
     fn write(&mut self, topic: &str, partition: Option<i32>, message: &Message<'_>, time: Option<Timestamp>) -> Result<(), Halt> {
-        let Written { origins, times } = &mut *self.written;
-        let origin = origins.len();
-        if origin.is_multiple_of(TIMED) {
-            times.extend(time);
-        }
-        origins.push((self.topic, message.partition(), message.offset()));
+        let origin = self.written.push(self.topic, message.partition(), message.offset(), time);
         self.sink.send(&Outgoing { topic, partition, message, time, headers: self.headers, origin }).map_err(Halt::Failed)?;
         fault::point("transaction.sent");
         Ok(())
