@@ -31,7 +31,7 @@ pub struct Stats {
     pub checkpoints: AtomicU64,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: AtomicU64,
-    /// Bytes of the last round of checkpoints.
+    /// Bytes that the last checkpoint wrote.
     pub checkpoint_bytes: AtomicU64,
     /// When the last checkpoint was written, in milliseconds since the epoch; 0 before the first.
     pub checkpoint_at: AtomicI64,
@@ -45,7 +45,7 @@ pub struct Stats {
     pub latency: Histogram,
     /// From the begin of a transaction to its end.
     pub transaction_time: Histogram,
-    /// How long a round of checkpoints took.
+    /// How long a checkpoint took.
     pub checkpoint_time: Histogram,
     /// From the assignment of a partition to its first record.
     pub restore_time: Histogram,

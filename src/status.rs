@@ -40,7 +40,7 @@ pub struct Status {
     pub end_to_end_latency: Durations,
     /// From the begin of a transaction to its end.
     pub transaction_duration: Durations,
-    /// How long a round of checkpoints took.
+    /// How long a checkpoint took.
     pub checkpoint_duration: Durations,
     /// From the assignment of a partition to its first record.
     pub restore_duration: Durations,
@@ -254,13 +254,13 @@ pub struct PartitionStatus {
 /// Checkpoints.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Checkpoints {
-    /// Written, one a partition and round.
+    /// Written, each of one partition's memory.
     pub written: u64,
     /// Failed.
     pub failures: u64,
     /// When the last was written.
     pub last_success_ms: Option<Timestamp>,
-    /// Bytes of the last round.
+    /// Bytes that the last one wrote.
     pub last_bytes: Option<u64>,
 }
 

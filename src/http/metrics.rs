@@ -200,10 +200,10 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
 
 fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let checkpoints = &status.checkpoints;
-    encoder.counter("unseen_checkpoints", "Checkpoints written, one a partition", checkpoints.written)?;
+    encoder.counter("unseen_checkpoints", "Checkpoints written, each of one partition's memory", checkpoints.written)?;
     encoder.counter("unseen_checkpoint_failures", "Checkpoints that could not be written", checkpoints.failures)?;
-    encoder.histogram("unseen_checkpoint_duration_seconds", "How long a round of checkpoints took", &status.checkpoint_duration)?;
-    encoder.gauge("unseen_checkpoint_size_bytes", "Bytes of the last round of checkpoints", checkpoints.last_bytes.map(float))?;
+    encoder.histogram("unseen_checkpoint_duration_seconds", "How long a checkpoint took", &status.checkpoint_duration)?;
+    encoder.gauge("unseen_checkpoint_size_bytes", "Bytes that the last checkpoint wrote", checkpoints.last_bytes.map(float))?;
     let last = checkpoints.last_success_ms.map(seconds);
     encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "When the last checkpoint was written", last)?;
     encoder.counter("unseen_rebuilds", "Memories made from a changelog", status.rebuilds.done)?;
