@@ -96,6 +96,12 @@ fn topic(broker: &Broker) -> Topic {
 }
 
 pub fn measure(options: &Options, arguments: &Arguments) {
+    let (only, known) = (options.only.join(" or "), [GRID, CHECKPOINTS]);
+    assert!(
+        known.iter().any(|name| options.includes(name)),
+        "nothing has a name that begins with {only}: there are {}",
+        known.join(" and ")
+    );
     let broker = Broker::start();
     let seconds = Duration::from_secs(arguments.seconds);
     let worker = |commit, checkpoint| {

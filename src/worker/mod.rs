@@ -29,6 +29,7 @@ use crate::kafka::{self, Sink, Source, Topology};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition};
 use crate::stats::{Stats, Tally};
 use ahead::Ahead;
+use barrier::Turns;
 pub use misplaced::Misplaced;
 use partition::{Input, Memory};
 use plan::{Plan, plans};
@@ -123,9 +124,7 @@ pub struct Worker {
     replacements: u32,
     /// The store's, when last looked at.
     epoch: u64,
-    next_checkpoint: Instant,
-    /// Whose turn it was to be written, last.
-    last_turn: MemoryId,
+    turns: Turns,
     room: Room,
     /// By topic.
     tallies: Vec<Tally>,
@@ -173,14 +172,13 @@ impl Worker {
         let topics = plans(&shared);
         let tallies = vec![Tally::default(); shared.stats.topics.len()];
         let rebuilder = Rebuilder::start(&shared);
-        let next_checkpoint = Instant::now() + config.worker.checkpoint_interval;
+        let turns = Turns::new(Instant::now() + config.worker.checkpoint_interval);
         Ok(Self {
             transactional_id,
             topics,
             tallies,
             sink,
-            next_checkpoint,
-            last_turn: MemoryId::default(),
+            turns,
             epoch: shared.store.epoch(),
             shared,
             inputs: BTreeMap::new(),
@@ -247,7 +245,7 @@ impl Worker {
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
         let most = self.shared.config.worker.transaction_records_max;
-        let due = Instant::now() >= self.next_checkpoint || self.memories.values().any(|memory| memory.journal.len() >= most);
+        let due = self.turns.is_due(Instant::now()) || self.memories.values().any(|memory| memory.journal.len() >= most);
         if self.transaction.is_some() || !due || self.memories.values().all(|memory| memory.journal.is_empty()) {
             return Ok(Flow::On);
         }

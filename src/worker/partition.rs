@@ -13,6 +13,7 @@ use crate::stats::{SpaceCounts, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Load past which a filter is said to fill up.
 const FILLING: f64 = 0.7;
@@ -238,6 +239,7 @@ impl Memory {
     /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
+        let began = Instant::now();
         self.is_new = false;
         let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
@@ -249,6 +251,8 @@ impl Memory {
                 self.changed = false;
                 self.failures = 0;
                 add(&shared.stats.checkpoints, 1);
+                shared.stats.checkpoint_time.observe(began.elapsed());
+                shared.stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
                 shared.stats.checkpoint_at.store(super::now(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes

@@ -5,7 +5,7 @@
 use super::emit::Routes;
 use super::{Shared, partition};
 use crate::changelog::Origin;
-use crate::checkpoint;
+use crate::checkpoint::{self, PartitionId};
 use crate::config::Topic;
 use crate::dedup::Rules;
 use crate::filter::Spec;
@@ -35,6 +35,13 @@ pub(super) struct Plan {
     /// Whether it is a topic that records were brought to.
     pub(super) is_ours: bool,
     pub(super) routes: Routes,
+}
+
+impl Plan {
+    /// Whose memory it is, as the store calls it.
+    pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
+        PartitionId { space: self.topic.space.clone(), partition }
+    }
 }
 
 /// A topic whose partitions follow the key.

@@ -7,7 +7,6 @@
 use super::partition::{Input, Memory, noted};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
-use crate::checkpoint::PartitionId;
 use crate::config::{ColdStart, Start};
 use crate::fault;
 use crate::kafka::{Committed, Source};
@@ -72,7 +71,7 @@ impl Worker {
         for found in &all {
             let (id, plan) = (self.memory_of(found), &self.topics[found.topic]);
             if plan.forward.is_none() && !self.memories.contains_key(&id) {
-                let memory = Memory::load(&self.shared.store, &self.stored_as(id), &plan.settings, plan.rules)?;
+                let memory = Memory::load(&self.shared.store, &plan.stored_as(id.1), &plan.settings, plan.rules)?;
                 self.memories.insert(id, memory);
                 fault::point("restore.loaded");
             }
@@ -135,7 +134,7 @@ impl Worker {
         let cancelled = Arc::new(AtomicBool::new(false));
         let job = Job {
             id,
-            partition: self.stored_as(id),
+            partition: plan.stored_as(id.1),
             log: TopicPartition { topic: log.clone(), partition: id.1 },
             memory,
             rules: plan.rules,
@@ -239,10 +238,6 @@ impl Worker {
         };
         self.inputs.insert((input.topic, input.partition.partition), input);
         Ok(course.start)
-    }
-
-    pub(super) fn stored_as(&self, id: MemoryId) -> PartitionId {
-        PartitionId { space: self.topics[id.0].topic.space.clone(), partition: id.1 }
     }
 
     fn memory_of(&self, found: &Found) -> MemoryId {
