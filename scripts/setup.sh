@@ -31,9 +31,14 @@ compiles() {
     echo '#include <cstdlib>' | c++ -x c++ -fsyntax-only -
 }
 
+# Where LLVM is without Clang, there are llvm-config and a libclang-cpp, which is another.
 has_libclang() {
-    [[ -n ${LIBCLANG_PATH:-} ]] || has llvm-config || xcrun --find clang ||
-        compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || compgen -G '/usr/lib*/libclang*.so*' || compgen -G '/usr/lib/*/libclang*.so*'
+    local directory
+    [[ -n ${LIBCLANG_PATH:-} ]] || xcrun --find clang && return
+    for directory in "$(llvm-config --libdir)" /usr/lib/llvm-*/lib /usr/lib* /usr/lib/*-linux-gnu /usr/local/lib; do
+        compgen -G "$directory/libclang[.-][s0-9]*" && return
+    done
+    return 1
 }
 
 has_java() {
