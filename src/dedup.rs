@@ -120,6 +120,7 @@ impl Dedup {
     ///
     /// # Errors
     /// [`Fault`] when it cannot be decided.
+    #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, horizon: Timestamp) -> Result<Verdict, Fault> {
         self.advance(time, horizon);
         self.mutation = None;
@@ -323,6 +324,7 @@ impl Dedup {
     /// Where the memory stands, for its log to be searched by: what was put in at a smaller mark than
     /// [`Dedup::oldest_mark`] is not needed any more. It never falls.
     #[must_use]
+    #[inline]
     pub fn mark(&self) -> i64 {
         self.mark_before(0)
     }

@@ -51,6 +51,7 @@ pub struct Journal {
 
 impl Journal {
     /// Notes what the record at `offset` of a topic did to the memory, if anything.
+    #[inline]
     pub fn note(&mut self, dedup: &Dedup, topic: usize, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());
         // Keys that came before any time was known belong to the first that is, whatever came with it.

@@ -184,6 +184,7 @@ impl Sink {
     ///
     /// # Errors
     /// [`Failure`] says what to do.
+    #[inline]
     pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), Failure> {
         fault::step("transaction.send").map_err(Failure::Abort)?;
         let Outgoing { topic, partition, message, time, headers, origin } = *outgoing;
@@ -219,6 +220,7 @@ impl Sink {
         std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    #[inline]
     fn queue(&self, mut record: Record<'_>) -> Result<(), Failure> {
         let topic = record.topic;
         let mut waited = None;

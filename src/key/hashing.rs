@@ -68,6 +68,7 @@ impl Hashing {
     }
 
     /// The fingerprint of an encoded key.
+    #[inline]
     #[must_use]
     pub(super) fn fingerprint(&self, encoded: &[u8]) -> Fingerprint {
         Fingerprint(match self {

@@ -5,18 +5,29 @@
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
 use super::SpecError;
-use super::scan::{self, Stops};
+use super::scan::Scan;
+use super::shape::{Shape, Shapes};
+use super::stops::Stops;
 use crate::record::{Invalid, Reason};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
 use std::fmt;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The places to read, as a tree: every pointer is a path to a node with a `slot`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pointers {
     root: Node,
     count: usize,
+    /// A hash of them, to know them by.
+    id: u128,
+}
+
+/// Working memory of [`Pointers::find`].
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    stops: Stops,
+    shapes: Shapes,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -40,16 +51,26 @@ impl Node {
 }
 
 /// A JSON value as far as a key cares, in UTF-8.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalar<'a> {
     Null,
     Bool(&'a [u8]),
     /// As it is written: `1`, `1.0` and `1e0` are three different keys.
     Number(&'a [u8]),
-    /// With its escapes decoded.
-    String(Cow<'a, [u8]>),
+    /// What is between the quotes: there is nothing to decode in it.
+    String(&'a [u8]),
+    /// A string as it is written, with quotes and escapes, which can be decoded.
+    Escaped(&'a [u8]),
     /// As it is written, white space and order of fields included.
     Container(&'a [u8]),
+}
+
+impl Room {
+    /// What a text is read with.
+    pub(super) fn parts<'a, 'r>(&'r mut self, json: &'a [u8], pointers: &Pointers) -> (Scan<'a, 'r>, &'r mut Shape) {
+        self.stops.mark(json);
+        (Scan { json, stops: &self.stops }, self.shapes.of(pointers.id))
+    }
 }
 
 impl Pointers {
@@ -73,6 +94,7 @@ impl Pointers {
         }
         node.slots.push(self.count);
         self.count += 1;
+        self.id = xxh3_128(&[&self.id.to_le_bytes(), pointer.as_bytes()].concat());
         Ok(())
     }
 
@@ -90,8 +112,14 @@ impl Pointers {
     }
 
     /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
-    pub(super) fn find<'a>(&self, json: &'a [u8], stops: &mut Stops, found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
-        if scan::find(&self.root, json, stops, found).is_some() {
+    pub(super) fn find<'a>(&self, json: &'a [u8], room: &mut Room, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
+        let (scan, shape) = room.parts(json, self);
+        if shape.find(&scan, found).is_some() {
+            return Ok(());
+        }
+        found.fill(None);
+        if scan.find(&self.root, found).is_some() {
+            shape.learn(&scan, found);
             return Ok(());
         }
         found.fill(None);
@@ -104,12 +132,12 @@ impl Pointers {
     }
 
     /// The same for any text, and the words for what is wrong with it.
-    pub(super) fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Invalid> {
+    pub(super) fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         Walk { node: &self.root, found }
             .deserialize(&mut deserializer)
             .and_then(|()| deserializer.end())
-            .map_err(|error| Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") })
+            .map_err(|error| Box::new(Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") }))
     }
 }
 
@@ -129,7 +157,7 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
         let raw: &'a RawValue = serde::Deserialize::deserialize(deserializer)?;
         let scalar = scalar(raw.get().as_bytes()).map_err(serde::de::Error::custom)?;
         for &slot in &self.node.slots {
-            self.found[slot] = Some(scalar.clone());
+            self.found[slot] = Some(scalar);
         }
         if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
             // One pointer is the beginning of another: read this value a second time, for the longer one.
@@ -144,7 +172,8 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
 /// What a text is that was found to be one JSON value.
 pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     Ok(match text.first() {
-        Some(b'"') => Scalar::String(unescape(text)?),
+        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
+        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
         Some(b'n') => Scalar::Null,
         Some(b't' | b'f') => Scalar::Bool(text),
         Some(b'{' | b'[') => Scalar::Container(text),
@@ -152,12 +181,9 @@ pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     })
 }
 
-/// Decodes a quoted JSON string; borrows when there is nothing to decode.
-fn unescape(quoted: &[u8]) -> Result<Cow<'_, [u8]>, serde_json::Error> {
-    if quoted.contains(&b'\\') {
-        return serde_json::from_slice::<String>(quoted).map(|text| Cow::Owned(text.into_bytes()));
-    }
-    serde_json::from_slice::<&str>(quoted).map(|text| Cow::Borrowed(text.as_bytes()))
+/// Decodes a quoted JSON string.
+pub(super) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
+    serde_json::from_slice(quoted)
 }
 
 impl<'a> Visitor<'a> for Walk<'_, 'a> {

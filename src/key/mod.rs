@@ -10,12 +10,13 @@
 mod hashing;
 mod json;
 mod scan;
+mod shape;
+mod stops;
 
 pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
-use json::{Pointers, Scalar};
-use scan::Stops;
+use json::{Pointers, Room, Scalar, unescape};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -90,7 +91,7 @@ const FEW: usize = 4;
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
-    stops: Stops,
+    json: Room,
 }
 
 /// What a part was found to be. The discriminants are part of the encoding.
@@ -154,7 +155,8 @@ impl KeySpec {
     ///
     /// # Errors
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
-    pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Invalid> {
+    #[inline]
+    pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         // Two statements: as one, the compiler makes both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
@@ -164,43 +166,40 @@ impl KeySpec {
                 reason: Reason::MissingKey,
                 message: "the record value is null, and the key is a field of it".to_owned(),
             })?;
-            self.pointers.find(value, &mut scratch.stops, found)?;
+            self.pointers.find(value, &mut scratch.json, found)?;
         }
         let mut found = found.iter();
         let mut all_null = true;
         scratch.encoded.clear();
-        for part in &self.parts {
-            let (tag, bytes) = match part {
-                Part::RecordKey => raw(record.key),
-                Part::RecordValue => raw(record.value),
-                Part::Header(name) => {
-                    let header = record.headers.iter().rev().find(|(key, _)| key == name);
-                    raw(header.ok_or_else(|| missing(part))?.1)
-                }
-                Part::Json(_) => match found.next().and_then(Option::as_ref) {
-                    None => return Err(missing(part)),
-                    Some(Scalar::Null) => (Tag::Null, &[][..]),
-                    Some(Scalar::String(text)) => (Tag::Bytes, &**text),
-                    Some(Scalar::Number(text)) => (Tag::Number, *text),
-                    Some(Scalar::Bool(text)) => (Tag::Bool, *text),
-                    Some(Scalar::Container(text)) => (Tag::Container, *text),
-                },
-            };
+        let mut encode = |(tag, bytes): (Tag, &[u8])| {
             all_null &= matches!(tag, Tag::Null);
             let mut head = [tag as u8; 9];
             head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
             scratch.encoded.extend_from_slice(&head);
             scratch.encoded.extend_from_slice(bytes);
+        };
+        for part in &self.parts {
+            match part {
+                Part::RecordKey => encode(raw(record.key)),
+                Part::RecordValue => encode(raw(record.value)),
+                Part::Header(name) => {
+                    let header = record.headers.iter().rev().find(|(key, _)| key == name);
+                    encode(raw(header.ok_or_else(|| missing(part))?.1));
+                }
+                Part::Json(_) => match *found.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
+                    Scalar::Null => encode((Tag::Null, &[])),
+                    Scalar::String(text) => encode((Tag::Bytes, text)),
+                    Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).unwrap_or_default().as_bytes())),
+                    Scalar::Number(text) => encode((Tag::Number, text)),
+                    Scalar::Bool(text) => encode((Tag::Bool, text)),
+                    Scalar::Container(text) => encode((Tag::Container, text)),
+                },
+            }
         }
         if all_null {
-            return Err(Invalid {
-                reason: Reason::NullKey,
-                message: format!(
-                    "{} {} null, so the record has no identity",
-                    list(&self.parts),
-                    if self.parts.len() == 1 { "is" } else { "are" }
-                ),
-            });
+            let are = if self.parts.len() == 1 { "is" } else { "are" };
+            let message = format!("{} {are} null, so the record has no identity", list(&self.parts));
+            return Err(Box::new(Invalid { reason: Reason::NullKey, message }));
         }
         Ok(self.hashing.fingerprint(&scratch.encoded))
     }
@@ -232,16 +231,12 @@ impl Field {
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
         let mut found = [None];
-        self.0.find(value, &mut Stops::default(), &mut found).ok()?;
+        self.0.find(value, &mut Room::default(), &mut found).ok()?;
         let [found] = found;
-        let text = match found? {
-            Scalar::String(text) => text,
-            Scalar::Number(text) => Cow::Borrowed(text),
-            _ => return None,
-        };
-        match text {
-            Cow::Borrowed(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
-            Cow::Owned(text) => String::from_utf8(text).ok().map(Cow::Owned),
+        match found? {
+            Scalar::String(text) | Scalar::Number(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
+            Scalar::Escaped(quoted) => unescape(quoted).ok().map(Cow::Owned),
+            _ => None,
         }
     }
 }

@@ -4,96 +4,44 @@
 //! the text is wrong or merely unusual. Must never decide that a record is invalid, nor take one that is not JSON for
 //! JSON: the whole text is checked for syntax.
 //!
-//! First all bytes that mean something in a string are marked, many at a time. Then the text is walked through, and no
-//! string is looked into. A place in the text is passed from step to step, and not kept, so that it stays in a register.
+//! Strings are passed over by the marks of [`Stops`], and not looked into. A place in the text is passed from step to
+//! step, and not kept, so that it stays in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
 use super::json::{Node, Scalar, scalar};
-use wide::u8x16;
+use super::stops::Stops;
 
 /// Containers within each other before it gives up.
 const DEPTH_MAX: usize = 64;
-/// So many bytes are marked together.
-const BLOCK: usize = 64;
 
-/// Which bytes of a text mean something in a string. Its room is used again.
-#[derive(Debug, Default)]
-pub(super) struct Stops {
-    /// A bit for each byte, the lowest first.
-    blocks: Vec<u64>,
-}
-
-/// Finds the values of `root`'s pointers; `None` if it gives up.
-pub(super) fn find<'a>(root: &Node, json: &'a [u8], stops: &mut Stops, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
-    let is_ascii = stops.mark(json);
-    let scan = Scan { json, stops: &stops.blocks, is_ascii };
-    let end = scan.walk(scan.space(0), root, found, 0)?;
-    (scan.space(end) == json.len()).then_some(())
-}
-
-impl Stops {
-    /// Marks a text. Returns whether all of it is ASCII.
-    fn mark(&mut self, json: &[u8]) -> bool {
-        let (whole, rest) = json.as_chunks();
-        let mut is_ascii = true;
-        let mut mark = |block| {
-            let (stops, all) = marks(block);
-            is_ascii &= all;
-            stops
-        };
-        self.blocks.clear();
-        self.blocks.extend(whole.iter().map(&mut mark));
-        match json.last_chunk() {
-            _ if rest.is_empty() => {}
-            // The last bytes are marked together with those before them.
-            Some(block) => self.blocks.push(mark(block) >> (BLOCK - rest.len())),
-            None => {
-                let mut block = [b'x'; BLOCK];
-                block[..rest.len()].copy_from_slice(rest);
-                self.blocks.push(mark(&block));
-            }
-        }
-        is_ascii
-    }
-}
-
-/// Which bytes end a string, begin an escape, or are control characters; and whether all are ASCII.
-#[inline(always)]
-fn marks(block: &[u8; BLOCK]) -> (u64, bool) {
-    let (chunks, _) = block.as_chunks();
-    let (mut stops, mut any) = (0, u8x16::ZERO);
-    for &chunk in chunks.iter().rev() {
-        let bytes = u8x16::new(chunk);
-        let is = |byte| bytes.cmp_eq(u8x16::splat(byte));
-        let is_control = bytes.min(u8x16::splat(b' ' - 1)).cmp_eq(bytes);
-        stops = stops << 16 | u64::from((is(b'"') | is(b'\\') | is_control).move_mask().cast_unsigned());
-        any |= bytes;
-    }
-    (stops, any.move_mask() == 0)
-}
-
-struct Scan<'a, 's> {
-    json: &'a [u8],
-    stops: &'s [u64],
-    is_ascii: bool,
+/// A text, and the marks of it.
+pub(super) struct Scan<'a, 's> {
+    pub(super) json: &'a [u8],
+    pub(super) stops: &'s Stops,
 }
 
 /// The place behind a byte that is there: no text is so long that it could overflow.
 #[inline(always)]
-const fn behind(at: usize) -> usize {
+pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
 }
 
 /// Each step takes the place where something begins, and returns the one behind it.
 impl<'a> Scan<'a, '_> {
+    /// Finds the values of `root`'s pointers; `None` if it gives up.
+    pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
+        let end = self.walk(self.space(0), root, found, 0)?;
+        (self.space(end) == self.json.len()).then_some(())
+    }
+
     #[inline(always)]
-    fn byte(&self, at: usize) -> Option<u8> {
+    pub(super) fn byte(&self, at: usize) -> Option<u8> {
         self.json.get(at).copied()
     }
 
     #[inline(always)]
-    fn space(&self, at: usize) -> usize {
+    pub(super) fn space(&self, at: usize) -> usize {
         if self.byte(at).is_some_and(|byte| byte <= b' ') { self.spaces(at) } else { at }
     }
 
@@ -123,17 +71,21 @@ impl<'a> Scan<'a, '_> {
             return None;
         }
         let (end, is_simple) = if self.byte(at)? == b'"' { self.string(at)? } else { (self.skip(at, depth)?, false) };
+        let value = self.value(at, end, is_simple)?;
+        for &slot in &node.slots {
+            found[slot] = Some(value);
+        }
+        Some(end)
+    }
+
+    /// The value from one place to another. It `is_simple` if it is a string without escapes.
+    #[inline(always)]
+    pub(super) fn value(&self, at: usize, end: usize, is_simple: bool) -> Option<Scalar<'a>> {
         let text = &self.json[at..end];
         if !self.is_utf8(text) {
             return None;
         }
-        let value = if is_simple { Scalar::String(text[1..text.len() - 1].into()) } else { scalar(text).ok()? };
-        let (last, others) = node.slots.split_last()?;
-        for &slot in others {
-            found[slot] = Some(value.clone());
-        }
-        found[*last] = Some(value);
-        Some(end)
+        if is_simple { Some(Scalar::String(&text[1..text.len() - 1])) } else { scalar(text).ok() }
     }
 
     fn walk_object(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
@@ -184,10 +136,18 @@ impl<'a> Scan<'a, '_> {
             b'"' => Some(self.string(at)?.0),
             b'{' => self.skip_container(at, b'}', depth),
             b'[' => self.skip_container(at, b']', depth),
+            b't' | b'f' | b'n' => self.word(at),
+            _ => self.number(at),
+        }
+    }
+
+    /// Passes over `true`, `false` or `null`.
+    #[inline(always)]
+    pub(super) fn word(&self, at: usize) -> Option<usize> {
+        match self.byte(at)? {
             b't' => self.literal(at, b"true"),
             b'f' => self.literal(at, b"false"),
-            b'n' => self.literal(at, b"null"),
-            _ => self.number(at),
+            _ => self.literal(at, b"null"),
         }
     }
 
@@ -217,7 +177,7 @@ impl<'a> Scan<'a, '_> {
     }
 
     #[inline(always)]
-    fn number(&self, at: usize) -> Option<usize> {
+    pub(super) fn number(&self, at: usize) -> Option<usize> {
         let start = if self.byte(at)? == b'-' { behind(at) } else { at };
         let end = self.digits(start)?;
         if end > behind(start) && self.json[start] == b'0' {
@@ -256,11 +216,11 @@ impl<'a> Scan<'a, '_> {
 
     /// Passes over a string. Returns whether it is as it is written: without escapes.
     #[inline(always)]
-    fn string(&self, at: usize) -> Option<(usize, bool)> {
+    pub(super) fn string(&self, at: usize) -> Option<(usize, bool)> {
         if self.byte(at)? != b'"' {
             return None;
         }
-        let stop = self.stop(behind(at))?;
+        let stop = self.stops.next(behind(at))?;
         if self.byte(stop)? == b'"' {
             return Some((behind(stop), true));
         }
@@ -273,7 +233,7 @@ impl<'a> Scan<'a, '_> {
         loop {
             match self.byte(at)? {
                 b'"' => return Some(behind(at)),
-                b'\\' => at = self.stop(self.escape(behind(at))?)?,
+                b'\\' => at = self.stops.next(self.escape(behind(at))?)?,
                 // Control characters are to be escaped.
                 _ => return None,
             }
@@ -291,24 +251,10 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// The next byte that means something in a string, from this one on.
-    #[inline(always)]
-    fn stop(&self, at: usize) -> Option<usize> {
-        let left = self.stops.get(at / BLOCK)? >> (at % BLOCK);
-        if left != 0 { Some(at.wrapping_add(left.trailing_zeros() as usize)) } else { self.stop_behind(at / BLOCK) }
-    }
-
-    /// The same, in the blocks behind this one.
-    #[inline(never)]
-    fn stop_behind(&self, block: usize) -> Option<usize> {
-        let (number, stops) = self.stops.iter().enumerate().skip(block + 1).find(|(_, stops)| **stops != 0)?;
-        Some(number * BLOCK + stops.trailing_zeros() as usize)
-    }
-
     /// Whether a part is UTF-8.
     #[inline(always)]
     fn is_utf8(&self, text: &[u8]) -> bool {
-        self.is_ascii || str::from_utf8(text).is_ok()
+        self.stops.is_ascii || str::from_utf8(text).is_ok()
     }
 }
 
@@ -388,33 +334,12 @@ mod tests {
             for all in [&["/a", "/b"][..], &["/a/b", "/c", "/c"], &["/a/0", "/b/a/a"], &["/a", "/a/b"], &[""]] {
                 let pointers = pointers(all);
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
-                if find(pointers.root(), &json, &mut Stops::default(), &mut short).is_some() {
+                let mut stops = Stops::default();
+                stops.mark(&json);
+                if (Scan { json: &json, stops: &stops }).find(pointers.root(), &mut short).is_some() {
                     prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_means_something_in_a_string_is_found(block in prop::array::uniform32(any::<u16>())) {
-            let block: [u8; BLOCK] = bytemuck::cast(block);
-            let expected = block.iter().rev().fold(0, |bits, &byte| bits << 1 | u64::from(byte < b' ' || byte == b'"' || byte == b'\\'));
-            prop_assert_eq!(marks(&block), (expected, block.is_ascii()));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn every_byte_of_a_text_is_marked(text in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'a')], 0..300)) {
-            // Of a longer text before.
-            let mut stops = Stops { blocks: vec![u64::MAX; 9] };
-            prop_assert_eq!(stops.mark(&text), text.is_ascii());
-            let is_marked = |at| stops.blocks.get(at / BLOCK).is_some_and(|block| block >> (at % BLOCK) & 1 == 1);
-            for at in 0..text.len() + BLOCK {
-                let means = text.get(at).is_some_and(|byte| matches!(byte, b'"' | b'\\' | ..b' '));
-                prop_assert_eq!(is_marked(at), means, "{}", at);
             }
         }
     }
@@ -424,7 +349,9 @@ mod tests {
         let pointers = pointers(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
-        find(pointers.root(), json.as_bytes(), &mut Stops::default(), &mut found).unwrap();
-        assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1".into()))]);
+        let mut stops = Stops::default();
+        stops.mark(json.as_bytes());
+        Scan { json: json.as_bytes(), stops: &stops }.find(pointers.root(), &mut found).unwrap();
+        assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1"))]);
     }
 }

@@ -6,7 +6,7 @@ fn spec(pointers: &[&str]) -> KeySpec {
     KeySpec::new(pointers.iter().map(|pointer| Part::Json((*pointer).to_owned())).collect()).unwrap()
 }
 
-fn of(spec: &KeySpec, value: &str) -> Result<Fingerprint, Invalid> {
+fn of(spec: &KeySpec, value: &str) -> Result<Fingerprint, Box<Invalid>> {
     spec.fingerprint(&Record { value: Some(value.as_bytes()), ..Record::default() }, &mut Scratch::default())
 }
 

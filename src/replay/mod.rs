@@ -196,7 +196,7 @@ impl<'t> Replay<'t> {
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
         let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
             Ok(fingerprint) => fingerprint,
-            Err(invalid) => return self.invalid(invalid),
+            Err(invalid) => return self.invalid(*invalid),
         };
         let horizon = horizon();
         let verdict = if self.topic.takes_back(&headers) {

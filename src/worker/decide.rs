@@ -17,9 +17,10 @@ pub(super) enum Undecided {
 }
 
 /// The fingerprint of a record's key, and whether the record takes that key back.
-pub(super) type Keyed = Result<(Fingerprint, bool), Invalid>;
+pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
 
 /// Decides the record at `offset`. `believed` is the latest record time that this machine's clock makes credible.
+#[inline]
 pub(super) fn decide(
     input: &Input,
     memory: &mut Memory,
@@ -48,6 +49,7 @@ pub(super) fn decide(
 }
 
 /// Takes the key of a record.
+#[inline]
 pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
     let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
     let record = Record { key: message.key(), value: message.value(), headers: &headers };

@@ -38,6 +38,7 @@ pub(super) enum Recall {
 
 impl Decisions {
     /// Looks up the next record to be carried.
+    #[inline]
     pub(super) fn recall(&self, offset: Offset) -> Recall {
         let Some(&verdict) = self.verdicts.get(self.carried) else { return Recall::New };
         match self.offset(self.carried) {
@@ -47,6 +48,7 @@ impl Decisions {
     }
 
     /// The open transaction carries this record, new or not.
+    #[inline]
     pub(super) fn carry(&mut self, offset: Offset, verdict: Verdict) {
         let end = self.verdicts.len();
         if self.carried == end {

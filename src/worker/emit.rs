@@ -54,6 +54,7 @@ impl Routes {
 
     /// Decides what becomes of a record. `invalid` explains a verdict that asks for it; the headers
     /// to add are put into `headers`.
+    #[inline]
     pub(super) fn fate<'a>(
         &'a self,
         topic: &Topic,
@@ -95,7 +96,7 @@ impl Routes {
 impl Routes {
     /// Whether such a record, if it is written, goes to the dead letters.
     pub(super) const fn is_dead_letter(&self, verdict: Verdict) -> bool {
-        self.dead_letters.is_some() && matches!(verdict, Verdict::Late | Verdict::Invalid(_))
+        matches!(verdict, Verdict::Late | Verdict::Invalid(_)) && self.dead_letters.is_some()
     }
 }
 

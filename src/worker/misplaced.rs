@@ -48,6 +48,7 @@ impl Misplaced {
 }
 
 /// Notices a key that comes in more than one partition.
+#[inline]
 pub(super) fn watch(shared: &Shared, plan: &Plan, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = shared.misplaced.seen(plan.space, fingerprint, partition) else { return };
     if shared.stats.spaces[plan.space].misplaced.fetch_add(1, Ordering::Relaxed) == 0 {

@@ -107,6 +107,9 @@ impl Worker {
     fn judge(&mut self, source: &Source, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
         let mut keys = keys.iter();
         for beside in messages.chunk_by(Message::is_beside) {
+            if let Some(topic) = topic_of(&self.topics, beside) {
+                self.tallies[self.topics[topic].read].bytes += beside.iter().map(|message| message.bytes() as u64).sum::<u64>();
+            }
             let mut left = beside.iter().zip(keys.by_ref());
             while let Some((message, keyed, halt)) = self.begin_run(beside, now).and_then(|mut run| run.go(&mut left)) {
                 if let Flow::Back = self.halt(source, message, keyed, halt)? {
@@ -125,11 +128,7 @@ impl Worker {
         let plan = &self.topics[topic];
         let input = self.inputs.get_mut(&(topic, beside[0].partition()));
         let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
-        let Some(input) = input.filter(|_| plan.forward.is_some() || memory.is_some()) else {
-            // They were read all the same.
-            self.tallies[plan.read].bytes += beside.iter().map(|message| message.bytes() as u64).sum::<u64>();
-            return None;
-        };
+        let input = input.filter(|_| plan.forward.is_some() || memory.is_some())?;
         Some(Run {
             shared: &self.shared,
             topic,
@@ -173,7 +172,7 @@ impl Worker {
                 }
                 let invalid = match (reason, keyed) {
                     (Reason::Oversize, _) => oversize(message),
-                    (_, Err(invalid)) => invalid.clone(),
+                    (_, Err(invalid)) => Invalid::clone(invalid),
                     (_, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
                 };
                 Err(Error::Invalid { partition, offset, invalid })
@@ -216,7 +215,6 @@ impl Run<'_> {
     }
 
     fn record(&mut self, message: &Message<'_>, keyed: &Keyed) -> Result<(), Halt> {
-        self.tallies[self.plan.read].bytes += message.bytes() as u64;
         let offset = message.offset();
         if offset < self.input.position {
             // librdkafka went back further than it was asked to.
@@ -237,7 +235,9 @@ impl Run<'_> {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        self.tallies[self.plan.counted].future += u64::from(time.is_some_and(|time| time > self.believed));
+        if time.is_some_and(|time| time > self.believed) {
+            self.tallies[self.plan.counted].future += 1;
+        }
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
             misplaced::watch(self.shared, self.plan, *fingerprint, message.partition());
         }
@@ -262,7 +262,7 @@ impl Run<'_> {
         self.begin()?;
         let (plan, offset, too_large) = (self.plan, message.offset(), verdict == Verdict::Invalid(Reason::Oversize));
         let too_large = too_large.then(|| oversize(message));
-        let invalid = too_large.as_ref().or(keyed.as_ref().err());
+        let invalid = too_large.as_ref().or(keyed.as_ref().err().map(|invalid| &**invalid));
         let is_written = match plan.routes.fate(&plan.topic, verdict, invalid, message, self.headers) {
             Fate::Drop => false,
             Fate::Fail(reason) => return Err(Halt::Refused(reason)),

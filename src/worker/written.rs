@@ -19,6 +19,7 @@ pub(super) struct Written {
 
 impl Written {
     /// Adds a record by where it came from, and returns its number.
+    #[inline]
     pub(super) fn push(&mut self, topic: usize, partition: i32, offset: Offset, time: Option<Timestamp>) -> usize {
         let number = self.offsets.len();
         if self.runs.last().is_none_or(|&(_, of, from)| (of, from) != (topic, partition)) {
