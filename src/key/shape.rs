@@ -149,22 +149,22 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
         };
         // The name of a field is no scalar.
         if scan.byte(scan.space(end)) != Some(b':') {
-            push(&mut pieces, &scan.json[from..at], Some(then), places.iter().position(|&place| place == at));
+            push(&mut pieces, &scan.json[from..at], Some(then), places.iter().position(|&place| place == at))?;
             from = end;
         }
         at = end;
-        if pieces.len() > PIECES_MAX {
-            return None;
-        }
     }
-    push(&mut pieces, &scan.json[from..], None, None);
+    push(&mut pieces, &scan.json[from..], None, None)?;
     let slots = pieces.iter().filter(|piece| piece.slot.is_some()).count();
     // A field may be looked for twice.
     (slots == found.len()).then_some(pieces)
 }
 
-/// Adds bytes, and what follows them.
-fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<Kind>, slot: Option<usize>) {
+/// Adds bytes, and what follows them; `None` if they are too many.
+fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<Kind>, slot: Option<usize>) -> Option<()> {
+    if pieces.len() + bytes.len() / PIECE >= PIECES_MAX {
+        return None;
+    }
     let piece = |part: &[u8]| {
         let mut bytes = [0; PIECE];
         bytes[..part.len()].copy_from_slice(part);
@@ -175,7 +175,9 @@ fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<Kind>, slot: Option<
     if bytes.is_empty() {
         pieces.push(piece(&[]));
     }
-    pieces.last_mut().into_iter().for_each(|last| (last.then, last.slot) = (then, slot));
+    let last = pieces.last_mut()?;
+    (last.then, last.slot) = (then, slot);
+    Some(())
 }
 
 impl Piece {
@@ -316,6 +318,20 @@ mod tests {
         assert!(!is_known(&mut room, &pointers, one), "of no use");
         (0..REST).for_each(|_| find(&mut room, one));
         assert!(is_known(&mut room, &pointers, one));
+    }
+
+    #[test]
+    fn no_shape_is_kept_of_much() {
+        let (pointers, spaces) = (pointers(&["/id"]), " ".repeat(PIECE * PIECES_MAX));
+        for text in [format!(r#"{{"id":1,"all":[{}0]}}"#, "0,".repeat(PIECES_MAX)), format!(r#"{{"id":{spaces}1}}"#)] {
+            let mut room = Room::default();
+            for _ in 0..2 * FIRST_REST {
+                let mut found = [None];
+                pointers.find(text.as_bytes(), &mut room, &mut found).unwrap();
+                assert_eq!(found, [Some(Scalar::Number(&text.as_bytes()[text.find('1').unwrap()..][..1]))]);
+            }
+            assert!(!is_known(&mut room, &pointers, &text));
+        }
     }
 
     #[test]
