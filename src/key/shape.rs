@@ -4,8 +4,8 @@
 //! in their places, and its fields lie where the earlier text had them. All else is compared with that as it is written.
 //! Must never know a text's shape but from one in which all that is looked for was found.
 //!
-//! Speculating on where fields lie is what "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) does;
-//! there nothing else is checked.
+//! That fields lie where they did is also what "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) bets
+//! on; here the rest of the text is checked as well.
 
 use super::json::Scalar;
 use super::scan::{Scan, behind};
