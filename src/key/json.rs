@@ -137,8 +137,13 @@ impl Pointers {
         Walk { node: &self.root, found }
             .deserialize(&mut deserializer)
             .and_then(|()| deserializer.end())
-            .map_err(|error| Box::new(Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") }))
+            .map_err(|error| Box::new(broken(&error)))
     }
+}
+
+/// A record whose value cannot be read.
+pub(super) fn broken(error: &serde_json::Error) -> Invalid {
+    Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") }
 }
 
 /// Deserializes one value, descending only where a pointer leads.

@@ -16,7 +16,7 @@ mod stops;
 pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
-use json::{Pointers, Room, Scalar, unescape};
+use json::{Pointers, Room, Scalar, broken, unescape};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -189,7 +189,7 @@ impl KeySpec {
                 Part::Json(_) => match *found.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
                     Scalar::Null => encode((Tag::Null, &[])),
                     Scalar::String(text) => encode((Tag::Bytes, text)),
-                    Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).unwrap_or_default().as_bytes())),
+                    Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(&error))?.as_bytes())),
                     Scalar::Number(text) => encode((Tag::Number, text)),
                     Scalar::Bool(text) => encode((Tag::Bool, text)),
                     Scalar::Container(text) => encode((Tag::Container, text)),

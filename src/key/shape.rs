@@ -34,7 +34,7 @@ pub(super) struct Shapes(Vec<Shape>);
 pub(super) struct Shape {
     /// What is looked for.
     of: u128,
-    /// None while no shape is known.
+    /// Empty while no shape is known.
     pieces: Vec<Piece>,
     misses: u32,
     rest: u32,

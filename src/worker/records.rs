@@ -107,13 +107,14 @@ impl Worker {
     fn judge(&mut self, source: &Source, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
         let mut keys = keys.iter();
         for beside in messages.chunk_by(Message::is_beside) {
+            let mut left = beside.iter().zip(keys.by_ref());
             if let Some(topic) = topic_of(&self.topics, beside) {
                 self.tallies[self.topics[topic].read].bytes += beside.iter().map(|message| message.bytes() as u64).sum::<u64>();
-            }
-            let mut left = beside.iter().zip(keys.by_ref());
-            while let Some((message, keyed, halt)) = self.begin_run(beside, now).and_then(|mut run| run.go(&mut left)) {
-                if let Flow::Back = self.halt(source, message, keyed, halt)? {
-                    return Ok(Flow::Back);
+                let of = (topic, beside[0].partition());
+                while let Some((message, keyed, halt)) = self.begin_run(of, now).and_then(|mut run| run.go(&mut left)) {
+                    if let Flow::Back = self.halt(source, message, keyed, halt)? {
+                        return Ok(Flow::Back);
+                    }
                 }
             }
             // Those of a partition that is not ours, or whose memory is not there yet, come again.
@@ -122,11 +123,12 @@ impl Worker {
         Ok(Flow::On)
     }
 
-    /// What records that come together have in common; `None` if they are not to be judged.
-    fn begin_run(&mut self, beside: &[Message<'_>], now: Timestamp) -> Option<Run<'_>> {
-        let topic = topic_of(&self.topics, beside)?;
+    /// What records that come together have in common, by their topic's number and their partition; `None` if they are
+    /// not to be judged.
+    fn begin_run(&mut self, of: (usize, i32), now: Timestamp) -> Option<Run<'_>> {
+        let topic = of.0;
         let plan = &self.topics[topic];
-        let input = self.inputs.get_mut(&(topic, beside[0].partition()));
+        let input = self.inputs.get_mut(&of);
         let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
         let input = input.filter(|_| plan.forward.is_some() || memory.is_some())?;
         Some(Run {
