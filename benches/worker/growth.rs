@@ -105,31 +105,43 @@ fn sizes(broker: &Broker, options: &Options) -> Part {
     compare("## Size of records\n\nFour partitions, half of the records repeats", "value", broker, options, &streams)
 }
 
-/// The same worker over several streams, in turns.
+/// The worker and the ceiling over several streams, in turns.
 fn compare(title: &str, what: &str, broker: &Broker, options: &Options, streams: &[(String, Stream)]) -> Part {
     let topics: Vec<_> = streams.iter().map(|(_, stream)| broker.fill(*stream)).collect();
-    let mut costs: Vec<Vec<Cost>> = vec![Vec::new(); topics.len()];
-    let contender = worker(options, |_| ());
+    let contenders = [("", worker(options, |_| ())), (", the ceiling", Contender::PassOn { every: 2, commit: COMMIT })];
+    let mut costs = vec![contenders.each_ref().map(|_| Vec::<Cost>::new()); topics.len()];
     for round in 1..=options.rounds {
         for ((topic, costs), (name, _)) in topics.iter().zip(&mut costs).zip(streams) {
-            let cost = run(broker, topic, &contender);
-            eprintln!("round {round}: {what} {name}: {} records/s, {:.2} us", thousands(cost.settled.rate), cost.settled.cpu);
-            costs.push(cost);
+            for ((whose, contender), costs) in contenders.iter().zip(costs) {
+                let cost = run(broker, topic, contender);
+                let Pace { rate, cpu } = cost.settled;
+                eprintln!("round {round}: {what} {name}{whose}: {} records/s, {cpu:.2} us", thousands(rate));
+                costs.push(cost);
+            }
         }
     }
     for topic in &topics {
         broker.delete(&topic.name);
     }
-    let mut table = Table::new(&[what, "records/s", "MB/s", "µs CPU a record", "peak RSS"]);
+    let mut table = Table::new(&[what, "records/s", "MB/s", "µs CPU a record", "peak RSS", "of the ceiling's rate", "of its CPU"]);
     for ((name, stream), costs) in streams.iter().zip(&costs) {
-        let of = |figure: fn(&Cost) -> f64| median(costs.iter().map(figure));
-        let rate = of(|cost| cost.settled.rate);
-        let volume = rate * stream.bytes as f64 / 1e6;
-        let cpu = format!("{:.2}", of(|cost| cost.settled.cpu));
-        table.row(vec![name.clone(), thousands(rate), thousands(volume), cpu, megabytes(of(|cost| cost.memory as f64))]);
+        let of = |figure: fn(&Cost) -> f64| costs.each_ref().map(|costs| median(costs.iter().map(figure)));
+        let ([rate, most], [cpu, least], [memory, _]) =
+            (of(|cost| cost.settled.rate), of(|cost| cost.settled.cpu), of(|cost| cost.memory as f64));
+        table.row(vec![
+            name.clone(),
+            thousands(rate),
+            thousands(rate * stream.bytes as f64 / 1e6),
+            format!("{cpu:.2}"),
+            megabytes(memory),
+            format!("{:.2}", rate / most),
+            format!("{:.2}", cpu / least),
+        ]);
     }
-    let raw: Vec<_> = streams.iter().zip(&costs).map(|((name, _), costs)| named(name, costs)).collect();
-    (format!("{title}; commit 100 ms, the median of {} rounds.\n\n{table}", options.rounds), raw.into())
+    let raw = streams.iter().zip(&costs).flat_map(|((name, _), costs)| {
+        contenders.iter().zip(costs).map(move |((whose, _), costs)| named(&format!("{name}{whose}"), costs))
+    });
+    (format!("{title}; commit 100 ms, the median of {} rounds.\n\n{table}", options.rounds), raw.collect())
 }
 
 #[derive(Serialize)]

@@ -12,7 +12,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-const RECORDS: usize = 3_000_000;
+/// Some seconds of work, beside which what librdkafka has read before the first quarter is through is little.
+const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
 
