@@ -5,10 +5,9 @@ use crate::broker::Broker;
 use crate::contender::Contender;
 use crate::run::{Cost, run};
 use crate::table::{Table, median, thousands};
-use crate::throughput::{Row, fill, rows, topic};
+use crate::throughput::{RECORDS, Row, fill, rows, topic};
 use std::path::PathBuf;
 
-const RECORDS: usize = 3_000_000;
 /// What is compared unless told otherwise.
 const USUAL: &str = "unseen, commit";
 

@@ -7,7 +7,7 @@ use crate::contender::{Contender, Unseen};
 use crate::records::Stream;
 use crate::report::{named, publish};
 use crate::run::{Cost, Run, run};
-use crate::table::{Table, median, megabytes, thousands};
+use crate::table::{Table, median, megabytes, ratio, thousands};
 use crate::watch::Pace;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ fn compare(title: &str, what: &str, broker: &Broker, options: &Options, streams:
         for ((topic, costs), (name, _)) in topics.iter().zip(&mut costs).zip(streams) {
             for ((whose, contender), costs) in contenders.iter().zip(costs) {
                 let cost = run(broker, topic, contender);
-                let Pace { rate, cpu } = cost.settled;
+                let Pace { rate, cpu, .. } = cost.settled;
                 eprintln!("round {round}: {what} {name}{whose}: {} records/s, {cpu:.2} us", thousands(rate));
                 costs.push(cost);
             }
@@ -125,17 +125,17 @@ fn compare(title: &str, what: &str, broker: &Broker, options: &Options, streams:
     }
     let mut table = Table::new(&[what, "records/s", "MB/s", "µs CPU a record", "peak RSS", "of the ceiling's rate", "of its CPU"]);
     for ((name, stream), costs) in streams.iter().zip(&costs) {
-        let of = |figure: fn(&Cost) -> f64| costs.each_ref().map(|costs| median(costs.iter().map(figure)));
-        let ([rate, most], [cpu, least], [memory, _]) =
-            (of(|cost| cost.settled.rate), of(|cost| cost.settled.cpu), of(|cost| cost.memory as f64));
+        let [ours, ceiling] = costs;
+        let of = |figure: fn(&Cost) -> f64| (median(ours.iter().map(figure)), ratio(ours, ceiling, figure, figure));
+        let ((rate, of_rate), (cpu, of_cpu)) = (of(|cost| cost.settled.rate), of(|cost| cost.settled.cpu));
         table.row(vec![
             name.clone(),
             thousands(rate),
             thousands(rate * stream.bytes as f64 / 1e6),
             format!("{cpu:.2}"),
-            megabytes(memory),
-            format!("{:.2}", rate / most),
-            format!("{:.2}", cpu / least),
+            megabytes(of(|cost| cost.memory as f64).0),
+            format!("{of_rate:.2}"),
+            format!("{of_cpu:.2}"),
         ]);
     }
     let raw = streams.iter().zip(&costs).flat_map(|((name, _), costs)| {

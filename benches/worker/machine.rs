@@ -1,4 +1,4 @@
-//! On what something was measured, and with which versions.
+//! On what something was measured, with which versions, and how busy it was.
 
 use serde_json::{Value, json};
 use std::process::Command;
@@ -44,6 +44,27 @@ pub fn sentence(facts: &Value) -> String {
         text("/versions/java"),
         text("/taken"),
     )
+}
+
+/// Processor time of the whole machine since it started, in ticks.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    idle: u64,
+    all: u64,
+}
+
+impl Usage {
+    pub fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/stat").expect("Linux tells it");
+        // user, nice, system, idle, iowait, irq, softirq and steal; what follows is in the first two. iowait may decrease.
+        let ticks: Vec<u64> = text.split_whitespace().skip(1).take(8).map(|ticks| ticks.parse().expect("a count")).collect();
+        Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() }
+    }
+
+    /// The share of it that nobody took.
+    pub fn idle_since(&self, earlier: &Self) -> f64 {
+        self.idle.saturating_sub(earlier.idle) as f64 / self.all.saturating_sub(earlier.all).max(1) as f64
+    }
 }
 
 /// The first line that a command says.

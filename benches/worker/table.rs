@@ -57,6 +57,11 @@ pub fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
 }
 
+/// The median of the ratios that two contenders have in each round: what disturbs a round disturbs both.
+pub fn ratio<T>(rounds: &[T], to: &[T], figure: impl Fn(&T) -> f64, other: impl Fn(&T) -> f64) -> f64 {
+    median(rounds.iter().zip(to).map(|(round, to)| figure(round) / other(to)))
+}
+
 /// The one in the middle, or the mean of the two there.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = numbers.into_iter().collect();

@@ -1,5 +1,6 @@
 //! A run as seen from outside: how far it had come when, and what processor time that had taken.
 
+use crate::machine::Usage;
 use crate::process::Process;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ struct Sample {
     count: u64,
     /// Seconds of processor time.
     worked: f64,
+    machine: Usage,
 }
 
 /// What was seen, in order.
@@ -34,6 +36,8 @@ pub struct Pace {
     pub rate: f64,
     /// Microseconds of processor time a record read.
     pub cpu: f64,
+    /// Processor time that nobody took, as a share of the machine's.
+    pub idle: f64,
 }
 
 /// Watches a process until it is complete and has been still for a second.
@@ -44,7 +48,8 @@ pub fn watch(process: &mut Process, mut progress: impl FnMut() -> Progress) -> S
         process.must_live();
         let Progress { count, complete } = progress();
         if samples.last().is_none_or(|last| count > last.count) {
-            samples.push(Sample { at: process.started.elapsed().as_secs_f64(), count, worked: process.worked().as_secs_f64() });
+            let (at, worked) = (process.started.elapsed().as_secs_f64(), process.worked().as_secs_f64());
+            samples.push(Sample { at, count, worked, machine: Usage::now() });
             grown = Instant::now();
         }
         if complete && grown.elapsed() > Duration::from_secs(1) {
@@ -68,6 +73,6 @@ impl Samples {
         let records = (to.count - from.count) as f64 * records;
         let (took, worked) = (to.at - from.at, to.worked - from.worked);
         assert!(took > 0.0, "it was over before it could be watched: give it more records");
-        Pace { rate: records / took, cpu: worked * 1e6 / records }
+        Pace { rate: records / took, cpu: worked * 1e6 / records, idle: to.machine.idle_since(&from.machine) }
     }
 }
