@@ -11,6 +11,7 @@
 
 use super::json::{Node, Scalar, scalar};
 use super::stops::Stops;
+use std::cell::Cell;
 
 /// Containers within each other before it gives up.
 const DEPTH_MAX: usize = 64;
@@ -19,6 +20,8 @@ const DEPTH_MAX: usize = 64;
 pub(super) struct Scan<'a, 's> {
     pub(super) json: &'a [u8],
     pub(super) stops: &'s Stops,
+    /// Whether a field was found that an equal one had been found before. The long way looks closely at both.
+    pub(super) is_found_again: Cell<bool>,
 }
 
 /// The place behind a byte that is there: no text is so long that it could overflow.
@@ -28,7 +31,12 @@ pub(super) const fn behind(at: usize) -> usize {
 }
 
 /// Each step takes the place where something begins, and returns the one behind it.
-impl<'a> Scan<'a, '_> {
+impl<'a, 's> Scan<'a, 's> {
+    /// Of a text, and the marks of it.
+    pub(super) const fn new(json: &'a [u8], stops: &'s Stops) -> Self {
+        Self { json, stops, is_found_again: Cell::new(false) }
+    }
+
     /// Finds the values of `root`'s pointers; `None` if it gives up.
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
@@ -57,8 +65,8 @@ impl<'a> Scan<'a, '_> {
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
             // Of two equal fields the last counts, and the first may have had fields that it has not. The root comes once.
-            if depth > 0 {
-                node.forget(found);
+            if depth > 0 && node.forget(found) {
+                self.is_found_again.set(true);
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
@@ -73,7 +81,9 @@ impl<'a> Scan<'a, '_> {
         let (end, is_simple) = if self.byte(at)? == b'"' { self.string(at)? } else { (self.skip(at, depth)?, false) };
         let value = self.value(at, end, is_simple)?;
         for &slot in &node.slots {
-            found[slot] = Some(value);
+            if found[slot].replace(value).is_some() {
+                self.is_found_again.set(true);
+            }
         }
         Some(end)
     }
@@ -336,7 +346,7 @@ mod tests {
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
                 let mut stops = Stops::default();
                 stops.mark(&json);
-                if (Scan { json: &json, stops: &stops }).find(pointers.root(), &mut short).is_some() {
+                if Scan::new(&json, &stops).find(pointers.root(), &mut short).is_some() {
                     prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
@@ -351,7 +361,7 @@ mod tests {
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
         let mut stops = Stops::default();
         stops.mark(json.as_bytes());
-        Scan { json: json.as_bytes(), stops: &stops }.find(pointers.root(), &mut found).unwrap();
+        Scan::new(json.as_bytes(), &stops).find(pointers.root(), &mut found).unwrap();
         assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1"))]);
     }
 }

@@ -127,8 +127,12 @@ impl Shape {
     }
 }
 
-/// The pieces of a text; `None` if one of the values is not there, or not a scalar as it is written.
+/// The pieces of a text; `None` if one of the values is not there, or not a scalar as it is written, or there twice: the
+/// one that does not count would be passed over here, and be looked at elsewhere.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
+    if scan.is_found_again.get() {
+        return None;
+    }
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
         Some(Scalar::String(text)) => Some(place(text) - 1),
@@ -227,6 +231,7 @@ mod tests {
             "\"\\ud800\"",
             "\"\u{e9}\"",
             "\"\t\"",
+            "\"~\"",
             "\"",
             "[]",
             "{}",
@@ -266,6 +271,8 @@ mod tests {
                 for (part, scalar) in parts[1..].iter().zip(&scalars) {
                     text.extend(scalar.bytes().chain(part.bytes()));
                 }
+                // No UTF-8.
+                text.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
                 match change {
                     0 => text.get_mut(at.index(parts.concat().len() + 1)).into_iter().for_each(|at| *at = byte),
                     1 => text.truncate(at.index(text.len() + 1)),
@@ -318,6 +325,20 @@ mod tests {
         assert!(!is_known(&mut room, &pointers, one), "of no use");
         (0..REST).for_each(|_| find(&mut room, one));
         assert!(is_known(&mut room, &pointers, one));
+    }
+
+    #[test]
+    fn no_shape_is_kept_where_a_field_comes_twice() {
+        let pointers = pointers(&["/b/a"]);
+        for text in [r#"{"b":{"a":_},"b":{"a":1}}"#, r#"{"b":{"a":_,"a":1}}"#] {
+            let mut room = Room::default();
+            let usual = text.replace('_', "\"\"");
+            (0..2 * FIRST_REST).for_each(|_| pointers.find(usual.as_bytes(), &mut room, &mut [None]).unwrap());
+            assert!(!is_known(&mut room, &pointers, &usual));
+            // The first does not count, and yet must be a value.
+            let broken = text.replace('_', r#""\ud800""#);
+            assert!(pointers.find(broken.as_bytes(), &mut room, &mut [None]).is_err(), "{broken}");
+        }
     }
 
     #[test]
