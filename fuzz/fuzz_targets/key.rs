@@ -5,6 +5,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
+use std::ops::Range;
 use unseen::key::{Field, KeySpec, Part, Scratch};
 use unseen::record::Record;
 
@@ -14,8 +15,8 @@ struct Input<'a> {
     key: Option<&'a [u8]>,
     value: Option<&'a [u8]>,
     headers: Vec<(&'a str, Option<&'a [u8]>)>,
-    /// The value of a later record.
-    later: Option<&'a [u8]>,
+    /// Where the value of a later record has something else, and what.
+    change: (Range<u16>, &'a [u8]),
 }
 
 #[derive(Arbitrary, Debug)]
@@ -52,9 +53,17 @@ fuzz_target!(|input: Input| {
     for _ in 0..20 {
         assert_eq!(first, spec.fingerprint(&record, &mut scratch), "the scratch of another record changes nothing");
     }
-    let later = Record { value: input.later, ..record };
+    let changed = record.value.map(|value| change(value, &input.change));
+    let later = Record { value: changed.as_deref(), ..record };
     assert_eq!(spec.fingerprint(&later, &mut Scratch::default()), spec.fingerprint(&later, &mut scratch), "nor that of many");
 });
+
+/// A value with something else in it: mostly, one that differs from it in a scalar alone.
+fn change(value: &[u8], (place, with): &(Range<u16>, &[u8])) -> Vec<u8> {
+    let at = |place: u16| usize::from(place) % (value.len() + 1);
+    let start = at(place.start);
+    [&value[..start], with, &value[at(place.end).max(start)..]].concat()
+}
 
 /// A string that a DOM has at a pointer is what is read there.
 fn same_as_a_dom(value: &[u8], pointer: &str) {
