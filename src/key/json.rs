@@ -39,11 +39,19 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// What was found below this node is void: an equal field comes later, and the last counts. Returns whether there
-    /// was anything.
-    pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) -> bool {
-        let own = self.slots.iter().fold(false, |any, &slot| found[slot].take().is_some() | any);
-        self.children.iter().fold(own, |any, (_, child)| child.forget(found) | any)
+    /// What was found below this node is void: an equal field comes later, and the last counts.
+    fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
+        for &slot in &self.slots {
+            found[slot] = None;
+        }
+        for (_, child) in &self.children {
+            child.forget(found);
+        }
+    }
+
+    /// Whether anything was found below this node.
+    pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
+        self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
     }
 }
 
@@ -66,7 +74,7 @@ impl Room {
     /// What a text is read with.
     pub(super) fn parts<'a, 'r>(&'r mut self, json: &'a [u8], pointers: &Pointers) -> (Scan<'a, 'r>, &'r mut Shape) {
         self.stops.mark(json);
-        (Scan::new(json, &self.stops), self.shapes.of(pointers.id))
+        (Scan { json, stops: &self.stops }, self.shapes.of(pointers.id))
     }
 }
 

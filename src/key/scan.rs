@@ -11,7 +11,6 @@
 
 use super::json::{Node, Scalar, scalar};
 use super::stops::Stops;
-use std::cell::Cell;
 
 /// Containers within each other before it gives up.
 const DEPTH_MAX: usize = 64;
@@ -20,8 +19,6 @@ const DEPTH_MAX: usize = 64;
 pub(super) struct Scan<'a, 's> {
     pub(super) json: &'a [u8],
     pub(super) stops: &'s Stops,
-    /// Whether a field was found that an equal one had been found before. The long way looks closely at both.
-    pub(super) is_found_again: Cell<bool>,
 }
 
 /// The place behind a byte that is there: no text is so long that it could overflow.
@@ -31,12 +28,7 @@ pub(super) const fn behind(at: usize) -> usize {
 }
 
 /// Each step takes the place where something begins, and returns the one behind it.
-impl<'a, 's> Scan<'a, 's> {
-    /// Of a text, and the marks of it.
-    pub(super) const fn new(json: &'a [u8], stops: &'s Stops) -> Self {
-        Self { json, stops, is_found_again: Cell::new(false) }
-    }
-
+impl<'a> Scan<'a, '_> {
     /// Finds the values of `root`'s pointers; `None` if it gives up.
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
@@ -64,9 +56,9 @@ impl<'a, 's> Scan<'a, 's> {
     /// Reads a value that pointers end at or lead through.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // Of two equal fields the last counts, and the first may have had fields that it has not. The root comes once.
-            if depth > 0 && node.forget(found) {
-                self.is_found_again.set(true);
+            // Of two equal fields the last counts, but a parser looks closely at the first, too. The root comes once.
+            if depth > 0 && node.is_found(found) {
+                return None;
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
@@ -82,7 +74,7 @@ impl<'a, 's> Scan<'a, 's> {
         let value = self.value(at, end, is_simple)?;
         for &slot in &node.slots {
             if found[slot].replace(value).is_some() {
-                self.is_found_again.set(true);
+                return None;
             }
         }
         Some(end)
@@ -346,7 +338,7 @@ mod tests {
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
                 let mut stops = Stops::default();
                 stops.mark(&json);
-                if Scan::new(&json, &stops).find(pointers.root(), &mut short).is_some() {
+                if (Scan { json: &json, stops: &stops }).find(pointers.root(), &mut short).is_some() {
                     prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
@@ -361,7 +353,7 @@ mod tests {
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
         let mut stops = Stops::default();
         stops.mark(json.as_bytes());
-        Scan::new(json.as_bytes(), &stops).find(pointers.root(), &mut found).unwrap();
+        Scan { json: json.as_bytes(), stops: &stops }.find(pointers.root(), &mut found).unwrap();
         assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1"))]);
     }
 }

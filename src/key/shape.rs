@@ -2,7 +2,7 @@
 //!
 //! Owns a shortcut before [`super::scan`]: where an earlier text was JSON, so is one with other strings, numbers and words
 //! in their places, and its fields lie where the earlier text had them. All else is compared with that as it is written.
-//! Must never know a text's shape but from one in which all that is looked for was found.
+//! Must never know a text's shape but from one in which all that is looked for was found, and by [`Scan`]: once, then.
 //!
 //! That fields lie where they did is also what "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) bets
 //! on; here the rest of the text is checked as well.
@@ -127,12 +127,8 @@ impl Shape {
     }
 }
 
-/// The pieces of a text; `None` if one of the values is not there, or not a scalar as it is written, or there twice: the
-/// one that does not count would be passed over here, and be looked at elsewhere.
+/// The pieces of a text; `None` if one of the values is not there, or not a scalar as it is written.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
-    if scan.is_found_again.get() {
-        return None;
-    }
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
         Some(Scalar::String(text)) => Some(place(text) - 1),
