@@ -1,0 +1,104 @@
+//! Promise: the image's build finds every file that Cargo.toml asks for, so that the image can be built.
+//!
+//! Does what the Dockerfile's first stage does, in a directory of its own: copies what it copies, as far as .dockerignore
+//! lets it, and runs its commands. Only `cargo build` is cut short, for it would take many minutes: it is also asked for a
+//! binary that nobody has, and must get as far as to say so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The instructions of the first stage, each in one line.
+fn first_stage(dockerfile: &str) -> Vec<(String, String)> {
+    let text = dockerfile.lines().filter(|line| !line.trim_start().starts_with('#')).collect::<Vec<_>>().join("\n");
+    let text = text.replace("\\\n", " ");
+    let instructions = text.lines().filter_map(|line| line.split_once(' ')).map(|(name, rest)| (name.to_owned(), rest.trim().to_owned()));
+    let mut stages = 0;
+    let stage = instructions.take_while(|(name, _)| {
+        stages += usize::from(name == "FROM");
+        stages < 2
+    });
+    stage.collect()
+}
+
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            copy(&entry.path(), &to.join(entry.file_name()));
+        }
+    } else {
+        fs::copy(from, to).unwrap_or_else(|error| panic!("COPY {}: {error}", from.display()));
+    }
+}
+
+/// What cargo says of it when nothing else is wrong.
+const NO_SUCH: &str = "no bin target named `no-such`";
+
+/// A `cargo` that builds up to the point where it would compile.
+fn put_cargo(bin: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::create_dir_all(bin).unwrap();
+    let script = format!(
+        r#"#!/bin/sh
+said=$('{cargo}' "$@" --offline --bin no-such 2>&1)
+case "$said" in *'{NO_SUCH}'*) ;; *) echo "$said" >&2; exit 1 ;; esac
+'{cargo}' metadata --no-deps --offline --format-version 1 > "$(dirname "$0")/metadata.json"
+"#,
+        cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+    );
+    fs::write(bin.join("cargo"), script).unwrap();
+    fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_image_has_what_its_build_asks_for() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name| fs::read_to_string(root.join(name)).unwrap();
+    let ignored = read(".dockerignore");
+    let context: Vec<_> = ignored.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    assert!(ignored.lines().any(|line| line == "*"), ".dockerignore leaves out all that it does not name");
+    let dir = tempfile::tempdir().unwrap();
+    let (src, bin) = (dir.path().join("src"), dir.path().join("bin"));
+    fs::create_dir(&src).unwrap();
+    put_cargo(&bin);
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+
+    let mut builds = 0;
+    for (name, rest) in first_stage(&read("Dockerfile")) {
+        match &*name {
+            "COPY" => {
+                let mut sources: Vec<_> = rest.split_whitespace().collect();
+                let target = src.join(sources.pop().unwrap());
+                for source in sources {
+                    assert!(context.contains(&source), "COPY {source}: .dockerignore leaves it out");
+                    let into = if target.is_dir() && !root.join(source).is_dir() { target.join(source) } else { target.clone() };
+                    copy(&root.join(source), &into);
+                }
+            }
+            // The others bring the system's packages.
+            "RUN" if rest.contains("Cargo.toml") || rest.contains("cargo build") => {
+                let run = Command::new("sh")
+                    .args(["-c", &rest])
+                    .current_dir(&src)
+                    .env("PATH", &path)
+                    .env("CARGO_TARGET_DIR", bin.join("target"))
+                    .output()
+                    .unwrap();
+                assert!(run.status.success(), "RUN {rest}\n{}", String::from_utf8_lossy(&run.stderr));
+                builds += usize::from(rest.contains("cargo build"));
+            }
+            _ => {}
+        }
+    }
+    assert!(builds > 0, "the first stage builds");
+    let metadata: serde_json::Value = serde_json::from_str(&fs::read_to_string(bin.join("metadata.json")).unwrap()).unwrap();
+    let targets = metadata["packages"][0]["targets"].as_array().unwrap();
+    let built: Vec<_> = targets.iter().filter(|target| target["kind"][0] == "lib" || target["kind"][0] == "bin").collect();
+    assert_eq!(built.len(), 2, "{targets:?}");
+    for target in built {
+        let file = PathBuf::from(target["src_path"].as_str().unwrap());
+        assert!(file.is_file(), "{} is not there", file.display());
+    }
+}
