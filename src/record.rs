@@ -47,6 +47,8 @@ pub enum Verdict {
     Late,
     /// It takes its key back: the next record with that key is unseen. It is not written itself.
     Unsee,
+    /// Its value is null, and its key is made of the value; `on_tombstone` says whether it goes out or not.
+    Tombstone,
     /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.
     Invalid(Reason),
 }
@@ -62,11 +64,13 @@ pub enum Reason {
     NullKey,
     /// The broker refuses the record for its size.
     Oversize,
+    /// The value is null, though the key is made of it.
+    Tombstone,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize];
+    pub const ALL: [Self; 5] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone];
 
     /// The reason as a metric label.
     #[must_use]
@@ -76,6 +80,7 @@ impl Reason {
             Self::MissingKey => "missing_key",
             Self::NullKey => "null_key",
             Self::Oversize => "oversize",
+            Self::Tombstone => "tombstone",
         }
     }
 }

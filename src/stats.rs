@@ -63,6 +63,8 @@ pub struct TopicCounts {
     pub late: AtomicU64,
     /// Took their key back.
     pub unsee: AtomicU64,
+    /// Had no value to take a key from, and went out or not as `on_tombstone` says.
+    pub tombstone: AtomicU64,
     /// Were invalid, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
     /// Bytes of keys and values that were read, also to be read again or for the memory's sake.
@@ -103,6 +105,8 @@ pub struct Totals {
     pub invalid: u64,
     /// Of these, such as took their key back.
     pub unsee: u64,
+    /// Of these, tombstones that no key could be taken from, and that are not invalid for it.
+    pub tombstones: u64,
     /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
     /// See [`SpaceCounts::corrected`].
@@ -223,14 +227,16 @@ impl Stats {
     pub fn totals(&self) -> Totals {
         let mut all = Totals::default();
         for topic in &self.topics {
-            let [unseen, duplicates, late, unsee] = [&topic.unseen, &topic.duplicate, &topic.late, &topic.unsee].map(get);
+            let verdicts = [&topic.unseen, &topic.duplicate, &topic.late, &topic.unsee, &topic.tombstone];
+            let [unseen, duplicates, late, unsee, tombstones] = verdicts.map(get);
             let invalid: u64 = topic.invalid.iter().map(get).sum();
-            all.records += unseen + duplicates + late + unsee + invalid;
+            all.records += unseen + duplicates + late + unsee + tombstones + invalid;
             all.unseen += unseen;
             all.duplicates += duplicates;
             all.late += late;
             all.invalid += invalid;
             all.unsee += unsee;
+            all.tombstones += tombstones;
             all.warmed_up += get(&topic.warmed_up);
         }
         for space in &self.spaces {
@@ -286,6 +292,7 @@ pub struct Tally {
     duplicate: u64,
     late: u64,
     unsee: u64,
+    tombstone: u64,
     invalid: [u64; Reason::ALL.len()],
     /// See [`TopicCounts::bytes`].
     pub bytes: u64,
@@ -306,6 +313,7 @@ impl Tally {
             Verdict::Late => self.late += 1,
             Verdict::Invalid(reason) => self.invalid[reason as usize] += 1,
             Verdict::Unsee => self.unsee += 1,
+            Verdict::Tombstone => self.tombstone += 1,
         }
     }
 
@@ -316,6 +324,7 @@ impl Tally {
         add(&counts.duplicate, tally.duplicate);
         add(&counts.late, tally.late);
         add(&counts.unsee, tally.unsee);
+        add(&counts.tombstone, tally.tombstone);
         counts.invalid.iter().zip(tally.invalid).for_each(|(count, by)| add(count, by));
         add(&counts.bytes, tally.bytes);
         add(&counts.dead_letters, tally.dead_letters);

@@ -126,6 +126,8 @@ pub struct Verdicts {
     pub invalid: u64,
     /// Took their key back.
     pub unsee: u64,
+    /// Had no value to take a key from; `on_tombstone` says whether they went out.
+    pub tombstone: u64,
 }
 
 /// Durations by size.
@@ -382,6 +384,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
             late: get(&counts.late),
             invalid: invalid.values().sum(),
             unsee: get(&counts.unsee),
+            tombstone: get(&counts.tombstone),
         },
         invalid,
         consumed_bytes: get(&counts.bytes),

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use unseen::config::{Config, OnDuplicate, OnInvalid, Topic};
+use unseen::config::{Config, OnDuplicate, OnInvalid, OnTombstone, Topic};
 use unseen::dedup::Late;
 use unseen::replay::{Error, Format, Options, Replay, Summary};
 
@@ -145,6 +145,10 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     }
     if summary.unsee > 0 {
         row("taken back", format!("{}, not emitted", HumanCount(summary.unsee)));
+    }
+    if summary.tombstones > 0 {
+        let fate = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };
+        row("tombstones", format!("{}, {fate}", HumanCount(summary.tombstones)));
     }
     let fate = match &topic.on_duplicate {
         OnDuplicate::Drop => String::new(),

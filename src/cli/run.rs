@@ -127,7 +127,7 @@ fn start(
 
 /// One line on how it goes.
 fn tell(stats: &Stats) {
-    let Totals { records, unseen, duplicates, late, invalid, unsee, warmed_up, corrected, evicted, misplaced } = stats.totals();
+    let Totals { records, unseen, duplicates, late, invalid, unsee, tombstones, warmed_up, corrected, evicted, misplaced } = stats.totals();
     tracing::info!(
         routine = true,
         records,
@@ -136,6 +136,7 @@ fn tell(stats: &Stats) {
         late,
         invalid,
         unsee,
+        tombstones,
         corrected,
         evicted,
         warmed_up,

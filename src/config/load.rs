@@ -68,6 +68,10 @@ fn one_line(message: &str) -> String {
 fn settings(environment: &Environment, report: &mut Report) -> config::Environment {
     let mut settings = config::Map::new();
     for (name, value) in environment {
+        if let Some(meant) = meant(name) {
+            report.add_from(ENVIRONMENT, name, format!("no setting; {meant} is one"));
+            continue;
+        }
         let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else { continue };
         let parts = path.split(SEPARATOR).map(|part| {
             let is_index = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -82,6 +86,34 @@ fn settings(environment: &Environment, report: &mut Report) -> config::Environme
     }
     // Values stay text, and each option reads its own: a password of digits must keep its zeros.
     config::Environment::with_prefix(PREFIX).separator(SEPARATOR).source(Some(settings))
+}
+
+/// The setting that a variable means which is not written as one: with other separators than settings have.
+fn meant(name: &str) -> Option<String> {
+    let words: Vec<_> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').filter(|word| !word.is_empty()).collect();
+    let path = match words[..] {
+        ["KAFKA", "PROPERTIES", ref property @ ..] if !property.is_empty() => {
+            if name.starts_with("UNSEEN__KAFKA__PROPERTIES__") {
+                return None;
+            }
+            [&words[..2], property].concat().join(SEPARATOR)
+        }
+        ["TOPICS", index, "FILTER", ref option @ ..] if !option.is_empty() => {
+            let option = known("/topics/items/properties/filter", option)?;
+            ["TOPICS", index, "FILTER", &option].join(SEPARATOR)
+        }
+        ["TOPICS", index, ref option @ ..] => ["TOPICS", index, &known("/topics/items", option)?].join(SEPARATOR),
+        [section, ref option @ ..] => [section, &known(&format!("/{}", section.to_ascii_lowercase()), option)?].join(SEPARATOR),
+        [] => return None,
+    };
+    Some([PREFIX, &path].join(SEPARATOR)).filter(|meant| meant != name)
+}
+
+/// The option of these words, if the part of the schema has it.
+fn known(part: &str, words: &[&str]) -> Option<String> {
+    let option = words.join("_");
+    let place = format!("/properties{part}/properties/{}", option.to_ascii_lowercase());
+    super::schema().pointer(&place).map(|_| option)
 }
 
 /// A list is made as long as the largest index in a path asks for, so it must be small.

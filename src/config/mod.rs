@@ -20,12 +20,15 @@ mod vars;
 
 pub use error::{Error, Errors};
 pub use filter::{Filter, Kind};
+#[cfg(feature = "worker")]
+pub(crate) use properties::first_name;
 pub use schema::schema;
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::key::KeySpec;
+use crate::record::{Reason, Verdict};
 use error::Report;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -251,6 +254,8 @@ pub struct Topic {
     pub late: Late,
     /// What becomes of duplicates.
     pub on_duplicate: OnDuplicate,
+    /// What becomes of records without a value, where the key is made of it.
+    pub on_tombstone: OnTombstone,
     /// What becomes of records without a key.
     pub on_invalid: OnInvalid,
 }
@@ -267,6 +272,19 @@ pub enum OnDuplicate {
     Topic(String),
     /// They go out too; every record says its verdict in a header.
     Mark,
+}
+
+/// What becomes of records without a value, where the key is made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTombstone {
+    /// They go out, and no verdict is taken of them.
+    #[default]
+    Emit,
+    /// They are dropped.
+    Drop,
+    /// They are invalid: `on_invalid` decides.
+    Invalid,
 }
 
 /// What becomes of records without a key.
@@ -296,6 +314,15 @@ impl Topic {
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.unsee.is_some() || self.key.reads_headers()
+    }
+
+    /// The verdict of a record that no key can be taken from, for this reason.
+    #[must_use]
+    pub fn verdict_without_key(&self, reason: Reason) -> Verdict {
+        match reason {
+            Reason::Tombstone if self.on_tombstone != OnTombstone::Invalid => Verdict::Tombstone,
+            reason => Verdict::Invalid(reason),
+        }
     }
 
     /// The rules of one of `partitions` partitions.

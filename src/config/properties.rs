@@ -7,8 +7,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Properties that unseen sets itself, and what to do instead. Taking them from a file would break a promise.
-pub(super) const OWNED: [(&str, &str); 26] = [
+pub(super) const OWNED: [(&str, &str); 27] = [
     ("acks", "unseen always waits for all replicas in sync"),
+    ("auto.commit.enable", "unseen commits offsets with its outputs; see worker.commit_interval"),
     ("auto.commit.interval.ms", "use worker.commit_interval"),
     ("auto.offset.reset", "use kafka.start"),
     ("batch.size", "unseen sizes batches by what the output topics take"),
@@ -36,22 +37,60 @@ pub(super) const OWNED: [(&str, &str); 26] = [
     ("transactional.id", "unseen makes it from kafka.group_id and kafka.instance_id"),
 ];
 
+/// librdkafka's second names of its properties, each with the first.
+const ALIASES: [(&str, &str); 12] = [
+    ("acks", "request.required.acks"),
+    ("bootstrap.servers", "metadata.broker.list"),
+    ("compression.type", "compression.codec"),
+    ("delivery.timeout.ms", "message.timeout.ms"),
+    ("enable.auto.commit", "auto.commit.enable"),
+    ("linger.ms", "queue.buffering.max.ms"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("max.partition.fetch.bytes", "fetch.message.max.bytes"),
+    ("retries", "message.send.max.retries"),
+    ("sasl.mechanism", "sasl.mechanisms"),
+    ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"),
+    ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
+];
+
+/// What stands before the name of a property that is of topics.
+const OF_TOPICS: &str = "topic.";
+
+/// The first name of a property that may be named by its second one.
+pub(crate) fn first_name(name: &str) -> &str {
+    ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, first)| first)
+}
+
+/// What a property sets: the same for all of its names.
+fn target(name: &str) -> &str {
+    first_name(name.strip_prefix(OF_TOPICS).unwrap_or(name))
+}
+
 /// Path of the properties in the configuration.
 pub(super) const PATH: &str = "kafka.properties";
 
-/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own.
+/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own. Each property gets its
+/// first name, so that none is set twice: librdkafka takes the last, and clients set theirs in no order.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, report: &mut Report) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {
         let path = format!("{PATH}.{name}");
-        if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| owned == name) {
+        if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| target(owned) == target(name)) {
             report.add(&path, format!("set by unseen and not to be changed: {instead}"));
             continue;
         }
+        if let Some(other) = raw.keys().take_while(|other| *other != name).find(|other| target(other) == target(name)) {
+            report.add(&path, format!("sets the same as {other:?}; keep one of them"));
+            continue;
+        }
+        let first = match name.strip_prefix(OF_TOPICS) {
+            Some(of_topics) => OF_TOPICS.to_owned() + first_name(of_topics),
+            None => first_name(name).to_owned(),
+        };
         match value {
-            Value::String(text) => properties.insert(name.clone(), text.clone()),
-            Value::Number(number) => properties.insert(name.clone(), number.to_string()),
-            Value::Bool(switch) => properties.insert(name.clone(), switch.to_string()),
+            Value::String(text) => properties.insert(first, text.clone()),
+            Value::Number(number) => properties.insert(first, number.to_string()),
+            Value::Bool(switch) => properties.insert(first, switch.to_string()),
             _ => {
                 report.add(&path, "expected text, a number, true or false");
                 None

@@ -5,7 +5,7 @@
 
 use super::schema;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, Start};
+use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, Start};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Hashing, Part};
@@ -191,6 +191,9 @@ pub(super) struct Topic {
     pub(super) late: Late,
     /// What becomes of duplicates.
     pub(super) on_duplicate: OnDuplicate,
+    /// What becomes of tombstones, records whose value is null, where the key is made of the value. Where it is not, they
+    /// are records like any other.
+    pub(super) on_tombstone: OnTombstone,
     /// What becomes of records without a key.
     pub(super) on_invalid: OnInvalid,
 }
@@ -211,6 +214,7 @@ impl Default for Topic {
             max_future: Span(Duration::from_secs(5 * 60)),
             late: Late::default(),
             on_duplicate: OnDuplicate::default(),
+            on_tombstone: OnTombstone::default(),
             on_invalid: OnInvalid::default(),
         }
     }

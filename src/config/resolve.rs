@@ -61,6 +61,13 @@ fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
             report.add(path, "must not be empty");
         }
     }
+    let has_scheme = |server: &&str| server.contains("://");
+    if let Some(server) = bootstrap_servers.iter().flat_map(|servers| servers.split(',').map(str::trim)).find(has_scheme) {
+        let message = format!(
+            "expected host:port, got {server:?}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
+        );
+        report.add("kafka.bootstrap_servers", message);
+    }
     let properties = properties::resolve(&raw.properties.0, report);
     Some(Kafka {
         bootstrap_servers: bootstrap_servers?,

@@ -65,7 +65,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 7, 4, 1, 2, 14, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [6, 6, 7, 4, 1, 2, 15, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -95,7 +95,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 35, "{name}: defaults that are stated");
+        assert_eq!(changed, 36, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -113,7 +113,10 @@ fn defaults_are_as_documented() {
     let topic = &config.topics[0];
     assert_eq!((&*topic.space, topic.filter.capacity), ("in", Some(10_000_000)));
     assert_eq!(topic.window, Window::time(24 * 60 * 60 * 1000, 4));
-    assert_eq!((&topic.on_duplicate, &topic.on_invalid), (&OnDuplicate::Drop, &OnInvalid::Fail));
+    assert_eq!(
+        (&topic.on_duplicate, topic.on_tombstone, &topic.on_invalid),
+        (&OnDuplicate::Drop, super::OnTombstone::Emit, &OnInvalid::Fail)
+    );
 }
 
 #[test]
@@ -351,6 +354,10 @@ fn what_does_not_fit_together() {
             "topics[1].window: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has 1day, here it is 12h",
         ),
         (
+            format!("input = \"b\"\nspace = \"in\"\nrepartition = true\n{same}"),
+            "topics[1].repartition: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has false, here it is true",
+        ),
+        (
             format!("input = \"b\"\nspace = \"in\"\nlate = \"drop\"\n{same}"),
             "topics[1].late: \"in\" and \"b\" share the space \"in\" and must agree: topics[0] has \"emit\", here it is \"drop\"",
         ),
@@ -433,4 +440,70 @@ fn a_syntax_error_says_what_and_where_but_does_not_show_the_line() {
     let error = load("[kafka]\ngroup_id = \"a\"\ngroup_id = \"hidden\"\n").unwrap_err();
     assert!(error.starts_with("x.toml: ") && error.contains("line 3") && error.contains("duplicate key"), "{error}");
     assert!(!error.contains("hidden"), "{error}");
+}
+
+/// What the minimal configuration with these properties is refused for.
+fn refused_properties(properties: &str) -> String {
+    load(&MINIMAL.replace("[[topics]]", &format!("[kafka.properties]\n{properties}\n[[topics]]"))).map(drop).unwrap_err()
+}
+
+#[test]
+fn properties_are_known_by_all_their_names() {
+    for (name, first) in [
+        ("topic.auto.offset.reset", "use kafka.start"),
+        ("topic.acks", "unseen always waits for all replicas in sync"),
+        ("topic.request.required.acks", "unseen always waits for all replicas in sync"),
+        ("auto.commit.enable", "unseen commits offsets with its outputs; see worker.commit_interval"),
+        ("metadata.broker.list", "use kafka.bootstrap_servers"),
+    ] {
+        let expected = format!("x.toml: kafka.properties.{name}: set by unseen and not to be changed: {first}");
+        assert_eq!(refused_properties(&format!("\"{name}\" = \"1\"")), expected);
+    }
+    for (one, other) in [("linger.ms", "queue.buffering.max.ms"), ("message.timeout.ms", "topic.delivery.timeout.ms")] {
+        let expected = format!("x.toml: kafka.properties.{other}: sets the same as {one:?}; keep one of them");
+        assert_eq!(refused_properties(&format!("\"{one}\" = 1\n\"{other}\" = 1")), expected);
+    }
+    let config = load(&MINIMAL.replace("[[topics]]", "[kafka.properties]\n\"linger.ms\" = 3\n[[topics]]")).unwrap();
+    assert_eq!(config.kafka.properties, [("queue.buffering.max.ms".to_owned(), "3".to_owned())].into());
+}
+
+#[test]
+fn brokers_are_hosts_and_ports() {
+    for (servers, got) in
+        [("http://a:9092", "http://a:9092"), ("a:9092, kafka://b:9092", "kafka://b:9092"), ("PLAINTEXT://a:9092", "PLAINTEXT://a:9092")]
+    {
+        let expected = format!(
+            "x.toml: kafka.bootstrap_servers: expected host:port, got {got:?}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
+        );
+        let text = MINIMAL.replace("localhost:9092", servers);
+        assert_eq!(load(&text).unwrap_err(), expected);
+    }
+}
+
+#[test]
+fn a_variable_that_is_nearly_a_setting_is_refused() {
+    for (name, meant) in [
+        ("UNSEEN_WORKER__WORKERS", "UNSEEN__WORKER__WORKERS"),
+        ("UNSEEN_WORKER_WORKERS", "UNSEEN__WORKER__WORKERS"),
+        ("UNSEEN__WORKER_WORKERS", "UNSEEN__WORKER__WORKERS"),
+        ("UNSEEN_KAFKA_BOOTSTRAP_SERVERS", "UNSEEN__KAFKA__BOOTSTRAP_SERVERS"),
+        ("UNSEEN_STATE__DIR", "UNSEEN__STATE__DIR"),
+        ("UNSEEN_TOPICS__0__WINDOW", "UNSEEN__TOPICS__0__WINDOW"),
+    ] {
+        let error = load_as("x.toml", MINIMAL, &[(name, "4")], &[]).unwrap_err();
+        assert!(error.contains(&format!("environment: {name}: no setting; {meant} is one")), "{error}");
+    }
+    // Kubernetes sets such for a service named so; others are of tests.
+    for name in [
+        "UNSEEN_SERVICE_HOST",
+        "UNSEEN_PORT_8080_TCP",
+        "UNSEEN_KAFKA_SERVICE_HOST",
+        "UNSEEN_CONFIG",
+        "UNSEEN_FAULT",
+        "UNSEEN_KAFKA_JVM",
+        "UNSEEN_CHAOS_SEED",
+        "UNSEENLY",
+    ] {
+        assert!(load_as("x.toml", MINIMAL, &[(name, "4")], &[]).is_ok(), "{name}");
+    }
 }

@@ -78,6 +78,7 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
         max_future: raw.max_future.0,
         late: raw.late,
         on_duplicate: raw.on_duplicate,
+        on_tombstone: raw.on_tombstone,
         on_invalid: raw.on_invalid,
     })
 }
@@ -189,8 +190,9 @@ fn growth_text(growth: Growth) -> String {
 }
 
 /// What the topics of a space must agree on, as it is shown.
-fn rules(topic: &Topic) -> [(&'static str, String); 11] {
+fn rules(topic: &Topic) -> [(&'static str, String); 12] {
     [
+        ("repartition", topic.repartition.to_string()),
         ("window", window_text(topic.window)),
         ("filter.slices", topic.window.slices().to_string()),
         ("hash", topic.key.hashing_id()),

@@ -108,8 +108,15 @@ impl Collector for Metrics {
 fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let of = |count: fn(&TopicStatus) -> u64| status.topics.iter().map(move |topic| ([("topic", topic.topic.clone())], count(topic)));
     let verdicts = |topic: &TopicStatus| {
-        let Verdicts { unseen, duplicate, late, invalid, unsee } = topic.records;
-        let counts = [("unseen", unseen), ("duplicate", duplicate), ("late", late), ("invalid", invalid), ("unsee", unsee)];
+        let Verdicts { unseen, duplicate, late, invalid, unsee, tombstone } = topic.records;
+        let counts = [
+            ("unseen", unseen),
+            ("duplicate", duplicate),
+            ("late", late),
+            ("invalid", invalid),
+            ("unsee", unsee),
+            ("tombstone", tombstone),
+        ];
         let topic = topic.topic.clone();
         counts.map(|(verdict, count)| ([("topic", topic.clone()), ("verdict", verdict.to_owned())], count))
     };

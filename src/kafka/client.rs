@@ -3,10 +3,13 @@
 use super::Error;
 use super::security::{self, Login};
 use super::throttle::{self, essence};
-use crate::config::{Config, Delivery, Kafka};
+use super::topology::Observer;
+use crate::config::{Config, Delivery, Kafka, first_name};
 use rdkafka::ClientConfig;
+use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaType;
 use std::time::Duration;
 
 /// How long a call to a broker may take before it is tried again or given up.
@@ -123,7 +126,7 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("client.id", "unseen").set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     for (name, value) in defaults {
-        client.set(*name, *value);
+        client.set(first_name(name), *value);
     }
     for (name, value) in &kafka.properties {
         client.set(name, value);
@@ -131,14 +134,27 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Whether librdkafka knows the configured properties and takes their values. Talks to no broker.
+/// Whether librdkafka knows the configured properties, and takes their values, each and together: makes the clients that
+/// `run` makes. They know no broker to talk to.
 ///
 /// # Errors
 /// [`Error::Property`] with librdkafka's own words. The value is not shown: it may be a secret.
 pub fn check_properties(config: &Config) -> Result<(), Error> {
     security::check(&config.kafka).map_err(Error::Property)?;
-    consumer(config, None, 0).create_native_config().map_err(|error| property_error(&error))?;
-    producer(config, "check", BATCH_BYTES, None).create_native_config().map_err(|error| property_error(&error))?;
+    let consumer = consumer(config, None, 0);
+    let number = |name| consumer.get(name).and_then(|text| text.parse::<u64>().ok());
+    if let (Some(heartbeat), Some(session)) = (number("heartbeat.interval.ms"), number("session.timeout.ms"))
+        && heartbeat >= session
+    {
+        let message = format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}), best a third of it");
+        return Err(Error::Property(message));
+    }
+    let producer = producer(config, "check", BATCH_BYTES, None);
+    for (mut client, kind) in [(consumer, RDKafkaType::RD_KAFKA_CONSUMER), (producer, RDKafkaType::RD_KAFKA_PRODUCER)] {
+        client.remove("bootstrap.servers");
+        let native = client.create_native_config().map_err(|error| property_error(&error))?;
+        Client::new(&client, native, kind, Observer::new(config)).map_err(|error| property_error(&error))?;
+    }
     Ok(())
 }
 
@@ -174,4 +190,47 @@ pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
     let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
     let trouble = format!("{error} {}", if all_down { "" } else { essence(reason) });
     throttle::tell(&trouble, |left_out| tracing::warn!(error = %error, reason, advice, left_out, "trouble with the brokers; still trying"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With these lines for `[kafka.properties]`.
+    fn config(properties: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = { keys = 10 }\n";
+        let text = format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}");
+        std::fs::write(&file, text).unwrap();
+        Config::load(&file, &[]).unwrap()
+    }
+
+    #[test]
+    fn a_property_prevails_over_a_default_by_either_name() {
+        for name in ["queue.buffering.max.ms", "linger.ms"] {
+            let config = config(&format!("\"{name}\" = 77"));
+            for _ in 0..50 {
+                // The order of its map is another one each time.
+                let native = producer(&config, "a", BATCH_BYTES, None).create_native_config().unwrap();
+                assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_librdkafka_refuses_of_a_client_is_found() {
+        for (properties, what) in [
+            ("\"session.timeout.ms\" = 400000", "`max.poll.interval.ms`must be >= `session.timeout.ms`"),
+            ("\"session.timeout.ms\" = 2000", "heartbeat.interval.ms (2000) must be less than session.timeout.ms (2000)"),
+            ("\"socket.timeout.ms\" = 60000", "`socket.timeout.ms` must be set <= `transaction.timeout.ms` + 100"),
+            ("\"delivery.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
+            ("\"topic.message.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
+            ("\"fetch.max.bytes\" = 1000", "`fetch.max.bytes` must be >= `message.max.bytes`"),
+        ] {
+            let error = check_properties(&config(properties)).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(what)), "{properties}: {error:?}");
+        }
+        check_properties(&config("\"session.timeout.ms\" = 30000")).unwrap();
+    }
 }

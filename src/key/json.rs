@@ -5,7 +5,7 @@
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
 use super::SpecError;
-use super::scan::Scan;
+use super::scan::{DEPTH_MAX, Scan};
 use super::shape::{Shape, Shapes};
 use super::stops::Stops;
 use crate::record::{Invalid, Reason};
@@ -82,11 +82,14 @@ impl Pointers {
     /// Adds an RFC 6901 pointer; its value will be found in the order of adding.
     pub(super) fn add(&mut self, pointer: &str) -> Result<(), SpecError> {
         let malformed = || SpecError::Pointer(pointer.to_owned());
+        // As deep as the shortcut goes, and half as deep as the parser: both find the same.
+        if pointer.split('/').count() > DEPTH_MAX {
+            return Err(SpecError::Deep(DEPTH_MAX - 1));
+        }
         let mut node = &mut self.root;
         if !pointer.is_empty() {
             for token in pointer.strip_prefix('/').ok_or_else(malformed)?.split('/') {
-                let bare = token.replace("~0", "").replace("~1", "");
-                if bare.contains('~') {
+                if token.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
                     return Err(malformed());
                 }
                 let step = token.replace("~1", "/").replace("~0", "~");

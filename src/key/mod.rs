@@ -69,6 +69,8 @@ impl fmt::Display for Part {
 pub struct KeySpec {
     parts: Vec<Part>,
     pointers: Pointers,
+    /// Whether any part is of the record value.
+    needs_value: bool,
     hashing: Hashing,
 }
 
@@ -81,6 +83,9 @@ pub enum SpecError {
     /// A pointer that RFC 6901 does not allow.
     #[error("`{0}` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1")]
     Pointer(String),
+    /// A pointer that leads deeper than any text is read.
+    #[error("a JSON pointer has at most {0} steps")]
+    Deep(usize),
 }
 
 /// Values of so many pointers need no memory of their own.
@@ -123,7 +128,8 @@ impl KeySpec {
                 pointers.add(pointer)?;
             }
         }
-        Ok(Self { parts, pointers, hashing: Hashing::default() })
+        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Json(_)));
+        Ok(Self { parts, pointers, needs_value, hashing: Hashing::default() })
     }
 
     /// The same, hashed in another way.
@@ -161,12 +167,10 @@ impl KeySpec {
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let found = self.pointers.room(&mut few, &mut many);
-        if !found.is_empty() {
-            let value = record.value.ok_or_else(|| Invalid {
-                reason: Reason::MissingKey,
-                message: "the record value is null, and the key is a field of it".to_owned(),
-            })?;
-            self.pointers.find(value, &mut scratch.json, found)?;
+        match record.value {
+            None if self.needs_value => return Err(Box::new(tombstone())),
+            Some(value) if !found.is_empty() => self.pointers.find(value, &mut scratch.json, found)?,
+            _ => {}
         }
         let mut found = found.iter();
         let mut all_null = true;
@@ -243,6 +247,10 @@ impl Field {
 
 fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
     bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
+}
+
+fn tombstone() -> Invalid {
+    Invalid { reason: Reason::Tombstone, message: "the record value is null, and the key is made of it".to_owned() }
 }
 
 fn missing(part: &Part) -> Invalid {

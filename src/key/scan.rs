@@ -13,7 +13,7 @@ use super::json::{Node, Scalar, scalar};
 use super::stops::Stops;
 
 /// Containers within each other before it gives up.
-const DEPTH_MAX: usize = 64;
+pub(super) const DEPTH_MAX: usize = 64;
 
 /// A text, and the marks of it.
 pub(super) struct Scan<'a, 's> {
@@ -344,6 +344,38 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What is found in a text by the shortcut, if it does not give up, and by a parser.
+    fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
+        let pointers = pointers(&[pointer]);
+        let (mut short, mut long) = ([None], [None]);
+        let mut stops = Stops::default();
+        stops.mark(json);
+        let is_short = Scan { json, stops: &stops }.find(pointers.root(), &mut short).is_some();
+        let is_long = pointers.parse(json, &mut long).is_ok();
+        [is_short.then_some(short), is_long.then_some(long)]
+    }
+
+    #[test]
+    fn the_deepest_pointer_finds_what_a_parser_finds() {
+        for depth in [1, 2, 62, 63] {
+            let json = format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth));
+            let found = Some([Some(Scalar::Number(b"1"))]);
+            assert_eq!(both(&"/a".repeat(depth), json.as_bytes()), [found; 2], "{depth}");
+        }
+        assert!(Pointers::default().add(&"/a".repeat(64)).is_err());
+    }
+
+    #[test]
+    fn a_number_beyond_any_float_is_a_number_to_both() {
+        for json in [r#"{"x":1e999,"a":{"y":1e999,"b":1,"z":-1e999},"w":[1e999]}"#, r#"{"a":{"b":1e999}}"#] {
+            let [short, long] = both("/a/b", json.as_bytes());
+            assert!(short.is_some_and(|[found]| found.is_some()), "{json}");
+            assert_eq!(short, long, "{json}");
+        }
+        // Where the pointer leads through it, only the parser speaks.
+        assert_eq!(both("/a/b", br#"{"a":1e999}"#)[0], None);
     }
 
     #[test]

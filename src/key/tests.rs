@@ -126,15 +126,24 @@ fn broken_json_says_where() {
 }
 
 #[test]
-fn a_tombstone_has_no_fields() {
-    let error = spec(&["/id"]).fingerprint(&Record::default(), &mut Scratch::default()).unwrap_err();
-    assert_eq!(error.reason, Reason::MissingKey);
+fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
+    let record = Record { key: Some(b"a"), ..Record::default() };
+    let reason =
+        |parts: &[Part]| KeySpec::new(parts.to_vec()).unwrap().fingerprint(&record, &mut Scratch::default()).map_err(|it| it.reason);
+    let json = Part::Json("/id".to_owned());
+    for parts in [&[json.clone()][..], &[Part::RecordKey, json], &[Part::RecordValue], &[Part::RecordKey, Part::RecordValue]] {
+        assert_eq!(reason(parts), Err(Reason::Tombstone), "{parts:?}");
+    }
+    assert!(reason(&[Part::RecordKey]).is_ok());
 }
 
 #[test]
 fn malformed_pointers_are_refused() {
-    for pointer in ["id", "/a~2", "/~"] {
+    for pointer in ["id", "/a~2", "/~", "/~~01", "/~~10", "/a/~01~/b"] {
         assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_err(), "{pointer}");
+    }
+    for pointer in ["/~01", "/~10~0", "/a~1b/~0"] {
+        assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_ok(), "{pointer}");
     }
     assert!(KeySpec::new(vec![]).is_err());
 }

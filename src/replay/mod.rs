@@ -11,7 +11,7 @@ pub use input::Format;
 pub(crate) use input::{Lines, Recorded};
 pub use truth::Counts;
 
-use crate::config::{OnInvalid, Topic};
+use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::key::{Field, Part, Scratch, SpecError};
@@ -65,6 +65,8 @@ pub struct Summary {
     pub late: u64,
     /// Such as took their key back; they are not emitted.
     pub unsee: u64,
+    /// Without a value to take a key from; `on_tombstone` decided what became of them.
+    pub tombstones: u64,
     /// Unseen records that the filter alone would have dropped.
     pub corrected: u64,
     /// Without a key, by the label of the reason; `on_invalid` decided what became of them.
@@ -196,7 +198,7 @@ impl<'t> Replay<'t> {
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
         let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
             Ok(fingerprint) => fingerprint,
-            Err(invalid) => return self.invalid(*invalid),
+            Err(invalid) => return self.without_key(*invalid),
         };
         let horizon = horizon();
         let verdict = if self.topic.takes_back(&headers) {
@@ -223,8 +225,12 @@ impl<'t> Replay<'t> {
         Ok(verdict == Verdict::Unseen)
     }
 
-    /// Whether an invalid record is to be emitted.
-    fn invalid(&mut self, invalid: Invalid) -> Result<bool, Fault> {
+    /// Whether a record without a key is to be emitted.
+    fn without_key(&mut self, invalid: Invalid) -> Result<bool, Fault> {
+        if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone {
+            self.counted.tombstones += 1;
+            return Ok(self.topic.on_tombstone == OnTombstone::Emit);
+        }
         *self.counted.invalid.entry(invalid.reason.label()).or_default() += 1;
         match self.topic.on_invalid {
             OnInvalid::Fail => return Err(Fault::Invalid(invalid)),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::{self, OnDuplicate};
+use crate::config::{self, OnDuplicate, OnTombstone};
 use crate::filter::{Growth, Window};
 use crate::key::KeySpec;
 use std::time::Duration;
@@ -18,6 +18,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         max_future: Duration::from_secs(300),
         late: Late::Emit,
         on_duplicate: OnDuplicate::Drop,
+        on_tombstone: OnTombstone::Emit,
         on_invalid: OnInvalid::Fail,
     }
 }
@@ -107,6 +108,25 @@ fn invalid_records_go_where_the_policy_says() {
         assert_eq!((summary.unseen, summary.dead_letters), (2, dead_letters));
         assert_eq!(summary.invalid, [("broken_json", 1), ("missing_key", 1), ("null_key", 1)].into());
     }
+}
+
+#[test]
+fn tombstones_go_where_the_policy_says() {
+    let lines = r#"{"partition":0,"key":"a","payload":null}"#.to_owned() + "\n";
+    let input = lines.repeat(2);
+    let replay_with = |on_tombstone, on_invalid| {
+        let topic = Topic { on_tombstone, on_invalid, ..by_id() };
+        replay(&topic, &options(Format::Kcat), input.as_bytes()).map(|(output, summary)| (output, summary.tombstones, summary.invalid))
+    };
+    assert_eq!(replay_with(OnTombstone::Emit, OnInvalid::Fail).unwrap(), (input.clone(), 2, [].into()), "none is a duplicate");
+    assert_eq!(replay_with(OnTombstone::Drop, OnInvalid::Fail).unwrap(), (String::new(), 2, [].into()));
+    assert_eq!(replay_with(OnTombstone::Invalid, OnInvalid::Drop).unwrap(), (String::new(), 0, [("tombstone", 2)].into()));
+    let error = replay_with(OnTombstone::Invalid, OnInvalid::Fail).unwrap_err();
+    assert!(error.to_string().contains("the record value is null"), "{error}");
+    // Where the key does not need the value, it is a record like any other.
+    let by_key = Topic { on_tombstone: OnTombstone::Drop, ..topic(vec![Part::RecordKey]) };
+    let (output, summary) = replay(&by_key, &options(Format::Kcat), input.as_bytes()).unwrap();
+    assert_eq!((output, summary.duplicates, summary.tombstones), (lines, 1, 0));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::Plan;
 use super::decisions::Recall;
 use super::partition::{Input, Memory};
+use crate::config::Topic;
 use crate::filter::Fault;
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
@@ -19,9 +20,10 @@ pub(super) enum Undecided {
 /// The fingerprint of a record's key, and whether the record takes that key back.
 pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
 
-/// Decides the record at `offset`. `believed` is the latest record time that this machine's clock makes credible.
+/// Decides the record of `topic` at `offset`. `believed` is the latest record time that this machine's clock makes credible.
 #[inline]
 pub(super) fn decide(
+    topic: &Topic,
     input: &Input,
     memory: &mut Memory,
     offset: Offset,
@@ -36,7 +38,7 @@ pub(super) fn decide(
     }
     let &(fingerprint, takes_back) = match keyed {
         Ok(key) => key,
-        Err(invalid) => return Ok(Verdict::Invalid(invalid.reason)),
+        Err(invalid) => return Ok(topic.verdict_without_key(invalid.reason)),
     };
     let horizon = if input.is_warm_up(offset) { input.warm_horizon.unwrap_or(believed) } else { believed };
     memory.changed = true;

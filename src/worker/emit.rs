@@ -2,7 +2,7 @@
 //!
 //! Owns the routes of a topic and the headers that are added on the way. Must never change a verdict.
 
-use crate::config::{OnDuplicate, OnInvalid, Topic};
+use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use crate::dedup::Late;
 use crate::kafka::{Message, Topology};
 use crate::record::{Invalid, Reason, Verdict};
@@ -66,7 +66,8 @@ impl Routes {
         headers.clear();
         let destination = match verdict {
             Verdict::Unseen => &self.output,
-            Verdict::Unsee => return Fate::Drop,
+            Verdict::Tombstone if topic.on_tombstone == OnTombstone::Emit => &self.output,
+            Verdict::Unsee | Verdict::Tombstone => return Fate::Drop,
             Verdict::Duplicate if self.mark => &self.output,
             // Written as it is, it would be refused again.
             Verdict::Invalid(reason @ Reason::Oversize) if topic.on_invalid == OnInvalid::Emit => return Fate::Fail(reason),
@@ -107,6 +108,7 @@ const fn label(verdict: Verdict) -> &'static str {
         Verdict::Duplicate => "duplicate",
         Verdict::Late => "late",
         Verdict::Unsee => "unsee",
+        Verdict::Tombstone => "tombstone",
         Verdict::Invalid(_) => "invalid",
     }
 }

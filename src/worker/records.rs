@@ -224,7 +224,7 @@ impl Run<'_> {
         }
         let time = message.timestamp();
         let Some(memory) = self.memory.as_deref_mut() else { return self.forward(message, time, keyed) };
-        let verdict = decide(self.input, memory, offset, time, keyed, self.believed).map_err(Halt::Undecided)?;
+        let verdict = decide(&self.plan.topic, self.input, memory, offset, time, keyed, self.believed).map_err(Halt::Undecided)?;
         if self.input.is_warm_up(offset) {
             self.input.warmed_up(offset);
             self.tallies[self.plan.counted].warmed_up += 1;
@@ -249,7 +249,7 @@ impl Run<'_> {
     /// Brings a record to the partition where it is judged.
     fn forward(&mut self, message: &Message<'_>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Halt> {
         let (Some(to), Ok((fingerprint, _))) = (&self.plan.forward, keyed) else {
-            let verdict = keyed.as_ref().map_or_else(|invalid| Verdict::Invalid(invalid.reason), |_| Verdict::Unseen);
+            let verdict = keyed.as_ref().map_or_else(|invalid| self.plan.topic.verdict_without_key(invalid.reason), |_| Verdict::Unseen);
             return self.emit(message, time, verdict, keyed);
         };
         self.begin()?;

@@ -11,6 +11,9 @@ use std::time::Duration;
 const GOOD: usize = 10_000;
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 
+/// Tombstones are among them.
+const TOMBSTONES: &str = "topics[0].on_tombstone=invalid";
+
 /// Values without a key in `/user_id` and `/news_id`: the class of the error, and its sentence.
 const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     (
@@ -26,7 +29,7 @@ const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     ),
     (Some(br#"{"user_id":1,"news":"n-1"}"#), "unseen.missing_key", "the record has no JSON field `/news_id`"),
     (Some(br#"[1,"n-1"]"#), "unseen.missing_key", "the record has no JSON field `/user_id`"),
-    (None, "unseen.missing_key", "the record value is null, and the key is a field of it"),
+    (None, "unseen.tombstone", "the record value is null, and the key is made of it"),
     (
         Some(b"{\"user_id\":1,\"news_id\":\"n-\xff\xfe\"}"),
         "unseen.broken_json",
@@ -77,7 +80,7 @@ fn good_only(hint: &str) -> Stream {
 fn bad_records_go_to_the_dead_letters_verbatim() {
     let stream = good_only("invalid");
     let dead_letters = topic(broker(), "invalid-dead", 4);
-    stream.check(stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]));
+    stream.check(stream.setup.start_with("a", &[TOMBSTONES, &format!("topics[0].on_invalid.topic={dead_letters}")]));
 
     let letters = stream.records.iter().filter(|record| !is_good(record)).map(|record| {
         let (_, class, message) = BAD.iter().find(|(value, ..)| *value == record.value.as_deref()).expect("a kind of bad record");
@@ -91,7 +94,7 @@ fn bad_records_go_to_the_dead_letters_verbatim() {
 #[test]
 fn bad_records_may_be_dropped() {
     let stream = good_only("invalid-drop");
-    stream.check(stream.setup.start_with("a", &["topics[0].on_invalid=drop"]));
+    stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=drop"]));
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn bad_records_may_come_out_all_the_same() {
     let stream = Stream::of(broker(), "invalid-emit", mixed(), WINDOW);
     assert!(stream.expected.iter().flatten().any(|record| !is_good(record)), "no bad record is expected");
     stream.produce(..);
-    stream.check(stream.setup.start_with("a", &["topics[0].on_invalid=emit"]));
+    stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=emit"]));
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn a_bad_record_stops_the_worker_by_default() {
         stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));
         stream.produce(..);
 
-        let log = stream.setup.start("a").fails(1);
+        let log = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(log.contains(&format!("error: {}[{partition}] offset {offset}: {message}; to go on, ", stream.input)), "{log}");
         assert_eq!(
             committed_offset(broker(), stream.setup.group(), &stream.input, partition),
@@ -129,9 +132,9 @@ fn a_bad_record_stops_the_worker_by_default() {
         assert_eq!(output[at].len(), good, "not all that came before the bad record came out");
 
         // Nothing is mended by trying again: it stops at the same place.
-        let again = stream.setup.start("a").fails(1);
+        let again = stream.setup.start_with("a", &[TOMBSTONES]).fails(1);
         assert!(again.contains(&format!("offset {offset}: {message}")), "{again}");
-        stream.check(stream.setup.start_with("a", &["topics[0].on_invalid=drop"]));
+        stream.check(stream.setup.start_with("a", &[TOMBSTONES, "topics[0].on_invalid=drop"]));
     }
 }
 

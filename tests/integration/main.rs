@@ -27,6 +27,7 @@ mod routes;
 mod security;
 mod spans;
 mod state;
+mod tombstones;
 mod topology;
 mod undisturbed;
 mod zombie;
