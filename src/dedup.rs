@@ -321,29 +321,24 @@ impl Dedup {
         }
     }
 
-    /// Where the memory stands, for its log to be searched by: what was put in at a smaller mark than
-    /// [`Dedup::oldest_mark`] is not needed any more. It never falls.
+    /// The slice that keys are put in, or how often a kind without slices has replaced all of its keys. It never falls;
+    /// `None` before any time is known.
     #[must_use]
     #[inline]
-    pub fn mark(&self) -> i64 {
-        self.mark_before(0)
-    }
-
-    /// The mark of the oldest keys that are still remembered.
-    #[must_use]
-    pub fn oldest_mark(&self) -> i64 {
-        self.mark_before(if self.rules.is_sliced() { i64::from(self.rules.window.slices()) } else { LIFETIMES })
-    }
-
-    fn mark_before(&self, eras: i64) -> i64 {
+    pub fn clock(&self) -> Option<i64> {
         match (&self.exact, &self.filter) {
-            (Some(exact), _) => exact.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras))),
-            (None, Some(filter)) if self.rules.is_sliced() => {
-                filter.slice().map_or(0, |slice| self.rules.window.mark(slice.saturating_sub(eras)))
-            }
-            (None, Some(filter)) => filter.era().saturating_sub(eras).max(0),
-            (None, None) => 0,
+            (None, Some(filter)) if !self.rules.is_sliced() => Some(filter.era()),
+            // Keys are counted from the first on.
+            _ if self.rules.window.length_ms().is_none() => Some(self.slice().unwrap_or(0)),
+            _ => self.slice(),
         }
+    }
+
+    /// The oldest [clock](Self::clock) whose keys are still remembered; `None` before any time is known.
+    #[must_use]
+    pub fn oldest(&self) -> Option<i64> {
+        let eras = if self.rules.is_sliced() { i64::from(self.rules.window.slices()) } else { LIFETIMES };
+        self.clock().map(|clock| clock.saturating_sub(eras))
     }
 
     /// What the log must say beside the keys; see [`Filter::hint`].
@@ -352,17 +347,16 @@ impl Dedup {
         self.filter.as_ref().and_then(|filter| filter.hint())
     }
 
-    /// Comes to the time and the mark that the log says of the keys which follow. Without a mark only time passes,
-    /// as where the log was written under other settings.
-    pub fn resume(&mut self, time: Option<Timestamp>, mark: Option<i64>, hint: Option<u64>) {
+    /// Comes to the time and the [clock](Self::clock) that the log says of the keys which follow. Without a clock only
+    /// time passes, as where the log was written under other settings.
+    pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<i64>, hint: Option<u64>) {
         self.advance(time, Timestamp::MAX);
-        let Some(mark) = mark else { return };
-        let era = if self.rules.is_sliced() { self.rules.window.slice_of(mark) } else { mark };
+        let Some(clock) = clock else { return };
         if let Some(filter) = &mut self.filter {
-            filter.resume(era, hint);
+            filter.resume(clock, hint);
         }
         if let Some(exact) = &mut self.exact {
-            exact.resume(era);
+            exact.resume(clock);
         }
     }
 }

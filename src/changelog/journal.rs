@@ -1,7 +1,7 @@
 //! What changed a memory since its last commit: it is to be logged with the next.
 
 use super::Origin;
-use super::record::{self, Span};
+use super::record::{self, Record, Span};
 use crate::dedup::{Dedup, Mutation};
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
@@ -13,7 +13,8 @@ const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 /// What was done in one slice, in order.
 #[derive(Debug)]
 struct Group {
-    mark: i64,
+    /// None before any time is known.
+    slice: Option<i64>,
     time: Option<Timestamp>,
     hint: Option<u64>,
     /// Whether the filter was asked for the hint: after the first key that was put in.
@@ -60,9 +61,9 @@ impl Journal {
         if mutation.is_none() && !is_first_time {
             return;
         }
-        let mark = dedup.mark();
-        if self.groups.back().is_none_or(|group| group.mark != mark || group.time.is_some() != time.is_some()) {
-            self.groups.push_back(Group { mark, time, hint: None, is_hinted: false, entries: std::mem::take(&mut self.spare) });
+        let slice = dedup.clock();
+        if self.groups.back().is_none_or(|group| group.slice != slice || group.time.is_some() != time.is_some()) {
+            self.groups.push_back(Group { slice, time, hint: None, is_hinted: false, entries: std::mem::take(&mut self.spare) });
         }
         if let Some(group) = self.groups.back_mut() {
             group.time = time;
@@ -89,41 +90,33 @@ impl Journal {
         self.len == 0
     }
 
-    /// The records to be logged for a commit of `spans`, each with the mark to store it under. The commit comes to these
-    /// `ends` of the topics by their numbers; `is_whole` says whether it has all that was decided. There is always one
-    /// record, so that the log says how far it goes.
+    /// The records to be logged for a commit of `spans`, by the owner of that epoch. The commit comes to these `ends` of
+    /// the topics by their numbers. There is always one record, so that the log says how far it goes.
     #[must_use]
-    pub fn records(
-        &self,
-        dedup: &Dedup,
-        origin: Origin,
-        spans: &[Span<'_>],
-        ends: &[(usize, Offset)],
-        is_whole: bool,
-    ) -> Vec<(i64, Vec<u8>)> {
+    pub fn records(&self, dedup: &Dedup, origin: Origin, epoch: i64, spans: &[Span<'_>], ends: &[(usize, Offset)]) -> Vec<Vec<u8>> {
         let (mut parts, mut is_left) = (Vec::new(), false);
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut hint = group.hint;
             if group.entries.is_empty() && !is_left {
-                parts.push((group.mark, group.time, None, Vec::new()));
+                parts.push((group.slice, group.time, None, Vec::new()));
             }
             is_left |= entries.len() < group.entries.len();
-            parts.extend(entries.chunks(RECORD_FINGERPRINTS_MAX).map(|part| (group.mark, group.time, hint.take(), part.to_vec())));
+            parts.extend(entries.chunks(RECORD_FINGERPRINTS_MAX).map(|part| (group.slice, group.time, hint.take(), part.to_vec())));
         }
         if parts.is_empty() {
-            parts.push((dedup.mark(), None, None, Vec::new()));
+            parts.push((dedup.clock(), None, None, Vec::new()));
         }
         let last = parts.len() - 1;
-        let records = parts.into_iter().enumerate().map(|(number, (mark, time, hint, entries))| {
+        let records = parts.into_iter().enumerate().map(|(number, (slice, time, hint, entries))| {
             // Time may have passed since the last key, with records that were none.
-            let end_time = dedup.stream_time().filter(|_| is_whole && number == last);
-            let mut bytes = record::head(origin, [time, end_time], hint, spans);
-            bytes.reserve(entries.len() * (record::FINGERPRINT_BYTES + 1));
+            let end_time = dedup.stream_time().filter(|_| number == last);
+            let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
+            record::push_head(&mut bytes, &Record { origin, epoch, slice, time, end_time, hint, spans: spans.to_vec(), runs: Vec::new() });
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
                 record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));
             }
-            (mark, bytes)
+            bytes
         });
         records.collect()
     }

@@ -6,9 +6,11 @@
 //! together with the outputs it belongs to.
 
 mod journal;
+mod progress;
 mod record;
 
 pub use journal::Journal;
+pub use progress::Progress;
 pub use record::{Broken, Record, Run, Span};
 
 use crate::dedup::Dedup;
@@ -17,20 +19,25 @@ use crate::record::Offset;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What the fingerprints in a log depend on, and what its marks do. Hashes of texts, for they are only compared.
+/// By whom a changelog was written, and under which settings. Hashes of texts, for they are only compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// The group and the key space. Two pairs of them may make the same topic name.
+    pub owner: u64,
     /// How keys are taken and hashed: under another one, the fingerprints mean nothing.
     pub keys: u64,
-    /// The window: under another one, marks and hints mean nothing.
-    pub window: u64,
+    /// What slices count, time or keys, and how long they are: under another one, their numbers mean nothing.
+    pub clock: u64,
+    /// The kind of filter: to another one, hints mean nothing.
+    pub kind: u64,
 }
 
 impl Origin {
-    /// From texts that say how keys are taken and hashed, and what the window is.
+    /// From texts that say each of them.
     #[must_use]
-    pub fn new(keys: &str, window: &str) -> Self {
-        Self { keys: xxh3_64(keys.as_bytes()), window: xxh3_64(window.as_bytes()) }
+    pub fn new(owner: &str, keys: &str, clock: &str, kind: &str) -> Self {
+        let [owner, keys, clock, kind] = [owner, keys, clock, kind].map(|text| xxh3_64(text.as_bytes()));
+        Self { owner, keys, clock, kind }
     }
 }
 
@@ -46,6 +53,8 @@ pub enum Step {
     SetBack,
     /// It is the first that the memory has not, and does not go on from where that has come to.
     Gap,
+    /// It was written by another group, or for another key space.
+    Foreign,
 }
 
 /// Follows a log, and makes the memory that was logged.
@@ -58,18 +67,26 @@ pub struct Follower {
     origin: Origin,
     /// For each input topic, the offset that the log is of use up to; none for those without bound.
     bounds: BTreeMap<String, Offset>,
-    /// Keys under a smaller mark have expired since.
-    oldest_mark: i64,
+    /// Keys of an earlier slice have expired since, if that is known.
+    oldest_slice: Option<i64>,
+    /// The highest epoch that was met.
+    pub epoch: i64,
     /// The spans of the record before: parts of one commit have the same.
     last: Vec<(String, Offset, Offset)>,
 }
 
 impl Follower {
-    /// Follows from where a memory has come to `offsets`, up to `bounds`. Of keys under a smaller mark than
-    /// `oldest_mark` it is known that they have expired.
+    /// Follows from where a memory has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
+    /// to have expired.
     #[must_use]
-    pub const fn new(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTreeMap<String, Offset>, oldest_mark: i64) -> Self {
-        Self { offsets, fingerprints: 0, origin, bounds, oldest_mark, last: Vec::new() }
+    pub const fn new(
+        offsets: BTreeMap<String, Offset>,
+        origin: Origin,
+        bounds: BTreeMap<String, Offset>,
+        oldest_slice: Option<i64>,
+        epoch: i64,
+    ) -> Self {
+        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new() }
     }
 
     /// Whether it is another part of the commit that was taken in last.
@@ -79,11 +96,19 @@ impl Follower {
         record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// Lets the memory take one record in. `mark` is what it was stored under.
+    /// Lets the memory take one record in.
     ///
     /// # Errors
     /// [`Fault`] when the memory has no room, or cannot tell.
-    pub fn follow(&mut self, dedup: &mut Dedup, record: &Record<'_>, mark: i64) -> Result<Step, Fault> {
+    pub fn follow(&mut self, dedup: &mut Dedup, record: &Record<'_>) -> Result<Step, Fault> {
+        if record.origin.owner != self.origin.owner {
+            return Ok(Step::Foreign);
+        }
+        // Who has lost the partition may not know it yet, and write on where no transaction keeps it from that.
+        if record.epoch < self.epoch {
+            return Ok(Step::Passed);
+        }
+        self.epoch = record.epoch;
         let beyond = |span: &Span<'_>| self.bounds.get(span.topic).is_some_and(|&bound| span.end > bound);
         if record.origin.keys != self.origin.keys || record.spans.iter().any(beyond) {
             return Ok(Step::Passed);
@@ -101,10 +126,11 @@ impl Follower {
                 return Ok(Step::Gap);
             }
         }
-        let mark = (record.origin.window == self.origin.window).then_some(mark);
-        if mark.is_none_or(|mark| mark >= self.oldest_mark) {
-            // Of a record without keys, the mark only says when it was written.
-            dedup.resume(record.time, mark.filter(|_| !record.runs.is_empty()), record.hint);
+        let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
+        let hint = record.hint.filter(|_| record.origin.kind == self.origin.kind);
+        if slice.is_none_or(|slice| self.oldest_slice.is_none_or(|oldest| slice >= oldest)) {
+            // Of a record without keys, the slice only says when it was written.
+            dedup.resume(record.time, slice.filter(|_| !record.runs.is_empty()), hint);
             for run in &record.runs {
                 for fingerprint in run.fingerprints() {
                     dedup.apply(run.mutation, fingerprint)?;

@@ -1,27 +1,35 @@
 //! One record of the log: what one commit did to one memory, or a part of that.
 //!
-//! Owns the bytes. 16 a fingerprint, and some 70 for each record: a filter of any kind and size draws its
+//! Owns the bytes. 16 a fingerprint, and some 110 for each record: a filter of any kind and size draws its
 //! places from all of a fingerprint's bits, and two keys must not become one by the log.
 //!
 //! ```text
-//! u8   version, 1
-//! u64  how keys are taken, u64 the window                  see Origin
+//! u8   version, 2
+//! u64  owner, u64 keys, u64 clock, u64 kind                see Origin
+//! i64  epoch                                               see Record::epoch
+//! i64  slice                                               or i64::MIN, before any time is known
 //! i64  stream time before its keys, i64 after them         or i64::MIN
 //! u64  hint                                                or u64::MAX
 //! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is
 //! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
 //! ```
 //!
-//! All numbers are little-endian. A record holds keys of one slice only.
+//! All numbers are little-endian. A record holds keys of one slice only. Nothing is left to the record's time in Kafka:
+//! librdkafka takes a time of 0 for "now", and brokers may refuse a time that is far from theirs.
 
 use super::Origin;
 use crate::dedup::Mutation;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 
-const VERSION: u8 = 1;
+/// Version of the form.
+pub(super) const VERSION: u8 = 2;
+/// Stands for "none" where any other number may be one.
+const NONE: i64 = i64::MIN;
 /// Bytes of a fingerprint.
 pub(super) const FINGERPRINT_BYTES: usize = 16;
+/// Bytes before the runs, with room for the names of one topic or two.
+pub(super) const HEAD_BYTES: usize = 256;
 
 /// The bytes are no record of a changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,8 +78,12 @@ impl Run<'_> {
 /// A record as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Under which settings it was written.
+    /// By whom, and under which settings, it was written.
     pub origin: Origin,
+    /// Rises with each worker that takes the partition over: what one writes after that is void.
+    pub epoch: i64,
+    /// The slice, by the clock of its origin, that its keys were put in; none before any time is known.
+    pub slice: Option<i64>,
     /// Stream time when its last key was put in; none before any time is known.
     pub time: Option<Timestamp>,
     /// Stream time after the commit.
@@ -94,9 +106,11 @@ impl<'a> Record<'a> {
         if reader.take::<1>()? != [VERSION] {
             return Err(Broken("its version is another"));
         }
-        let origin = Origin { keys: u64::from_le_bytes(reader.take()?), window: u64::from_le_bytes(reader.take()?) };
-        let mut time = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&time| time != i64::MIN));
-        let (time, end_time) = (time()?, time()?);
+        let mut number = || Ok(u64::from_le_bytes(reader.take()?));
+        let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
+        let epoch = i64::from_le_bytes(reader.take()?);
+        let mut number = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&number| number != NONE));
+        let (slice, time, end_time) = (number()?, number()?, number()?);
         let hint = Some(u64::from_le_bytes(reader.take()?)).filter(|&hint| hint != u64::MAX);
         let topics = u16::from_le_bytes(reader.take()?);
         let mut spans = Vec::new();
@@ -111,7 +125,7 @@ impl<'a> Record<'a> {
             let count = u32::from_le_bytes(reader.take()?) as usize;
             runs.push(Run { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(Broken("it is cut off"))?)? });
         }
-        Ok(Self { origin, time, end_time, hint, spans, runs })
+        Ok(Self { origin, epoch, slice, time, end_time, hint, spans, runs })
     }
 }
 
@@ -131,13 +145,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The beginning of a record, before its runs.
-pub(super) fn head(origin: Origin, times: [Option<Timestamp>; 2], hint: Option<u64>, spans: &[Span<'_>]) -> Vec<u8> {
-    let mut out = vec![VERSION];
-    out.extend_from_slice(&origin.keys.to_le_bytes());
-    out.extend_from_slice(&origin.window.to_le_bytes());
-    for time in times {
-        out.extend_from_slice(&time.unwrap_or(i64::MIN).to_le_bytes());
+/// Appends the beginning of `record`, before its runs, of which it has none yet.
+pub(super) fn push_head(out: &mut Vec<u8>, record: &Record<'_>) {
+    let Record { origin, epoch, slice, time, end_time, hint, spans, .. } = record;
+    out.push(VERSION);
+    for number in [origin.owner, origin.keys, origin.clock, origin.kind] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [Some(*epoch), *slice, *time, *end_time] {
+        out.extend_from_slice(&number.unwrap_or(NONE).to_le_bytes());
     }
     out.extend_from_slice(&hint.unwrap_or(u64::MAX).to_le_bytes());
     out.extend_from_slice(&u16::try_from(spans.len()).unwrap_or(u16::MAX).to_le_bytes());
@@ -147,7 +163,6 @@ pub(super) fn head(origin: Origin, times: [Option<Timestamp>; 2], hint: Option<u
         out.extend_from_slice(&span.start.to_le_bytes());
         out.extend_from_slice(&span.end.to_le_bytes());
     }
-    out
 }
 
 /// Appends what was done to `fingerprints`, which are as many as a u32 counts.

@@ -34,6 +34,7 @@ impl Archive for StoredFingerprints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changelog::Progress;
     use crate::checkpoint::{Error, Head, Settings};
     use crate::dedup::{Dedup, Late, Rules};
     use crate::filter::{Fault, Window};
@@ -45,7 +46,7 @@ mod tests {
 
     fn save(store: &Store, id: &PartitionId, memory: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
         let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
-        let head = Head { settings, offsets: BTreeMap::new(), log: None, memory: memory.snapshot() };
+        let head = Head { settings, offsets: BTreeMap::new(), changelog: Progress::default(), memory: memory.snapshot() };
         store.save(id, &head, memory, saved).map(|(saved, _)| saved)
     }
 

@@ -38,6 +38,7 @@ pub use digest::digest;
 #[cfg(feature = "worker")]
 pub use store::{Loaded, Saved, Store};
 
+use crate::changelog::Progress;
 use crate::dedup::Snapshot;
 use crate::filter::Window;
 use crate::record::Offset;
@@ -69,9 +70,8 @@ pub struct Head {
     pub settings: Settings,
     /// For each input topic, the offset below which every record had its effect, and none at or past it.
     pub offsets: BTreeMap<String, Offset>,
-    /// Where to read on in the changelog: all before has had its effect.
-    #[serde(default)]
-    pub log: Option<Offset>,
+    /// How far the changelog is in it.
+    pub changelog: Progress,
     /// The memory's outline.
     pub memory: Snapshot,
 }

@@ -3,6 +3,7 @@
 use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_key, pages_of, partition_of, seal};
 use super::decode::{self, Decoder};
 use super::{Error, Head, PartitionId, Settings};
+use crate::changelog::Progress;
 use crate::dedup::{Dedup, Rules, Snapshot};
 use crate::fault;
 use crate::filter::{Change, Exact, Filter, GenerationId};
@@ -16,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
 /// Version of all that is stored.
-const FORMAT: &str = "3";
+const FORMAT: &str = "4";
 const FORMAT_KEY: &[u8] = b"format";
 /// Memory for writes that are not yet in files; twice this at most.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
@@ -401,7 +402,12 @@ impl Store {
             decoder.page(&key, &sealed).map_err(corrupt)?;
         }
         let memory = decoder.finish().map_err(corrupt)?;
-        Ok(Loaded::Usable { memory: Box::new(memory), offsets: head.offsets, log: head.log, saved: Saved { epoch: open.epoch } })
+        Ok(Loaded::Usable {
+            memory: Box::new(memory),
+            offsets: head.offsets,
+            changelog: head.changelog,
+            saved: Saved { epoch: open.epoch },
+        })
     }
 }
 
@@ -421,8 +427,8 @@ pub enum Loaded {
         memory: Box<Dedup>,
         /// For each input topic, the offset that the memory has come to.
         offsets: BTreeMap<String, Offset>,
-        /// Where to read on in the changelog.
-        log: Option<Offset>,
+        /// How far the changelog is in it.
+        changelog: Progress,
         /// Proof that it is stored as it is.
         saved: Saved,
     },

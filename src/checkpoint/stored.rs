@@ -4,7 +4,7 @@
 
 use super::decode::outline_rules;
 use super::{Error, Head, Loaded, PartitionId, Store, StoredFingerprints, digest};
-use crate::filter::{Manifest, Window};
+use crate::filter::Manifest;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 use crate::status::ObservedRate;
@@ -110,8 +110,8 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
     let (usage, window) = (head.memory.usage(), head.settings.window);
     let slice = |slice, keys, capacity_keys, memory_bytes| StoredSlice {
         slice,
-        from_ms: began(window, slice),
-        to_ms: began(window, slice.saturating_add(1)),
+        from_ms: window.start_of(slice),
+        to_ms: window.start_of(slice.saturating_add(1)),
         keys,
         capacity_keys,
         memory_bytes,
@@ -128,7 +128,7 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
         filter: head.settings.filter.clone(),
         window: window.to_string(),
         offsets: head.offsets.clone(),
-        changelog_offset: head.log,
+        changelog_offset: head.changelog.end,
         stream_time_ms: head.memory.stream_time,
         keys: usage.keys,
         memory_bytes: usage.bytes,
@@ -140,11 +140,6 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
     })
 }
 
-/// When a slice begins; `None` in a window by count.
-fn began(window: Window, slice: i64) -> Option<Timestamp> {
-    window.length_ms().map(|_| window.mark(slice))
-}
-
 fn ask(store: &Arc<Store>, id: &PartitionId, head: &Head, fingerprint: Fingerprint) -> Result<Asked, Error> {
     let Loaded::Usable { mut memory, saved, .. } = store.load(id, &head.settings, outline_rules(head))? else {
         return Ok(Asked { seen: false, slice: None, since_ms: None });
@@ -153,5 +148,5 @@ fn ask(store: &Arc<Store>, id: &PartitionId, head: &Head, fingerprint: Fingerpri
     let seen =
         memory.would_drop(fingerprint).map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
     let slice = seen.flatten();
-    Ok(Asked { seen: seen.is_some(), slice, since_ms: slice.and_then(|slice| began(head.settings.window, slice)) })
+    Ok(Asked { seen: seen.is_some(), slice, since_ms: slice.and_then(|slice| head.settings.window.start_of(slice)) })
 }

@@ -56,23 +56,12 @@ impl Window {
         }
     }
 
-    /// A number for a slice that a log can be searched by: for windows by time, the time at which it starts, so
-    /// that it stays comparable when the window is changed.
+    /// When a slice starts; `None` for windows by count.
     #[must_use]
-    pub const fn mark(self, slice: i64) -> i64 {
-        let mark = match self {
-            Self::Time { slice_ms, .. } => slice.saturating_mul(slice_ms),
-            Self::Keys { .. } => slice,
-        };
-        if mark < 0 { 0 } else { mark }
-    }
-
-    /// The slice of a mark.
-    #[must_use]
-    pub const fn slice_of(self, mark: i64) -> i64 {
+    pub const fn start_of(self, slice: i64) -> Option<Timestamp> {
         match self {
-            Self::Time { slice_ms, .. } => mark.div_euclid(slice_ms),
-            Self::Keys { .. } => mark,
+            Self::Time { slice_ms, .. } => Some(slice.saturating_mul(slice_ms)),
+            Self::Keys { .. } => None,
         }
     }
 

@@ -17,8 +17,8 @@ use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList, TopicPartitionListElem};
 use std::time::{Duration, Instant};
 
-/// How such a topic is set up. It is trimmed by what is still needed, and by nothing else: its records bear marks
-/// for times, which may be of any age.
+/// How such a topic is set up. It is trimmed by what is still needed, and by nothing else. Records on their way to
+/// another partition keep their times, whatever these are.
 const SETTINGS: [(&str, &str); 5] = [
     ("cleanup.policy", "delete"),
     ("retention.ms", "-1"),
@@ -124,8 +124,6 @@ fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), Kafka
 pub struct Logged<'a> {
     /// Its offset.
     pub offset: Offset,
-    /// The mark that it was stored under.
-    pub mark: i64,
     /// What it says.
     pub value: &'a [u8],
 }
@@ -188,14 +186,11 @@ impl LogReader {
             match self.committed.poll(TURN) {
                 _ if stop() => break Ok(()),
                 None => {}
-                Some(Ok(message)) => {
-                    let (offset, mark) = (message.offset(), message.timestamp().to_millis().unwrap_or(0));
-                    match take(Logged { offset, mark, value: message.payload().unwrap_or_default() }) {
-                        Ok(true) => {}
-                        Ok(false) => break Ok(()),
-                        Err(error) => break Err(error),
-                    }
-                }
+                Some(Ok(message)) => match take(Logged { offset: message.offset(), value: message.payload().unwrap_or_default() }) {
+                    Ok(true) => {}
+                    Ok(false) => break Ok(()),
+                    Err(error) => break Err(error),
+                },
                 Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
                 Some(Err(
                     error @ KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange),
@@ -209,20 +204,6 @@ impl LogReader {
         };
         self.committed.unassign().map_err(failed)?;
         ended
-    }
-
-    /// The first offset that was written under this mark or a larger one, committed or not; `None` if there is none.
-    ///
-    /// # Errors
-    /// When no answer came.
-    pub fn first_at(&self, log: &TopicPartition, mark: i64) -> Result<Option<Offset>, Error> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot find mark {mark} in {log}: {error}"));
-        // A transaction that has just been committed may not look so yet; and what an aborted one wrote only makes for less.
-        let found = self.uncommitted.offsets_for_times(one(log, mark).map_err(failed)?, CALL_TIMEOUT).map_err(failed)?;
-        Ok(match found.find_partition(&log.topic, log.partition).map(|element| element.offset()) {
-            Some(Position::Offset(first)) => Some(first),
-            _ => None,
-        })
     }
 
     /// Deletes the records below an offset.

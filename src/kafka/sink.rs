@@ -4,7 +4,7 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
-use super::native::{Group, Headers, Message, Producer, Record, Refusal, Reports, Undelivered};
+use super::native::{Group, Headers, Message, Producer, Record, Refusal, Reports, Timestamped, Undelivered};
 use super::security::{self, Login};
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
@@ -196,20 +196,28 @@ impl Sink {
                 all.add(name, value.as_bytes());
             }
         }
-        self.queue(Record { topic, partition, key: message.key(), value: message.value(), timestamp: time, headers: all, origin })
+        self.queue(Record {
+            topic,
+            partition,
+            key: message.key(),
+            value: message.value(),
+            timestamp: time.map_or(Timestamped::Never, Timestamped::At),
+            headers: all,
+            origin,
+        })
     }
 
-    /// Hands a record of a changelog to librdkafka, to be stored under `mark`.
+    /// Hands a record of a changelog to librdkafka.
     ///
     /// # Errors
     /// [`Failure`] says what to do.
-    pub fn log(&self, log: &TopicPartition, mark: i64, value: &[u8]) -> Result<(), Failure> {
+    pub fn log(&self, log: &TopicPartition, value: &[u8]) -> Result<(), Failure> {
         self.queue(Record {
             topic: &log.topic,
             partition: Some(log.partition),
             key: None,
             value: Some(value),
-            timestamp: Some(mark),
+            timestamp: Timestamped::Now,
             headers: None,
             origin: OF_LOG,
         })

@@ -360,9 +360,15 @@ impl Source {
         self.consumer().commit(offsets, rdkafka::consumer::CommitMode::Sync)
     }
 
-    /// Who we are in the group, for a transaction to prove it.
+    /// Who we are in the group, for a transaction to prove it; none if we are no member of it.
     pub(super) fn group(&self) -> Option<Group> {
-        self.fetcher.group()
+        self.fetcher.group().filter(|group| group.generation().is_some())
+    }
+
+    /// The generation of the group that we are a member of.
+    #[must_use]
+    pub fn generation(&self) -> Option<i32> {
+        self.fetcher.group()?.generation()
     }
 
     /// Leaves the group. Everything that was read must have been committed.

@@ -4,7 +4,6 @@
 //! take one while anything past the committed offset is decided.
 
 use super::commit::inputs_of;
-use super::rebuild::Trim;
 use super::{MemoryId, Worker};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -90,7 +89,7 @@ impl Worker {
         let bytes = memory.save(&self.shared, &plan.stored_as(id.1), &plan.settings);
         // Written or not: a topic in between is only there with a changelog, which has what was read of it.
         for input in inputs().filter(|input| self.topics[input.topic].is_ours) {
-            self.rebuilder.trim(input.partition.clone(), Trim::Before(input.position));
+            self.rebuilder.trim(input.partition.clone(), input.position);
         }
         bytes
     }

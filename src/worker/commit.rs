@@ -37,18 +37,11 @@ impl Worker {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
+        if self.must_repeat() {
+            return self.fail(source, Failure::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
+        }
         let _span = tracing::debug_span!("commit", records = self.written.len()).entered();
-        let offsets: Vec<_> = self
-            .inputs
-            .values()
-            .filter(|input| input.is_ahead())
-            .map(|input| {
-                // What is decided but not in this transaction must not move time for whoever goes on from here.
-                let is_whole = self.inputs_of(input.memory).all(|input| input.decisions.is_all_carried());
-                let memory = self.memories.get(&input.memory).filter(|_| is_whole);
-                (input.partition.clone(), input.position, partition::note(memory.and_then(|memory| memory.dedup.stream_time())))
-            })
-            .collect();
+        let offsets = self.offsets();
         let logged = self.log().inspect(|()| fault::point("commit.logged"));
         let (topics, scratch) = (&self.topics, &mut self.room.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
@@ -58,7 +51,9 @@ impl Worker {
             return Ok(Flow::Back);
         }
         self.logged(self.sink.take_logged());
-        self.inputs.values_mut().filter(|input| input.is_ahead()).for_each(Input::committed);
+        for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
+            input.committed(note);
+        }
         self.count_commit();
         self.end_transaction();
         self.replacements = 0;
@@ -66,13 +61,12 @@ impl Worker {
         for (&(space, partition), memory) in &mut self.memories {
             let plan = &self.topics[space];
             memory.tell(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
-            let oldest = memory.dedup.oldest_mark();
-            // Not by what is decided but not committed: whoever goes on from here decides it again.
-            let is_whole = inputs_of(&self.topics, &self.inputs, (space, partition)).all(|input| input.decisions.is_empty());
-            if let Some(log) = plan.log.as_ref().filter(|_| is_whole && oldest > memory.trimmed) {
-                memory.trimmed = oldest;
-                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, memory.trim(oldest));
+            if let (Some(log), Some(before)) = (&plan.log, memory.trim()) {
+                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, before);
             }
+        }
+        if let Some(refused) = self.refused.take() {
+            return Err(refused);
         }
         if self.sink.singly() {
             self.sink = connect(&self.shared, &self.transactional_id, false)?;
@@ -104,10 +98,9 @@ impl Worker {
                 continue;
             }
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
-            let is_whole = inputs().all(|input| input.decisions.is_all_carried());
             let log = TopicPartition { topic: log.clone(), partition: id.1 };
-            for (mark, record) in memory.journal.records(&memory.dedup, plan.origin, &spans, &ends, is_whole) {
-                self.sink.log(&log, mark, &record)?;
+            for record in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends) {
+                self.sink.log(&log, &record)?;
             }
         }
         Ok(())
@@ -120,10 +113,40 @@ impl Worker {
             let read: Vec<_> = inputs_of(&self.topics, &self.inputs, *id).map(|input| (input.topic, input.position)).collect();
             memory.journal.committed(&read);
             if let Some(last) = ends.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
+                memory.changelog.epoch = memory.epoch;
                 memory.logged(last);
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
+    }
+
+    /// The offsets to commit, first those of partitions that were read further, each with its note. What a warm-up
+    /// remembers goes with the offsets that the group has anyway: it takes them only from its members.
+    fn offsets(&self) -> Vec<(TopicPartition, Offset, String)> {
+        let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
+            let stream_time = self.memories.get(&input.memory).and_then(|memory| memory.dedup.stream_time());
+            (input.partition.clone(), input.position, partition::note(stream_time))
+        });
+        let is_logged = |input: &&Input| !input.is_ahead() && input.position > input.logged;
+        let unmoved = self.inputs.values().filter(is_logged);
+        ahead
+            .chain(unmoved.filter_map(|input| Some((input.partition.clone(), input.group.offset?, input.group.metadata.clone()))))
+            .collect()
+    }
+
+    /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
+    /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
+    /// is that of what is committed.
+    pub(super) fn must_repeat(&self) -> bool {
+        self.inputs.values().any(|input| !input.decisions.is_all_carried())
+    }
+
+    /// Records that were decided have not come again for too long: their partitions are restored, so that the others
+    /// can go on.
+    pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
+        let missing = |input: &&Input| !input.decisions.is_all_carried();
+        let missing: Vec<_> = self.inputs.values().filter(missing).map(|input| input.partition.clone()).collect();
+        self.restart(source, &missing)
     }
 
     /// The topics' partitions that use a memory.
@@ -196,6 +219,7 @@ impl Worker {
     /// Sets every partition back to where it was committed.
     pub(super) fn rewind(&mut self, source: &Source) -> Result<(), Error> {
         self.end_transaction();
+        self.refused = None;
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
             self.inputs.clear();
@@ -250,8 +274,8 @@ impl Worker {
         let mut foreign = Vec::new();
         for (input, committed) in self.inputs.values_mut().zip(&committed) {
             if input.is_ahead() && committed.offset == Some(input.position) {
-                input.committed();
-            } else if committed.offset != input.group {
+                input.committed(committed.metadata.clone());
+            } else if committed.offset != input.group.offset {
                 foreign.push(input.partition.clone());
             }
         }

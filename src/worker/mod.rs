@@ -122,6 +122,8 @@ pub struct Worker {
     transaction: Option<Transaction>,
     written: Written,
     replacements: u32,
+    /// Why it ends with the next commit.
+    refused: Option<Error>,
     /// The store's, when last looked at.
     epoch: u64,
     turns: Turns,
@@ -189,6 +191,7 @@ impl Worker {
             transaction: None,
             written: Written::default(),
             replacements: 0,
+            refused: None,
             room: Room::default(),
             number,
             joined: false,
@@ -207,7 +210,12 @@ impl Worker {
             self.finish_rebuilds(source)?;
             self.restart_lost(source)?;
             if self.commit_in().is_some_and(|due| due.is_zero()) {
-                self.commit_and_read(source, &mut ahead)?;
+                if self.must_repeat() {
+                    self.give_up_repeating(source)?;
+                    ahead.clear();
+                } else {
+                    self.commit_and_read(source, &mut ahead)?;
+                }
             }
             if let Flow::Back = self.log_warm_up(source)? {
                 ahead.clear();
@@ -236,17 +244,23 @@ impl Worker {
         self.shared.stop.load(Ordering::Relaxed)
     }
 
-    /// Time until the open transaction is to be committed.
+    /// Time until the open transaction is to be committed, or, if not all is in it that must be, to be given up.
     fn commit_in(&self) -> Option<Duration> {
         let transaction = self.transaction.as_ref()?;
-        Some(self.shared.config.worker.commit_interval.saturating_sub(transaction.begun.elapsed()))
+        let worker = &self.shared.config.worker;
+        let due = match &self.refused {
+            _ if self.must_repeat() => worker.transaction_timeout / 2,
+            Some(_) => Duration::ZERO,
+            None => worker.commit_interval,
+        };
+        Some(due.saturating_sub(transaction.begun.elapsed()))
     }
 
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
         let most = self.shared.config.worker.transaction_records_max;
         let due = self.turns.is_due(Instant::now()) || self.memories.values().any(|memory| memory.journal.len() >= most);
-        if self.transaction.is_some() || !due || self.memories.values().all(|memory| memory.journal.is_empty()) {
+        if self.transaction.is_some() || !due || self.must_repeat() || self.memories.values().all(|memory| memory.journal.is_empty()) {
             return Ok(Flow::On);
         }
         if let Err(failure) = self.sink.begin() {

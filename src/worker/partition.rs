@@ -1,13 +1,13 @@
 //! What a worker knows of one of its partitions.
 
 use super::decisions::Decisions;
-use super::rebuild::Trim;
 use super::{MemoryId, Shared};
-use crate::changelog::{Journal, Origin};
+use crate::changelog::{Journal, Origin, Progress};
 use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Exact;
+use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::{SpaceCounts, add};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(super) struct Input {
     /// Where to go back to if the open transaction aborts.
     pub(super) committed: Offset,
     /// What the group has committed, as far as we know.
-    pub(super) group: Option<Offset>,
+    pub(super) group: Committed,
     /// Records below are decided for the memory's sake only: they were emitted long ago.
     pub(super) warm_until: Offset,
     /// Whether no record past that has come yet.
@@ -43,6 +43,8 @@ pub(super) struct Input {
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
     pub(super) decisions: Decisions,
+    /// Whether its next record is neither to be written nor passed over: the worker ends before it.
+    pub(super) is_refused: bool,
     /// Up to where its records are counted.
     pub(super) counted: Offset,
 }
@@ -64,16 +66,17 @@ impl Input {
         self.position != self.committed
     }
 
-    /// The open transaction is committed.
-    pub(super) fn committed(&mut self) {
+    /// The open transaction is committed, with this note beside the offset.
+    pub(super) fn committed(&mut self, note: String) {
         self.committed = self.position;
-        self.group = Some(self.position);
+        self.group = Committed { offset: Some(self.position), metadata: note };
         self.decisions.committed();
     }
 
     /// The open transaction is aborted.
     pub(super) const fn rewind(&mut self) {
         self.position = self.committed;
+        self.is_refused = false;
         self.decisions.rewind();
     }
 }
@@ -96,12 +99,12 @@ pub(super) struct Memory {
     pub(super) offsets: BTreeMap<String, Offset>,
     /// What changed it, and is not in the changelog yet.
     pub(super) journal: Journal,
-    /// Up to where the changelog is in it, by the changelog's own offsets.
-    pub(super) log_end: Option<Offset>,
-    /// The mark that its changelog was trimmed by.
-    pub(super) trimmed: i64,
-    /// From where on its changelog has what was logged under a mark or a larger one, of the marks that it has come to.
-    log_starts: BTreeMap<i64, Offset>,
+    /// How far the changelog is in it.
+    pub(super) changelog: Progress,
+    /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
+    pub(super) epoch: i64,
+    /// The oldest slice when its changelog was trimmed last.
+    pub(super) trimmed: Option<i64>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
     /// Whether its first checkpoint of a topic is still to be taken.
@@ -121,9 +124,9 @@ impl Memory {
             saved: None,
             offsets: BTreeMap::new(),
             journal: Journal::default(),
-            log_end: None,
-            trimmed: 0,
-            log_starts: BTreeMap::new(),
+            changelog: Progress::default(),
+            epoch: 0,
+            trimmed: None,
             changed: false,
             is_new: false,
             told: Told::default(),
@@ -140,9 +143,9 @@ impl Memory {
         rules: Rules,
     ) -> Result<Self, checkpoint::Error> {
         match store.load(id, settings, rules) {
-            Ok(Loaded::Usable { mut memory, offsets, log, saved }) => {
+            Ok(Loaded::Usable { mut memory, offsets, changelog, saved }) => {
                 memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
-                Ok(Self { dedup: *memory, saved: Some(saved), offsets, log_end: log, ..Self::new(rules) })
+                Ok(Self { dedup: *memory, saved: Some(saved), offsets, changelog, ..Self::new(rules) })
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
             Ok(Loaded::Foreign { difference }) => {
@@ -205,19 +208,20 @@ impl Memory {
 
     /// What changed it was logged, the last of it at `last`.
     pub(super) fn logged(&mut self, last: Offset) {
-        let from = self.log_end.replace(last + 1).unwrap_or(0);
-        self.log_starts.entry(self.dedup.mark()).or_insert(from);
+        self.changelog.logged(self.dedup.clock(), last);
     }
 
-    /// How its changelog is to be trimmed so that everything under `oldest` or a larger mark stays. Brokers find marks
-    /// by the times of records, but the ends of transactions are records to them, of the time at which they were
-    /// written: of a stream of the past, they find those first. So what is known here counts.
-    pub(super) fn trim(&mut self, oldest: i64) -> Trim {
-        if self.log_starts.first_key_value().is_none_or(|(&first, _)| first > oldest) {
-            return Trim::Mark(oldest);
-        }
-        self.log_starts = self.log_starts.split_off(&oldest);
-        self.log_starts.first_key_value().map_or(Trim::Mark(oldest), |(_, &from)| Trim::Before(from))
+    /// A member of the group that joined in this generation takes the partition over. A group that was deleted begins
+    /// its generations anew, so those do not tell alone.
+    pub(super) fn take_over(&mut self, generation: i32) {
+        self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
+    }
+
+    /// The offset below which its changelog is not needed any more, if that has risen.
+    pub(super) fn trim(&mut self) -> Option<Offset> {
+        let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
+        self.trimmed = Some(oldest);
+        self.changelog.needed_from(oldest)
     }
 
     /// Whether a checkpoint would differ from what is stored.
@@ -241,7 +245,8 @@ impl Memory {
     pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = Instant::now();
         self.is_new = false;
-        let head = Head { settings: settings.clone(), offsets: self.offsets.clone(), log: self.log_end, memory: self.dedup.snapshot() };
+        let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
+        let head = Head { settings: settings.clone(), offsets, changelog, memory: self.dedup.snapshot() };
         match shared.store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {
@@ -272,9 +277,12 @@ impl Memory {
     }
 }
 
-/// What the fingerprints in a topic's changelog depend on.
-pub(super) fn origin(settings: &checkpoint::Settings) -> Origin {
-    Origin::new(&format!("{} {:?}", settings.hash, settings.keys), &settings.window.to_string())
+/// What is in a topic's changelog, and what that depends on.
+pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Settings, rules: &Rules) -> Origin {
+    let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
+    let keys = format!("{} {:?}", settings.hash, settings.keys);
+    let clock = if rules.is_sliced() { settings.window.to_string() } else { format!("insertions into {}", settings.filter) };
+    Origin::new(&owner, &keys, &clock, &settings.filter)
 }
 
 /// What a topic's stored bits depend on.

@@ -75,7 +75,7 @@ pub(super) fn plans(shared: &Shared) -> Vec<Plan> {
             counted: number,
             read: read(&topic.input),
             capacity: rules.filter.map_or(0, Spec::capacity),
-            origin: partition::origin(&settings),
+            origin: partition::origin(config, &topic, &settings, &rules),
             settings,
             log: config.changelog(&topic.space),
             forward: None,

@@ -3,7 +3,7 @@
 //! Owns the threads that read changelogs: they make memories anew and trim what is not needed any more.
 //! Must never take in what the group has not committed, nor hold up a worker.
 
-use super::partition::{self, Memory};
+use super::partition::Memory;
 use super::{Error, MemoryId, Shared};
 use crate::changelog::{Follower, Origin, Record, Step};
 use crate::checkpoint::{self, PartitionId};
@@ -38,9 +38,11 @@ pub(super) struct Job {
     pub(super) memory: Memory,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
+    pub(super) origin: Origin,
     /// For each input topic, what the group has committed of it.
     pub(super) bounds: BTreeMap<String, Offset>,
-    pub(super) oldest_mark: i64,
+    /// Keys of an earlier slice have expired, if that is known.
+    pub(super) oldest_slice: Option<i64>,
     /// Set when nobody waits for it any more.
     pub(super) cancelled: Arc<AtomicBool>,
     pub(super) done: Sender<Rebuilt>,
@@ -54,17 +56,8 @@ pub(super) struct Rebuilt {
     pub(super) memory: Result<Memory, Error>,
 }
 
-/// What of a topic of our own is not needed any more.
-#[derive(Clone, Copy)]
-pub(super) enum Trim {
-    /// What was logged under a smaller mark.
-    Mark(i64),
-    /// What is below an offset.
-    Before(Offset),
-}
-
-/// What waits to be trimmed: of a partition, one wish at most.
-type Trims = Mutex<BTreeMap<TopicPartition, Trim>>;
+/// The partitions that wait to be trimmed, each with the offset below which it is not needed any more.
+type Trims = Mutex<BTreeMap<TopicPartition, Offset>>;
 
 /// The threads, and what waits for them.
 pub(super) struct Rebuilder {
@@ -95,9 +88,9 @@ impl Rebuilder {
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 
-    /// Has it trimmed some time.
-    pub(super) fn trim(&self, partition: TopicPartition, trim: Trim) {
-        if lock(&self.trims).insert(partition, trim).is_none() {
+    /// Has all below an offset deleted some time.
+    pub(super) fn trim(&self, partition: TopicPartition, before: Offset) {
+        if lock(&self.trims).insert(partition, before).is_none() {
             self.send(None);
         }
     }
@@ -139,13 +132,9 @@ fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &T
                 let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, memory });
             }
             (None, Some(reader)) => {
-                let Some((partition, trim)) = lock(trims).pop_first() else { continue };
-                let before = match trim {
-                    Trim::Mark(mark) => reader.first_at(&partition, mark),
-                    Trim::Before(offset) => Ok(Some(offset)),
-                };
-                match before.and_then(|before| before.map_or(Ok(()), |before| reader.delete_before(&partition, before))) {
-                    Ok(()) => tracing::debug!(partition = %partition, "trimmed"),
+                let Some((partition, before)) = lock(trims).pop_first() else { continue };
+                match reader.delete_before(&partition, before) {
+                    Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
                     Err(error) => {
                         tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?");
                     }
@@ -188,9 +177,9 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
         // Nothing is logged yet.
         return Ok(job.memory);
     }
-    let kept = job.memory.log_end.filter(|log_end| (low..=end).contains(log_end));
+    let kept = job.memory.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     let mut cuts: Vec<Cut> = Vec::new();
-    let mut from = match (kept, job.memory.offsets.is_empty(), job.memory.log_end) {
+    let mut from = match (kept, job.memory.offsets.is_empty(), job.memory.changelog.end) {
         (Some(log_end), false, _) => log_end,
         // Of a time before there was a changelog, or with a later one.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => low,
@@ -212,7 +201,8 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
             job.memory.offsets = follower.offsets;
-            job.memory.log_end = Some(end);
+            job.memory.changelog.end = Some(end);
+            job.memory.changelog.epoch = follower.epoch;
             job.memory.changed = true;
             add(&shared.stats.rebuilds, 1);
             add(&shared.stats.rebuilt_keys, follower.fingerprints);
@@ -243,8 +233,9 @@ struct Follow<'a> {
 
 impl Follow<'_> {
     fn read(&mut self, reader: &LogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Follower, Error> {
-        let (job, origin): (_, Origin) = (&*self.job, partition::origin(&self.job.settings));
-        let mut follower = Follower::new(job.memory.offsets.clone(), origin, job.bounds.clone(), job.oldest_mark);
+        let (job, origin) = (&*self.job, self.job.origin);
+        let epoch = job.memory.changelog.epoch;
+        let mut follower = Follower::new(job.memory.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
         let log = job.log.clone();
         if from < self.end {
             reader.read(&log, from, stop, &mut |logged| self.take(&mut follower, &logged))?;
@@ -268,16 +259,23 @@ impl Follow<'_> {
         if self.job.memory.is_urgent() && !follower.continues(&record) {
             // What an exact memory has on disk, it need not have in memory. This is a checkpoint like any other.
             self.job.memory.offsets.clone_from(&follower.offsets);
-            self.job.memory.log_end = Some(logged.offset);
+            self.job.memory.changelog.end = Some(logged.offset);
+            self.job.memory.changelog.epoch = follower.epoch;
             self.job.memory.save(self.shared, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
         let step = follower
-            .follow(&mut self.job.memory.dedup, &record, logged.mark)
+            .follow(&mut self.job.memory.dedup, &record)
             .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
-            Step::Taken => {}
+            Step::Taken => self.job.memory.logged(logged.offset),
             Step::Passed => return Ok(true),
+            Step::Foreign => {
+                return Err(Error::Exit(format!(
+                    "{} offset {}: another consumer group or key space writes to this changelog, for its group_id and space make the same topic name; give this group another kafka.group_id, or the space another name, and delete the topic if both wrote to it",
+                    self.job.log, logged.offset
+                )));
+            }
             Step::Gap => {
                 self.gap = true;
                 return Ok(false);

@@ -130,7 +130,7 @@ impl Worker {
         let plan = &self.topics[topic];
         let input = self.inputs.get_mut(&of);
         let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
-        let input = input.filter(|_| plan.forward.is_some() || memory.is_some())?;
+        let input = input.filter(|input| (plan.forward.is_some() || memory.is_some()) && !input.is_refused)?;
         Some(Run {
             shared: &self.shared,
             topic,
@@ -150,6 +150,12 @@ impl Worker {
     fn halt(&mut self, source: &Source, message: &Message<'_>, keyed: &Keyed, halt: Halt) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match halt {
+            // What must be in it may come behind much that is new.
+            Halt::Full if self.must_repeat() => {
+                let most = 2 * self.shared.config.worker.transaction_records_max;
+                let is_too_full = self.transaction.as_ref().is_some_and(|transaction| transaction.records >= most);
+                if is_too_full { self.give_up_repeating(source).map(|()| Flow::Back) } else { Ok(Flow::On) }
+            }
             Halt::Full => {
                 let flow = self.commit(source)?;
                 // While records come faster than transactions hold, there is hardly another moment without one.
@@ -168,16 +174,15 @@ impl Worker {
             }
             Halt::Undecided(Undecided::Fault(Fault::Full(full))) => Err(Error::Full { partition, offset, full }),
             Halt::Refused(reason) => {
-                // What came before it is good, and stays; if that is to be written again, we come by here again.
-                if let Flow::Back = self.commit(source)? {
-                    return Ok(Flow::Back);
-                }
                 let invalid = match (reason, keyed) {
                     (Reason::Oversize, _) => oversize(message),
                     (_, Err(invalid)) => Invalid::clone(invalid),
                     (_, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                Err(Error::Invalid { partition, offset, invalid })
+                // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
+                // by here again.
+                self.refused.get_or_insert(Error::Invalid { partition, offset, invalid });
+                if self.must_repeat() { Ok(Flow::On) } else { self.commit(source) }
             }
         }
     }
@@ -267,7 +272,10 @@ impl Run<'_> {
         let invalid = too_large.as_ref().or(keyed.as_ref().err().map(|invalid| &**invalid));
         let is_written = match plan.routes.fate(&plan.topic, verdict, invalid, message, self.headers) {
             Fate::Drop => false,
-            Fate::Fail(reason) => return Err(Halt::Refused(reason)),
+            Fate::Fail(reason) => {
+                self.input.is_refused = true;
+                return Err(Halt::Refused(reason));
+            }
             Fate::Write { topic, partition } => {
                 self.write(topic, partition, message, time)?;
                 true

@@ -30,7 +30,7 @@ impl Worker {
             space: self.topics[input.topic].space,
             state: if input.warming_up { InputState::WarmingUp } else { InputState::Running },
             position: input.position,
-            committed: input.group.unwrap_or(input.committed),
+            committed: input.group.offset.unwrap_or(input.committed),
             end: source.end(&input.partition),
             stream_time: stream_time(input.memory),
         });

@@ -130,7 +130,7 @@ impl Worker {
         // What had expired when the group last committed is of no use. Topics of a space share their stream time.
         let stream_time = found.iter().filter_map(|found| noted(&found.committed.metadata)).max();
         let window = plan.rules.window;
-        let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| window.mark(slice - i64::from(window.slices())));
+        let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.saturating_sub(i64::from(window.slices())));
         let cancelled = Arc::new(AtomicBool::new(false));
         let job = Job {
             id,
@@ -140,7 +140,8 @@ impl Worker {
             rules: plan.rules,
             settings: plan.settings.clone(),
             bounds: bounds.collect(),
-            oldest_mark: oldest.filter(|_| plan.rules.is_sliced()).unwrap_or(0),
+            origin: plan.origin,
+            oldest_slice: oldest.filter(|_| plan.rules.is_sliced()),
             cancelled: Arc::clone(&cancelled),
             done: self.rebuilt.0.clone(),
         };
@@ -216,6 +217,9 @@ impl Worker {
         );
         self.shared.stats.restore_time.observe(began.elapsed());
         let id = self.memory_of(&found);
+        if let Some(memory) = self.memories.get_mut(&id).filter(|_| self.inputs.values().all(|input| input.memory != id)) {
+            memory.take_over(source.generation().unwrap_or_default());
+        }
         if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
             // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
             // this process exact: its heir reads the log from here.
@@ -227,12 +231,13 @@ impl Worker {
             memory: id,
             position: course.start,
             committed: course.start,
-            group: found.committed.offset,
+            group: found.committed.clone(),
             warm_until: course.warm_until,
             warming_up: course.start < course.warm_until,
             warm_horizon: horizon,
             logged: if self.topics[found.topic].log.is_some() { course.start } else { Offset::MAX },
             decisions: super::decisions::Decisions::default(),
+            is_refused: false,
             counted: course.start,
             partition: found.partition,
         };

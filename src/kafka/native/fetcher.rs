@@ -5,8 +5,8 @@
 //! rebalance by itself if the call that takes many came upon it. Must never lose a record between the two.
 
 use super::message::Message;
-use super::millis;
 use super::queue::Queue;
+use super::{millis, text};
 use crate::record::{Offset, TopicPartition};
 use rdkafka::bindings as rd;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -149,6 +149,16 @@ pub(in crate::kafka) struct Group(NonNull<rd::rd_kafka_consumer_group_metadata_t
 unsafe impl Send for Group {}
 
 impl Group {
+    /// The generation, if it names one and a member: without these, brokers do not look who writes.
+    pub(in crate::kafka) fn generation(&self) -> Option<i32> {
+        // SAFETY: the metadata live; the text belongs to them.
+        let (generation, member) = unsafe {
+            let member = text(rd::rd_kafka_consumer_group_metadata_member_id(self.0.as_ptr()));
+            (rd::rd_kafka_consumer_group_metadata_generation_id(self.0.as_ptr()), member)
+        };
+        Some(generation).filter(|&generation| generation >= 0 && !member.is_empty())
+    }
+
     pub(super) const fn ptr(&self) -> *const rd::rd_kafka_consumer_group_metadata_t {
         self.0.as_ptr()
     }

@@ -22,7 +22,7 @@ mod refusal;
 pub(super) use fetcher::{Fetcher, Group};
 pub(super) use headers::Headers;
 pub use message::Message;
-pub(super) use producer::{Producer, Record, Reports, Undelivered};
+pub(super) use producer::{Producer, Record, Reports, Timestamped, Undelivered};
 pub(super) use refusal::Refusal;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

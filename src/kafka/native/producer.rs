@@ -49,11 +49,34 @@ pub(in crate::kafka) struct Record<'a> {
     pub(in crate::kafka) partition: Option<i32>,
     pub(in crate::kafka) key: Option<&'a [u8]>,
     pub(in crate::kafka) value: Option<&'a [u8]>,
-    pub(in crate::kafka) timestamp: Option<i64>,
+    pub(in crate::kafka) timestamp: Timestamped,
     /// Taken when the record is.
     pub(in crate::kafka) headers: Option<Headers>,
     /// What a report will name it by.
     pub(in crate::kafka) origin: usize,
+}
+
+/// The time of a record.
+#[derive(Clone, Copy)]
+pub(in crate::kafka) enum Timestamped {
+    /// This one, in milliseconds.
+    At(i64),
+    /// That of this machine's clock when librdkafka takes it.
+    Now,
+    /// It has none.
+    Never,
+}
+
+impl Timestamped {
+    /// As librdkafka takes it: 0 is "now" to it, so that the epoch itself becomes the next millisecond.
+    const fn native(self) -> i64 {
+        match self {
+            Self::At(0) => 1,
+            Self::At(time) => time,
+            Self::Now => 0,
+            Self::Never => -1,
+        }
+    }
 }
 
 /// A producer. Fields are dropped in this order.
@@ -129,7 +152,7 @@ impl<C: Reports> Producer<C> {
                 V::RD_KAFKA_VTYPE_OPAQUE,
                 std::ptr::without_provenance_mut::<c_void>(record.origin),
                 V::RD_KAFKA_VTYPE_TIMESTAMP,
-                record.timestamp.unwrap_or(0),
+                record.timestamp.native(),
                 V::RD_KAFKA_VTYPE_HEADERS,
                 headers,
                 V::RD_KAFKA_VTYPE_END,
