@@ -90,10 +90,17 @@ impl Journal {
         self.len == 0
     }
 
-    /// The records to be logged for a commit of `spans`, by the owner of that epoch. The commit comes to these `ends` of
+    /// The records to be logged for a commit of `spans`, by the owner of that epoch, each with its slice. The commit comes to these `ends` of
     /// the topics by their numbers. There is always one record, so that the log says how far it goes.
     #[must_use]
-    pub fn records(&self, dedup: &Dedup, origin: Origin, epoch: i64, spans: &[Span<'_>], ends: &[(usize, Offset)]) -> Vec<Vec<u8>> {
+    pub fn records(
+        &self,
+        dedup: &Dedup,
+        origin: Origin,
+        epoch: i64,
+        spans: &[Span<'_>],
+        ends: &[(usize, Offset)],
+    ) -> Vec<(Option<i64>, Vec<u8>)> {
         let (mut parts, mut is_left) = (Vec::new(), false);
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
@@ -116,7 +123,7 @@ impl Journal {
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
                 record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));
             }
-            bytes
+            (slice, bytes)
         });
         records.collect()
     }

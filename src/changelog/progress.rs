@@ -23,7 +23,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The changelog is in the memory up to the record at `last`, and the memory's clock has come to `clock`.
+    /// The changelog is in the memory up to the record at `last`, which the memory's clock had come to `clock` with.
     pub fn logged(&mut self, clock: Option<i64>, last: Offset) {
         let first = self.end.replace(last + 1).unwrap_or(0);
         let untimed = if clock.is_some() { self.starts.remove(&UNTIMED) } else { None };

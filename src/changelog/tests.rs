@@ -114,10 +114,12 @@ impl Live {
             .map(|topic| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] })
             .collect();
         let by_number: Vec<_> = ends.into_iter().enumerate().collect();
-        self.log.extend(self.journal.records(&self.dedup, ORIGIN, 1, &spans, &by_number));
+        for (slice, record) in self.journal.records(&self.dedup, ORIGIN, 1, &spans, &by_number) {
+            self.progress.logged(slice, Offset::try_from(self.log.len()).unwrap());
+            self.log.push(record);
+        }
         self.journal.committed(&by_number);
         assert!(self.journal.is_empty());
-        self.progress.logged(self.dedup.clock(), Offset::try_from(self.log.len()).unwrap() - 1);
         self.committed = ends;
     }
 }
@@ -332,7 +334,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
             journal.note(&live, 0, offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {
                 let span = Span { topic: "a", start: offset - 99, end: offset + 1 };
-                log.extend(journal.records(&live, origin, 1, &[span], &[(0, offset + 1)]));
+                log.extend(journal.records(&live, origin, 1, &[span], &[(0, offset + 1)]).into_iter().map(|(_, record)| record));
                 journal.committed(&[(0, offset + 1)]);
             }
         }

@@ -76,8 +76,8 @@ const OF_LOG: usize = usize::MAX;
 struct Context {
     login: Login,
     failures: Mutex<Vec<Failed>>,
-    /// Offsets of the last records that were written to changelogs.
-    logged: Mutex<BTreeMap<TopicPartition, Offset>>,
+    /// Offsets of the records that were written to changelogs, in order.
+    logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
 }
 
 /// A record that the broker did not take.
@@ -105,7 +105,7 @@ impl Reports for Context {
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
         let partition = TopicPartition { topic: topic.to_owned(), partition };
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, offset);
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).entry(partition).or_default().push(offset);
     }
 
     fn failed(&self, undelivered: &Undelivered<'_>) {
@@ -223,8 +223,8 @@ impl Sink {
         })
     }
 
-    /// Where the last records of changelogs lie that were written since this was asked, if they were committed.
-    pub fn take_logged(&self) -> BTreeMap<TopicPartition, Offset> {
+    /// Where the records of changelogs lie that were written since this was asked, if they were committed.
+    pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
         std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

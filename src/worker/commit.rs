@@ -85,11 +85,12 @@ impl Worker {
     }
 
     /// Writes to the changelogs what the records of the open transaction did.
-    fn log(&self) -> Result<(), Failure> {
-        for (id, memory) in &self.memories {
+    fn log(&mut self) -> Result<(), Failure> {
+        for (id, memory) in &mut self.memories {
             let plan = &self.topics[id.0];
+            memory.logging.clear();
             let Some(log) = &plan.log else { continue };
-            let inputs = || self.inputs_of(*id);
+            let inputs = || inputs_of(&self.topics, &self.inputs, *id);
             let spans: Vec<_> = inputs()
                 .filter(|input| input.position > input.logged)
                 .map(|input| Span { topic: &input.partition.topic, start: input.logged, end: input.position })
@@ -99,22 +100,22 @@ impl Worker {
             }
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             let log = TopicPartition { topic: log.clone(), partition: id.1 };
-            for record in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends) {
+            for (slice, record) in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends) {
                 self.sink.log(&log, &record)?;
+                memory.logging.push(slice);
             }
         }
         Ok(())
     }
 
-    /// What was written to the changelogs is committed, `ends` says where it lies.
-    fn logged(&mut self, mut ends: BTreeMap<TopicPartition, Offset>) {
+    /// What was written to the changelogs is committed; `written` says where its records lie.
+    fn logged(&mut self, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
         for (id, memory) in &mut self.memories {
             let Some(log) = &self.topics[id.0].log else { continue };
             let read: Vec<_> = inputs_of(&self.topics, &self.inputs, *id).map(|input| (input.topic, input.position)).collect();
             memory.journal.committed(&read);
-            if let Some(last) = ends.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
-                memory.changelog.epoch = memory.epoch;
-                memory.logged(last);
+            if let Some(written) = written.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
+                memory.logged(&written);
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
@@ -147,11 +148,6 @@ impl Worker {
         let missing = |input: &&Input| !input.decisions.is_all_carried();
         let missing: Vec<_> = self.inputs.values().filter(missing).map(|input| input.partition.clone()).collect();
         self.restart(source, &missing)
-    }
-
-    /// The topics' partitions that use a memory.
-    fn inputs_of(&self, memory: MemoryId) -> impl Iterator<Item = &Input> {
-        inputs_of(&self.topics, &self.inputs, memory)
     }
 
     fn end_transaction(&mut self) {
@@ -258,7 +254,7 @@ impl Worker {
                 self.transactional_id
             )));
         }
-        let ends = self.sink.take_logged();
+        let written = self.sink.take_logged();
         self.sink = connect(&self.shared, &self.transactional_id, false)?;
         fault::point("settle.replaced");
         if source.lost() {
@@ -269,7 +265,7 @@ impl Worker {
         fault::point("settle.committed");
         let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
         if self.inputs.values().zip(&committed).any(is_ours) {
-            self.logged(ends);
+            self.logged(written);
         }
         let mut foreign = Vec::new();
         for (input, committed) in self.inputs.values_mut().zip(&committed) {
@@ -285,7 +281,7 @@ impl Worker {
     }
 }
 
-/// See [`Worker::inputs_of`].
+/// The topics' partitions that use a memory.
 pub(super) fn inputs_of<'w>(
     topics: &'w [Plan],
     inputs: &'w BTreeMap<(usize, i32), Input>,

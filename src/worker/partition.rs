@@ -103,6 +103,8 @@ pub(super) struct Memory {
     pub(super) changelog: Progress,
     /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
     pub(super) epoch: i64,
+    /// The slices of the records that the open transaction writes to the changelog, in order.
+    pub(super) logging: Vec<Option<i64>>,
     /// The oldest slice when its changelog was trimmed last.
     pub(super) trimmed: Option<i64>,
     /// Whether anything was decided since the last checkpoint.
@@ -126,6 +128,7 @@ impl Memory {
             journal: Journal::default(),
             changelog: Progress::default(),
             epoch: 0,
+            logging: Vec::new(),
             trimmed: None,
             changed: false,
             is_new: false,
@@ -206,9 +209,14 @@ impl Memory {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// What changed it was logged, the last of it at `last`.
-    pub(super) fn logged(&mut self, last: Offset) {
-        self.changelog.logged(self.dedup.clock(), last);
+    /// What the open transaction logs is committed, at these offsets.
+    pub(super) fn logged(&mut self, written: &[Offset]) {
+        self.changelog.epoch = self.epoch;
+        if written.len() == self.logging.len() {
+            self.logging.iter().zip(written).for_each(|(&slice, &offset)| self.changelog.logged(slice, offset));
+        } else if let Some(&last) = written.last() {
+            self.changelog.logged(self.dedup.clock(), last);
+        }
     }
 
     /// A member of the group that joined in this generation takes the partition over. A group that was deleted begins

@@ -268,7 +268,7 @@ impl Follow<'_> {
             .follow(&mut self.job.memory.dedup, &record)
             .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
-            Step::Taken => self.job.memory.logged(logged.offset),
+            Step::Taken => self.job.memory.changelog.logged(self.job.memory.dedup.clock(), logged.offset),
             Step::Passed => return Ok(true),
             Step::Foreign => {
                 return Err(Error::Exit(format!(
