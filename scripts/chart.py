@@ -109,7 +109,7 @@ def refused_by_worker(text, objects, directory):
         text = text.replace(path, f"{directory}/{local}")
     path = pathlib.Path(directory) / "unseen.yaml"
     path.write_text(text)
-    run = subprocess.run([UNSEEN, "check", "-c", path], capture_output=True, text=True, env=environment)
+    run = subprocess.run([UNSEEN, "check", "-c", path, "--set", f"state.dir={directory}/state"], capture_output=True, text=True, env=environment)
     return run.stderr if run.returncode else None
 
 

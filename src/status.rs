@@ -364,7 +364,12 @@ fn stands(config: &Config, identity: &Identity<'_>, reports: &BTreeMap<usize, Re
         (State::Connecting, Some("it has not reached the brokers yet".to_owned()))
     } else if joined < usize::from(config.worker.workers) {
         let workers = config.worker.workers;
-        (State::Connecting, Some(format!("{joined} of {workers} workers have joined the group")))
+        (
+            State::Connecting,
+            Some(format!(
+                "{joined} of {workers} workers have joined the group; after a kill, it waits for the old session to end, up to session.timeout.ms"
+            )),
+        )
     } else if restoring > 0 {
         (State::Restoring, Some(format!("{restoring} of {} partitions are being restored", inputs().count())))
     } else {

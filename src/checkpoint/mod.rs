@@ -39,6 +39,7 @@ pub use digest::digest;
 pub use store::{Loaded, Saved, Store};
 
 use crate::changelog::Progress;
+use crate::config::{Config, Topic};
 use crate::dedup::Snapshot;
 use crate::filter::Window;
 use crate::record::Offset;
@@ -92,6 +93,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What the bits of a topic's space depend on.
+    #[must_use]
+    pub fn of(config: &Config, topic: &Topic) -> Self {
+        let of_space = config.topics.iter().filter(|other| other.space == topic.space);
+        let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
+        Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
+    }
+
     /// What differs, as a sentence's middle: `window was X and is Y`.
     #[must_use]
     pub fn difference(&self, now: &Self) -> String {

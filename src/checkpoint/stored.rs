@@ -3,7 +3,7 @@
 //! Owns the shape of that: `docs/inspect.schema.json` is made from these types. Must never change a directory.
 
 use super::decode::outline_rules;
-use super::{Error, Head, Loaded, PartitionId, Store, StoredFingerprints, digest};
+use super::{Error, Head, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};
 use crate::filter::Manifest;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
@@ -91,16 +91,27 @@ pub struct Asked {
     pub since_ms: Option<Timestamp>,
 }
 
-/// Looks into a directory, which a worker may be using: what it wrote last is shown. `key` says of a space which key
-/// to ask for.
+/// A key to ask for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The space that it is of.
+    pub space: String,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// What that depends on. How it is remembered does not matter.
+    pub settings: Settings,
+}
+
+/// Looks into a directory, which a worker may be using: what it wrote last is shown. `question` says which key to ask for.
 ///
 /// # Errors
-/// When it cannot be read.
-pub fn inspect(dir: &Path, key: &dyn Fn(&str) -> Option<Fingerprint>) -> Result<Directory, Error> {
+/// When it cannot be read, or was made with other settings than the question.
+pub fn inspect(dir: &Path, question: Option<&Question>) -> Result<Directory, Error> {
     let store = Arc::new(Store::open_to_read(dir)?);
     let mut partitions = Vec::new();
     for (id, head) in store.heads()? {
-        let asked = key(&id.space).map(|fingerprint| ask(&store, &id, &head, fingerprint)).transpose()?;
+        let question = question.filter(|question| question.space == id.space);
+        let asked = question.map(|question| ask(&store, &id, &head, question)).transpose()?;
         partitions.push(stored(&store, &id, &head, asked)?);
     }
     Ok(Directory { dir: dir.display().to_string(), partitions })
@@ -140,13 +151,20 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
     })
 }
 
-fn ask(store: &Arc<Store>, id: &PartitionId, head: &Head, fingerprint: Fingerprint) -> Result<Asked, Error> {
+fn ask(store: &Arc<Store>, id: &PartitionId, head: &Head, question: &Question) -> Result<Asked, Error> {
+    let settings = Settings { filter: head.settings.filter.clone(), ..question.settings.clone() };
+    if settings != head.settings {
+        let difference = head.settings.difference(&settings);
+        let message = format!("{id} is of another configuration: {difference}; ask with the one that it was made with");
+        return Err(Error::Store { dir: store.dir().to_owned(), message });
+    }
     let Loaded::Usable { mut memory, saved, .. } = store.load(id, &head.settings, outline_rules(head))? else {
         return Ok(Asked { seen: false, slice: None, since_ms: None });
     };
     memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
-    let seen =
-        memory.would_drop(fingerprint).map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
+    let seen = memory
+        .would_drop(question.fingerprint)
+        .map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
     let slice = seen.flatten();
     Ok(Asked { seen: seen.is_some(), slice, since_ms: slice.and_then(|slice| head.settings.window.start_of(slice)) })
 }

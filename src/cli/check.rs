@@ -1,6 +1,8 @@
 //! `unseen check`: what is wrong with a configuration, or what it comes to.
 
 use super::table::{size, table};
+use std::fs::File;
+use std::path::Path;
 use unseen::config::{Config, Topic, window_text};
 use unseen::kafka;
 
@@ -21,14 +23,28 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
+    try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
     if args.connect {
         eprintln!("asking {}", config.kafka.bootstrap_servers);
-        for warning in kafka::check(&config).map_err(|problems| args.config.refuse(problems))? {
+        let tell = |trouble: &str| eprintln!("{trouble}");
+        for warning in kafka::check(&config, &tell).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
     }
-    println!("ok\n\n{}", summary(&config));
-    Ok(())
+    super::print(&format!("ok\n\n{}\n", summary(&config)))
+}
+
+/// Whether the state can be kept there: writes a file to the directory, or where it would be made, and deletes it.
+fn try_state_dir(dir: &Path) -> Result<(), String> {
+    // Of a relative path, the last ancestor is empty.
+    let ancestors = dir.ancestors().map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
+    let there = ancestors.into_iter().find(|path| path.symlink_metadata().is_ok()).unwrap_or(dir);
+    let file = there.join(format!(".unseen-check-{}", std::process::id()));
+    let tried = File::create_new(&file).and_then(|_| std::fs::remove_file(&file));
+    tried.map_err(|error| {
+        let what = if there == dir { "written to".to_owned() } else { format!("made in {}", there.display()) };
+        format!("state.dir: {} cannot be {what}: {error}; it must be a directory that this user can write to", dir.display())
+    })
 }
 
 /// A line for each topic.

@@ -6,8 +6,8 @@ use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
-use unseen::checkpoint::merge;
-use unseen::checkpoint::stored::{Asked, Inspection, StoredPartition, inspect};
+use unseen::checkpoint::stored::{Asked, Inspection, Question, StoredPartition, inspect};
+use unseen::checkpoint::{Settings, merge};
 use unseen::config::{Config, Topic};
 use unseen::key::{Fingerprint, Part, Scratch};
 use unseen::record::Record;
@@ -49,24 +49,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         dirs = vec![target.clone()];
     }
     let key = if args.key.is_empty() { None } else { Some(key(args)?) };
-    let of = |space: &str| key.as_ref().filter(|(own, _)| own == space).map(|(_, fingerprint)| *fingerprint);
-    let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, &of)).collect::<Result<_, _>>()?;
-    if let Some((space, _)) = &key {
+    let directories: Vec<_> = dirs.iter().map(|dir| inspect(dir, key.as_ref())).collect::<Result<_, _>>()?;
+    if let Some(Question { space, .. }) = &key {
         let found = directories.iter().flat_map(|directory| &directory.partitions).any(|partition| partition.space == *space);
         ensure!(found, "there is nothing of the space {space:?} here");
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&Inspection { directories })?);
-        return Ok(());
+        return super::print(&format!("{}\n", serde_json::to_string_pretty(&Inspection { directories })?));
     }
     let partitions = || directories.iter().flat_map(|directory| &directory.partitions);
-    print!("{}", overview(partitions()));
-    if key.is_some() {
-        print!("\n{}", answers(partitions()));
-    } else {
-        print!("{}", slices(partitions()));
-    }
-    Ok(())
+    let more = if key.is_some() { format!("\n{}", answers(partitions())) } else { slices(partitions()) };
+    super::print(&(overview(partitions()) + &more))
 }
 
 fn overview<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
@@ -129,8 +122,8 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
     lines.collect()
 }
 
-/// The space and the fingerprint of the key that is asked for.
-fn key(args: &Args) -> anyhow::Result<(String, Fingerprint)> {
+/// The key that is asked for.
+fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = Config::load(file, &[])?;
     let topic = match (&args.topic, &config.topics[..]) {
@@ -142,7 +135,8 @@ fn key(args: &Args) -> anyhow::Result<(String, Fingerprint)> {
             topics.iter().find(|topic| topic.input == *name).with_context(|| format!("{} has no topic {name:?}", file.display()))?
         }
     };
-    Ok((topic.space.clone(), fingerprint(topic, &args.key)?))
+    let (space, settings) = (topic.space.clone(), Settings::of(&config, topic));
+    Ok(Question { space, fingerprint: fingerprint(topic, &args.key)?, settings })
 }
 
 /// Makes a record with that key, and takes the key of it.

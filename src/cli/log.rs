@@ -3,10 +3,19 @@
 use super::otlp::{self, Sending};
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 use unseen::config::{Log, LogFormat};
 use unseen::http::Events;
+
+/// Whether log lines are JSON, now that there are any.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Whether log lines are written, and as JSON.
+pub fn is_json() -> bool {
+    IS_JSON.load(Ordering::Relaxed)
+}
 
 /// Starts telling. Log lines go to stderr, as text on a terminal and as JSON elsewhere. What is returned must live as
 /// long as spans are to be sent.
@@ -22,5 +31,6 @@ pub fn start(log: &Log, events: Events) -> anyhow::Result<Option<Sending>> {
     let (spans, sending) = otlp::layer()?.unzip();
     let spans = spans.map(|spans| spans.with_filter(Targets::new().with_target("unseen", LevelFilter::DEBUG)));
     tracing_subscriber::registry().with(lines.with_filter(filter)).with(events).with(spans).init();
+    IS_JSON.store(is_json, Ordering::Relaxed);
     Ok(sending)
 }

@@ -11,7 +11,9 @@ mod run;
 mod schema;
 mod table;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unseen::config::{self, Config};
@@ -74,6 +76,15 @@ impl ConfigArgs {
     }
 }
 
+/// Writes to the standard output. That whoever reads it has enough, as `head` may, is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write the output"),
+    }
+}
+
 fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected PATH=VALUE, such as worker.workers=4")?;
     Ok((key.to_owned(), value.to_owned()))
@@ -94,10 +105,17 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(errors) = error.downcast_ref::<config::Errors>() {
-                eprintln!("{errors}");
+                for error in &errors.0 {
+                    if log::is_json() { tracing::error!("{error}") } else { eprintln!("{error}") }
+                }
                 return ExitCode::from(EXIT_CONFIG);
             }
-            eprintln!("error: {error:#}");
+            // A sentence may go over several lines.
+            if log::is_json() {
+                tracing::error!("{error:#}")
+            } else {
+                eprintln!("error: {error:#}")
+            }
             ExitCode::FAILURE
         }
     }

@@ -5,7 +5,7 @@ use clap::ArgGroup;
 use clap::error::ErrorKind;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, ErrorKind as IoKind, Write};
+use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use unseen::config::flags;
@@ -98,11 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{}\n{}", report.table(), report.curve()) };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever read the output has enough: `head`, say. That is no failure.
-        Err(error) if error.kind() == IoKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the output"),
-    }
+    super::print(&text)
 }
 
 fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {

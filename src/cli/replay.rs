@@ -3,7 +3,7 @@
 use anyhow::Context;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -31,6 +31,10 @@ pub struct Args {
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
+    /// When the stream was read, in RFC 3339: records that were too far ahead of that are judged as they were then. Without
+    /// it, when the file was last written; for the standard input, now.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak)]
+    read_at: Option<SystemTime>,
     /// No summary and no progress.
     #[arg(short, long)]
     quiet: bool,
@@ -71,10 +75,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let started = Instant::now();
     let max_future = topic.max_future;
-    let result = replay.run(input, output(), || now_ms(max_future));
+    let written = path.and_then(|path| path.metadata().ok()).filter(Metadata::is_file).and_then(|data| data.modified().ok());
+    let read_at = args.read_at.or(written);
+    let result = replay.run(input, output(), || horizon_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
+    let kcat = if replay.summary().envelopes > 0 { "; lines look like those of `kcat -J`: say --format kcat" } else { "" };
     match result {
         Ok(()) => {}
+        Err(error @ Error::Line { .. }) if !kcat.is_empty() => anyhow::bail!("{name}: {error}{kcat}"),
         // Whoever read the output has enough: `head`, say. That is no failure.
         Err(Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
         Err(error @ Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
@@ -83,6 +91,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.quiet {
         eprint!("{}", report(&replay.summary(), topic, args, started.elapsed()));
     }
+    let Summary { records, invalid, .. } = replay.summary();
+    anyhow::ensure!(records == 0 || invalid.values().sum::<u64>() < records, "{name}: no record has a key{kcat}");
     Ok(())
 }
 
@@ -126,10 +136,10 @@ fn output() -> Box<dyn Write> {
     if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
 }
 
-/// The latest record time that is believed.
-fn now_ms(max_future: Duration) -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
+/// The latest record time that is believed when it is read then.
+fn horizon_ms(read_at: SystemTime, max_future: Duration) -> i64 {
+    let read_at = read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(read_at.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
 }
 
 /// The summary, a line for each thing that happened.
@@ -172,6 +182,12 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
             OnInvalid::Drop | OnInvalid::Fail => "dropped",
         };
         row("invalid", format!("{}; {fate}", reasons.join(", ")));
+    }
+    if summary.future > 0 {
+        let ahead = humantime::format_duration(topic.max_future);
+        let what = format!("{}: more than {ahead} ahead of when it was read, and moved no window", HumanCount(summary.future));
+        let hint = if args.read_at.is_none() { "; say when that was with --read-at" } else { "" };
+        row("future", what + hint);
     }
     if summary.untimed > 0 && topic.window.length_ms().is_some() {
         let hint = match args.format {

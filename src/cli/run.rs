@@ -13,6 +13,8 @@ use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Shared, Worker};
 use unseen::{kafka, worker};
 
+/// After it, a line says what joining the group may be waiting for: an ordinary one takes less.
+const JOIN_PATIENCE: Duration = Duration::from_secs(4);
 /// How often a line says how it goes.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -24,9 +26,9 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    args.config.check_properties(&config)?;
     let events = Events::default();
     let _sending = log::start(&config.log, events.clone())?;
+    args.config.check_properties(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(Arc::new(config), events))
 }
@@ -45,6 +47,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
     let threads = {
         let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
+        let instance = Arc::clone(&instance);
         move || start(&config, stop, stats, &instance, &ended)
     };
     // Waiting for a broker blocks; signals must be heard meanwhile.
@@ -53,14 +56,21 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let mut deadline = None;
     let mut report = tokio::time::interval(REPORT_INTERVAL);
     report.tick().await;
+    let (mut joining, mut started, mut is_joining) = (tokio::time::interval(Duration::from_secs(1)), None, true);
     while running > 0 {
         let timeout = deadline.map_or(Duration::MAX, |deadline: Instant| deadline.saturating_duration_since(Instant::now()));
         tokio::select! {
             _ = terminate.recv(), if deadline.is_none() => tracing::info!("told to stop"),
             _ = interrupt.recv(), if deadline.is_none() => tracing::info!("told to stop"),
             _ = report.tick() => { tell(&stats); continue }
+            _ = joining.tick(), if is_joining => {
+                if instance.get().is_some() {
+                    is_joining = is_to_be_joined(&config, &stats, *started.get_or_insert_with(Instant::now));
+                }
+                continue;
+            }
             () = tokio::time::sleep(timeout) => {
-                tracing::error!(limit = ?config.worker.shutdown_timeout, "draining took too long; what was not committed will be done again");
+                tracing::error!(limit_s = config.worker.shutdown_timeout.as_secs_f64(), "draining took too long; what was not committed will be done again");
                 process::exit(1);
             }
             ending = endings.recv() => match ending {
@@ -79,6 +89,23 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         Err(_) => failure = failure.or_else(|| Some(anyhow::anyhow!("the start panicked; please report this as a bug"))),
     }
     failure.map_or(Ok(()), Err)
+}
+
+/// Whether workers are yet to join the group. If they wait long, says what for.
+fn is_to_be_joined(config: &Config, stats: &Stats, started: Instant) -> bool {
+    let (joined, workers) = (stats.reports().values().filter(|report| report.joined).count(), config.worker.workers);
+    if joined >= usize::from(workers) {
+        return false;
+    }
+    if started.elapsed() < JOIN_PATIENCE {
+        return true;
+    }
+    tracing::info!(
+        joined,
+        workers,
+        "waiting for the group; where a member was killed, it waits for that member's session to end, up to session.timeout.ms"
+    );
+    false
 }
 
 /// Waits for the brokers, opens the state, and starts the worker threads.

@@ -3,7 +3,7 @@
 use super::Error;
 use super::client::{self, BATCH_BYTES};
 use super::security::{self, Login};
-use super::throttle::essence;
+use super::throttle::{self, essence};
 use crate::config::{Config, OnDuplicate, OnInvalid};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -89,29 +89,32 @@ impl ConsumerContext for Observer {}
 /// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
 /// topics that share a space have different partition counts.
 pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
-    look(config, true, stop)
+    look(config, true, stop, &|trouble| tracing::warn!("{trouble}"))
 }
 
 /// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
-/// broker that refuses us to change its mind.
+/// broker that refuses us to change its mind. What is waited for is told meanwhile.
 ///
 /// # Errors
 /// One sentence for each thing that is wrong.
-pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
-    match look(config, false, &|| false) {
+pub fn check(config: &Config, tell: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
+    match look(config, false, &|| false, tell) {
         Ok(topology) => Ok(topology.warnings),
         Err(Error::Topology(problems)) => Err(problems),
         Err(other) => Err(vec![other.to_string()]),
     }
 }
 
-fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool) -> Result<Topology, Error> {
+fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> Result<Topology, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
-    wait(&observer, config, insist, stop)?;
+    wait(&observer, config, insist, stop, tell)?;
     let (mut topology, mut problems) = (Topology { batch_bytes: BATCH_BYTES, ..Topology::default() }, Vec::new());
     for Named { setting, topic, right } in named(config) {
         match partitions(&observer, topic) {
-            Ok(0) => problems.push(format!("{setting}: topic {topic:?} does not exist; create it, with as many partitions as its input")),
+            Ok(0) => {
+                let like = if right == "Read" { "" } else { ", with as many partitions as its input" };
+                problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
+            }
             Ok(count) => drop(topology.partitions.insert(topic.to_owned(), count)),
             // Without any right, a topic that is not there looks the same.
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
@@ -144,7 +147,13 @@ fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> 
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
 }
 
-fn wait(observer: &BaseConsumer<Observer>, config: &Config, insist: bool, stop: &dyn Fn() -> bool) -> Result<(), Error> {
+fn wait(
+    observer: &BaseConsumer<Observer>,
+    config: &Config,
+    insist: bool,
+    stop: &dyn Fn() -> bool,
+    tell: &dyn Fn(&str),
+) -> Result<(), Error> {
     let (started, limit) = (Instant::now(), config.kafka.connect_timeout);
     let servers = &config.kafka.bootstrap_servers;
     loop {
@@ -161,8 +170,11 @@ fn wait(observer: &BaseConsumer<Observer>, config: &Config, insist: bool, stop: 
                 None => Error::NoBroker { servers: servers.clone(), waited: limit, reason },
             });
         }
-        let give_up_in_s = limit.saturating_sub(started.elapsed()).as_secs();
-        tracing::warn!(servers, reason, advice, give_up_in_s, "no broker answers yet; waiting");
+        let give_up = limit.saturating_sub(started.elapsed()).as_secs();
+        throttle::tell(&format!("no broker at {servers}: {reason}"), |_| {
+            let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+            tell(&format!("no broker answers yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
+        });
     }
 }
 

@@ -71,6 +71,10 @@ pub struct Summary {
     pub corrected: u64,
     /// Without a key, by the label of the reason; `on_invalid` decided what became of them.
     pub invalid: BTreeMap<&'static str, u64>,
+    /// Lines without a key that look like those of `kcat -J`, though they are taken for values.
+    pub envelopes: u64,
+    /// Later than the horizon: judged, but not believed.
+    pub future: u64,
     /// What the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
     /// Without a time.
@@ -91,6 +95,16 @@ pub enum Error {
     /// The key needs what the format does not have.
     #[error("the topic's key is made of {0}, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat")]
     Part(Part),
+    /// The topic takes keys back by a header, which the format does not have.
+    #[error(
+        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat"
+    )]
+    Unsee(String),
+    /// The format does not tell partitions apart.
+    #[error(
+        "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `kcat -J` and replay with --format kcat"
+    )]
+    Partitions,
     /// The time's pointer is malformed.
     #[error("--time")]
     Time(#[from] SpecError),
@@ -151,6 +165,10 @@ impl<'t> Replay<'t> {
             Format::Ndjson => {
                 let absent = topic.key.parts().iter().find(|part| matches!(part, Part::RecordKey | Part::Header(_)));
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
+                topic.unsee.as_ref().map_or(Ok(()), |header| Err(Error::Unsee(header.clone())))?;
+                if options.partitions > 1 {
+                    return Err(Error::Partitions);
+                }
             }
             Format::Kcat => {}
         }
@@ -169,8 +187,8 @@ impl<'t> Replay<'t> {
 
     /// Reads `input` to its end and writes the lines of unseen records to `output`.
     ///
-    /// `horizon` is the latest record time that is believed, asked for each record: the time now plus the
-    /// topic's `max_future`, in milliseconds.
+    /// `horizon` is the latest record time that is believed, asked for each record: the time at which it was read, as far as
+    /// that is known, plus the topic's `max_future`, in milliseconds.
     ///
     /// # Errors
     /// When a line is at fault, or `output` cannot be written.
@@ -198,9 +216,14 @@ impl<'t> Replay<'t> {
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
         let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
             Ok(fingerprint) => fingerprint,
-            Err(invalid) => return self.without_key(*invalid),
+            Err(invalid) => {
+                let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
+                self.counted.envelopes += u64::from(looks);
+                return self.without_key(*invalid);
+            }
         };
         let horizon = horizon();
+        self.counted.future += u64::from(recorded.time.is_some_and(|time| time > horizon));
         let verdict = if self.topic.takes_back(&headers) {
             dedup.unsee(fingerprint, recorded.time, horizon)
         } else {

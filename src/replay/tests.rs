@@ -97,6 +97,26 @@ fn what_a_line_does_not_have_is_said_before_reading() {
 }
 
 #[test]
+fn what_a_line_of_values_cannot_tell_is_refused() {
+    let topic = Topic { unsee: Some("unsee".into()), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
+    let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
+    assert!(error.starts_with("the topic takes keys back by header `unsee`, which a line of ndjson does not have"), "{error}");
+    assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
+    let four = Options { partitions: 4, ..options(Format::Ndjson) };
+    assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
+}
+
+#[test]
+fn an_envelope_is_told_from_a_value() {
+    let line = br#"{"topic":"t","partition":0,"offset":0,"tstype":"create","ts":1,"key":null,"payload":"{\"id\":1}"}"#;
+    let topic = Topic { on_invalid: OnInvalid::Drop, ..by_id() };
+    let (_, summary) = replay(&topic, &options(Format::Ndjson), line).unwrap();
+    assert_eq!((summary.envelopes, summary.invalid), (1, [("missing_key", 1)].into()));
+    let (_, summary) = replay(&topic, &options(Format::Ndjson), b"{\"other\":1}\n").unwrap();
+    assert_eq!((summary.envelopes, summary.invalid), (0, [("missing_key", 1)].into()));
+}
+
+#[test]
 fn invalid_records_go_where_the_policy_says() {
     let input = b"{\"id\":1}\nbroken\n{}\n{\"id\":null}\n{\"id\":2}\n";
     let error = replay(&by_id(), &options(Format::Ndjson), input).unwrap_err();

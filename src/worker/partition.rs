@@ -295,9 +295,7 @@ pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Sett
 
 /// What a topic's stored bits depend on.
 pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
-    let of_space = config.topics.iter().filter(|other| other.space == topic.space);
-    let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
-    checkpoint::Settings { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
+    checkpoint::Settings::of(config, topic)
 }
 
 /// What is committed beside an offset: stream time, which a warm-up must not take further.

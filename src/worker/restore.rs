@@ -212,7 +212,7 @@ impl Worker {
         let course = self.course(source, &found)?;
         let horizon = noted(&found.committed.metadata);
         tracing::info!(
-            partition = %found.partition, committed = ?found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
+            partition = %found.partition, committed = found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
             elapsed_ms = began.elapsed().as_millis(), "partition restored"
         );
         self.shared.stats.restore_time.observe(began.elapsed());
@@ -254,7 +254,7 @@ impl Worker {
         let Some(stored) = self.memories.get(&id).and_then(|memory| memory.offset(&found.partition.topic)) else { return Ok(()) };
         let committed = found.committed.offset.unwrap_or(found.high);
         if stored > committed || committed > found.high || self.is_of_another_log(source, found, stored)? {
-            tracing::warn!(partition = %found.partition, checkpoint = stored, committed = ?found.committed.offset, end = found.high,
+            tracing::warn!(partition = %found.partition, checkpoint = stored, committed = found.committed.offset, end = found.high,
                 "checkpoint is past what the group has committed (were its offsets reset, or was the topic made anew?); not using it");
             self.memories.insert(id, Memory::new(self.topics[found.topic].rules));
         }

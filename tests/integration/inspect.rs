@@ -104,6 +104,40 @@ fn answers_for(hint: &str, filter: &str, since: &str) {
 }
 
 #[test]
+fn a_key_is_asked_for_as_the_state_was_made() {
+    let records = News { count: COUNT, ..News::default() }.records();
+    let stream = Stream::of(broker(), "ask-otherwise", records, DAY);
+    stream.begin(COUNT);
+    let (dir, config) = (stream.setup.state_dir("a"), stream.setup.write_config("a"));
+    let text = std::fs::read_to_string(&config).expect("a configuration");
+    for (piece, by, difference) in [
+        ("/user_id", "/user", "its keys were taken from"),
+        ("space = \"news\"", "space = \"news\"\nhash = { siphash = \"00112233445566778899aabbccddeeff\" }", "its keys were hashed by"),
+        ("window = \"86400s\"", "window = \"12h\"", "its window was"),
+    ] {
+        assert!(text.contains(piece), "{text}");
+        let other = config.with_file_name("other.toml");
+        std::fs::write(&other, text.replace(piece, by)).expect("it can be written");
+        let [one, two] = ["1", "2"].map(Path::new);
+        let (code, shown, error) = inspect(&[&dir, Path::new("-c"), &other, Path::new("--key"), one, Path::new("--key"), two]);
+        assert!(code == Some(1) && shown.is_empty() && error.contains(difference), "{piece}: {error}");
+        assert!(error.contains("is of another configuration") && error.contains("ask with the one that it was made with"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_shown_may_be_cut_off() {
+    let stream = Stream::of(broker(), "inspect-pipe", News { count: 100, ..News::default() }.records(), DAY);
+    stream.begin(100);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_unseen"));
+    let ended = command.arg("inspect").arg(stream.setup.state_dir("a")).stdout(writer).stderr(std::process::Stdio::piped()).output();
+    let ended = ended.expect("it runs");
+    assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
 fn a_key_is_asked_for() {
     // The first records are of midnight, and so of the slice that begins then.
     let since = "seen in the slice that began at 2025-01-01T00:00:00.000Z";

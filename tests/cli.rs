@@ -1,0 +1,175 @@
+//! Promise: the commands that need no broker say what is wrong in a sentence, and end quietly where nobody reads on.
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+/// A directory with a configuration in it: these lines after `[kafka]`, and these for the topic.
+struct Setup(TempDir);
+
+impl Setup {
+    fn new(kafka: &str, topic: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let text = format!(
+            "[kafka]\nbootstrap_servers = \"localhost:1\"\n{kafka}\n[state]\ndir = {state:?}\n[log]\nformat = \"json\"\n[http]\nlisten = \"off\"\n\
+             [[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ capacity = 1000, confirm = true }}\n{topic}\n"
+        );
+        fs::write(dir.path().join("unseen.toml"), text).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(cargo_bin("unseen"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("UNSEEN")) {
+            command.env_remove(name);
+        }
+        command.args(args).arg("-c").arg(self.path("unseen.toml"));
+        command
+    }
+
+    /// The exit code, what is printed and what is complained of.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    }
+}
+
+const ID: &str = "key = { json = \"/id\" }";
+
+#[test]
+fn check_tries_the_state_directory_and_leaves_nothing() {
+    let setup = Setup::new("", ID);
+    assert_eq!(setup.run(&["check"]).0, Some(0));
+    assert!(!setup.path("state").exists(), "it was made");
+    fs::create_dir(setup.path("state")).unwrap();
+    assert_eq!(setup.run(&["check"]).0, Some(0));
+    assert_eq!(fs::read_dir(setup.path("state")).unwrap().count(), 0, "something was left");
+
+    fs::write(setup.path("file"), "").unwrap();
+    for dir in [setup.path("file"), setup.path("file/below")] {
+        let (code, _, error) = setup.run(&["check", "--set", &format!("state.dir={}", dir.display())]);
+        assert!(code == Some(78) && error.contains("state.dir: ") && error.contains("Not a directory"), "{error}");
+    }
+    // Root may write anywhere but there.
+    let (code, _, error) = setup.run(&["check", "--set", "state.dir=/proc/unseen/state"]);
+    assert!(code == Some(78) && error.contains("state.dir: /proc/unseen/state cannot be made in /proc"), "{error}");
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    let setup = Setup::new("", ID);
+    let lines: String = (0..10_000).map(|id| format!("{{\"id\":{id}}}\n")).collect();
+    fs::write(setup.path("input"), lines).unwrap();
+    let input = setup.path("input");
+    let mut commands = vec![setup.command(&["check"]), setup.command(&["replay", "-q", &input.to_string_lossy()])];
+    commands.push(Command::new(cargo_bin("unseen")));
+    commands[2].arg("schema");
+    commands.push(Command::new(cargo_bin("unseen")));
+    commands[3].args(["plan", "--keys", "1000"]);
+    for mut command in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = command.stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((ended.status.code(), String::from_utf8_lossy(&ended.stderr).as_ref()), (Some(0), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn fatal_errors_are_json_where_the_log_is() {
+    let setup = Setup::new("connect_timeout = \"1s\"", ID);
+    let (code, _, error) = setup.run(&["run"]);
+    assert_eq!(code, Some(1), "{error}");
+    let lines: Vec<Value> = error.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect();
+    let last = lines.last().expect("a line");
+    assert_eq!(last["level"], "ERROR");
+    assert!(last["message"].as_str().is_some_and(|message| message.starts_with("no broker answered at localhost:1")), "{last}");
+}
+
+#[test]
+fn a_refused_connection_is_told_while_it_is_waited_for() {
+    // Nobody listens at a port that was just given back.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let setup = Setup::new("connect_timeout = \"10m\"", ID);
+    let servers = format!("kafka.bootstrap_servers=127.0.0.1:{port}");
+    let mut check = setup.command(&["check", "--connect", "--set", &servers]).stderr(Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(check.stderr.take().unwrap()).lines().map_while(Result::ok).find(|line| line.contains("Connection refused"));
+    check.kill().unwrap();
+    check.wait().unwrap();
+    let told = told.expect("it ends without a word");
+    assert!(told.starts_with("no broker answers yet; waiting ") && told.contains(&port.to_string()), "{told}");
+}
+
+fn kcat(id: u32, ts: u128) -> String {
+    format!(
+        "{{\"topic\":\"in\",\"partition\":0,\"offset\":0,\"tstype\":\"create\",\"ts\":{ts},\"key\":null,\"payload\":\"{{\\\"id\\\":{id}}}\"}}\n"
+    )
+}
+
+#[test]
+fn a_file_of_kcat_taken_for_values_is_told() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    fs::write(&input, kcat(1, 1) + &kcat(2, 2)).unwrap();
+    let name = input.to_string_lossy();
+    for on_invalid in ["fail", "drop"] {
+        let (code, out, error) = setup.run(&["replay", "--set", &format!("topics[0].on_invalid={on_invalid}"), &name]);
+        assert!(code == Some(1) && out.is_empty() && error.contains("lines look like those of `kcat -J`: say --format kcat"), "{error}");
+    }
+    fs::write(&input, "{}\n{}\n").unwrap();
+    let (code, _, error) = setup.run(&["replay", "--set", "topics[0].on_invalid=drop", &name]);
+    assert!(code == Some(1) && error.contains("no record has a key") && !error.contains("kcat"), "{error}");
+    fs::write(&input, "{}\n{\"id\":1}\n").unwrap();
+    assert_eq!(setup.run(&["replay", "--set", "topics[0].on_invalid=drop", &name]).0, Some(0));
+}
+
+/// Lines of a stream in which a record came two hours ahead of the others, and its key a second time.
+fn with_one_ahead(at: Duration) -> String {
+    let ms = at.as_millis();
+    kcat(1, ms) + &kcat(2, ms + 7_200_000) + &kcat(1, ms)
+}
+
+#[test]
+fn a_record_that_was_too_far_ahead_when_it_was_read_is_so_in_a_replay() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    let yesterday = SystemTime::now() - Duration::from_secs(24 * 3600);
+    fs::write(&input, with_one_ahead(yesterday.duration_since(SystemTime::UNIX_EPOCH).unwrap())).unwrap();
+    let name = input.to_string_lossy();
+    let out = |args: &[&str]| {
+        let (code, out, error) = setup.run(&[&["replay", "--format", "kcat", &name], args].concat());
+        assert_eq!(code, Some(0), "{error}");
+        (out.lines().count(), error)
+    };
+    // Written just now, as a copy is: it was believed, and the window passed.
+    assert_eq!(out(&[]).0, 3);
+    let read_at = humantime::format_rfc3339(yesterday).to_string();
+    let (lines, summary) = out(&["--read-at", &read_at]);
+    assert!(lines == 2 && summary.contains("future      1: more than 5m ahead of when it was read"), "{summary}");
+    // A file that is as old as what is in it says so itself.
+    fs::File::options().write(true).open(&input).unwrap().set_modified(yesterday).unwrap();
+    let (lines, summary) = out(&[]);
+    assert!(lines == 2 && summary.contains("say when that was with --read-at"), "{summary}");
+}
+
+#[test]
+fn settings_in_the_environment_are_not_mistaken() {
+    let setup = Setup::new("", ID);
+    let ended = setup.command(&["check"]).env("UNSEEN_WORKER__WORKERS", "4").output().unwrap();
+    assert_eq!(ended.status.code(), Some(78));
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stderr).trim_end(),
+        "environment: UNSEEN_WORKER__WORKERS: no setting; UNSEEN__WORKER__WORKERS is one"
+    );
+    assert!(Path::new(&setup.path("unseen.toml")).exists());
+}
