@@ -18,8 +18,9 @@ impl Setup {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let text = format!(
-            "[kafka]\nbootstrap_servers = \"localhost:1\"\n{kafka}\n[state]\ndir = {state:?}\n[log]\nformat = \"json\"\n[http]\nlisten = \"off\"\n\
-             [[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ capacity = 1000, confirm = true }}\n{topic}\n"
+            "[kafka]\nbootstrap_servers = \"localhost:1\"\n{kafka}\n[state]\ndir = \"{}\"\n[log]\nformat = \"json\"\n[http]\nlisten = \"off\"\n\
+             [[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ capacity = 1000, confirm = true }}\n{topic}\n",
+            state.display()
         );
         fs::write(dir.path().join("unseen.toml"), text).unwrap();
         Self(dir)
@@ -69,7 +70,7 @@ fn check_tries_the_state_directory_and_leaves_nothing() {
 #[test]
 fn a_closed_pipe_ends_quietly() {
     let setup = Setup::new("", ID);
-    let lines: String = (0..10_000).map(|id| format!("{{\"id\":{id}}}\n")).collect();
+    let lines = (0..10_000).map(|id| format!("{{\"id\":{id}}}")).collect::<Vec<_>>().join("\n");
     fs::write(setup.path("input"), lines).unwrap();
     let input = setup.path("input");
     let mut commands = vec![setup.command(&["check"]), setup.command(&["replay", "-q", &input.to_string_lossy()])];

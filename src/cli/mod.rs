@@ -112,9 +112,9 @@ pub fn main() -> ExitCode {
             }
             // A sentence may go over several lines.
             if log::is_json() {
-                tracing::error!("{error:#}")
+                tracing::error!("{error:#}");
             } else {
-                eprintln!("error: {error:#}")
+                eprintln!("error: {error:#}");
             }
             ExitCode::FAILURE
         }

@@ -1,6 +1,8 @@
 //! What a recorded stream really shows: distinct keys, repeats, and keys in a window.
 //!
-//! Owns an exact count, by 128-bit fingerprints in memory. Must never estimate.
+//! Owns the count, by 128-bit fingerprints in memory: exact as long as that holds all keys, and beyond that of a share of
+//! them. That is adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys are
+//! left out, by their fingerprints, from then on and in hindsight. Must never take more memory, whatever it reads.
 
 use crate::filter::Window;
 use crate::key::{Field, Fingerprint, KeySpec, Scratch};
@@ -10,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 
-/// Most distinct keys that are counted. Each takes about 50 bytes.
-const KEYS_MAX: usize = 200_000_000;
+/// Most keys in memory: what a table of 2^20 places holds, 33 bytes each. At least half as many make an estimate.
+const KEYS_MAX: usize = 900_000;
 
 /// How a sample is to be read.
 #[derive(Clone, Debug)]
@@ -33,6 +35,9 @@ pub struct Sample {
     pub records: u64,
     /// Distinct keys.
     pub distinct: u64,
+    /// Standard error of the distinct keys, or of those in the busiest window, whichever is larger, as a share of them; 0 if all
+    /// keys were counted.
+    pub relative_error: f64,
     /// Records whose key had come before.
     pub repeats: u64,
     /// Repeats over records with a key.
@@ -56,16 +61,13 @@ pub enum SampleError {
     /// There is nothing to plan for.
     #[error("the sample has no record with a key; say where the key is with --key")]
     Empty,
-    /// More than memory is meant to hold.
-    #[error("the sample has more than {0} distinct keys, too many to count exactly; plan with a part of it, or with --rate and --window")]
-    Large(usize),
 }
 
 impl Sample {
     /// Reads `input` to its end and counts.
     ///
     /// # Errors
-    /// When a line is at fault, no record has a key, or there are more than 200 million distinct ones.
+    /// When a line is at fault, or no record has a key.
     pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
         count(input, options, KEYS_MAX)
     }
@@ -80,7 +82,7 @@ impl Sample {
 fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Result<Sample, SampleError> {
     let mut lines = Lines::new(input);
     let mut sample = Sample::default();
-    let mut windows = Windows { window: options.window, ..Windows::default() };
+    let mut windows = Windows { window: options.window, keys_max, ..Windows::default() };
     let mut scratch = Scratch::default();
     let mut first = None;
     loop {
@@ -102,30 +104,34 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
             Err(fault) => Err(fault),
         };
         match fingerprint.map_err(|fault| ReplayError::Line { line: lines.number(), offset: lines.offset(), fault })? {
-            Ok(fingerprint) => sample.repeats += u64::from(!windows.see(fingerprint)),
+            Ok(fingerprint) => windows.see(fingerprint),
             Err(_) => sample.invalid += 1,
-        }
-        if windows.last.len() > keys_max {
-            return Err(SampleError::Large(keys_max));
         }
     }
     windows.close();
-    if windows.last.is_empty() {
+    let keyed = sample.records - sample.invalid;
+    if keyed == 0 {
         return Err(SampleError::Empty);
     }
-    sample.distinct = windows.last.len() as u64;
+    sample.distinct = windows.estimate(windows.last.len() as u64).min(keyed);
+    sample.repeats = keyed - sample.distinct;
     sample.span_ms = first.zip(windows.time).map(|(first, last)| last.abs_diff(first));
     sample.window_keys = windows.time.and(windows.window).map(|_| windows.most);
+    let fewest = sample.window_keys.map_or(sample.distinct, |keys| keys.min(sample.distinct));
+    sample.relative_error = super::rounded(windows.relative_error(fewest));
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let share = sample.repeats as f64 / (sample.repeats + sample.distinct).max(1) as f64;
     sample.repeat_share = super::rounded(share);
     Ok(sample)
 }
 
-/// When each key was seen last, by slices, and how many were so in each of the slices of a window.
+/// When each key was seen last, by slices, and how many were so in each of the slices of a window. Of the keys, those whose
+/// fingerprints begin with `halvings` zeros.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,
+    keys_max: usize,
+    halvings: u32,
     last: HashMap<Fingerprint, i64>,
     slices: BTreeMap<i64, u64>,
     time: Option<Timestamp>,
@@ -152,8 +158,11 @@ impl Windows {
         self.slice = slice;
     }
 
-    /// Takes note of a key; whether it is a new one.
-    fn see(&mut self, fingerprint: Fingerprint) -> bool {
+    /// Takes note of a key.
+    fn see(&mut self, fingerprint: Fingerprint) {
+        if !is_counted(fingerprint, self.halvings) {
+            return;
+        }
         let before = self.last.insert(fingerprint, self.slice);
         if before != Some(self.slice) {
             *self.slices.entry(self.slice).or_default() += 1;
@@ -161,7 +170,34 @@ impl Windows {
                 *keys -= 1;
             }
         }
-        before.is_none()
+        while self.last.len() > self.keys_max {
+            self.halve();
+        }
+    }
+
+    /// Leaves out half of the keys, as if they had never come.
+    fn halve(&mut self) {
+        self.halvings += 1;
+        let Self { last, slices, halvings, .. } = self;
+        last.retain(|&fingerprint, slice| {
+            let is_counted = is_counted(fingerprint, *halvings);
+            if let (false, Some(keys)) = (is_counted, slices.get_mut(slice)) {
+                *keys -= 1;
+            }
+            is_counted
+        });
+    }
+
+    /// How many keys there are if so many are counted.
+    fn estimate(&self, counted: u64) -> u64 {
+        counted.saturating_mul(1 << self.halvings.min(63))
+    }
+
+    /// The standard error of an estimate, as a share of it: each key is counted or not by the toss of a coin.
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    fn relative_error(&self, estimate: u64) -> f64 {
+        let counted = estimate >> self.halvings.min(63);
+        if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
     /// The current slice has ended: as many keys as were seen last in its window are distinct in that.
@@ -169,8 +205,13 @@ impl Windows {
         let slices = self.window.map_or(1, Window::slices);
         let oldest = self.slice.saturating_sub(i64::from(slices) - 1);
         self.slices = self.slices.split_off(&oldest);
-        self.most = self.most.max(self.slices.values().sum());
+        self.most = self.most.max(self.estimate(self.slices.values().sum()));
     }
+}
+
+/// Whether a key is among those that are counted after so many halvings.
+const fn is_counted(fingerprint: Fingerprint, halvings: u32) -> bool {
+    fingerprint.high().leading_zeros() >= halvings
 }
 
 #[cfg(test)]
@@ -187,8 +228,17 @@ mod tests {
     #[test]
     fn ndjson_is_counted_exactly() {
         let lines = "{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":5}\n\n{\"id\":1,\"t\":9}\n{\"no\":1}\nbroken\n{\"id\":1}\n";
-        let expected =
-            Sample { records: 6, distinct: 2, repeats: 2, repeat_share: 0.5, invalid: 2, untimed: 3, span_ms: Some(9), window_keys: None };
+        let expected = Sample {
+            records: 6,
+            distinct: 2,
+            relative_error: 0.0,
+            repeats: 2,
+            repeat_share: 0.5,
+            invalid: 2,
+            untimed: 3,
+            span_ms: Some(9),
+            window_keys: None,
+        };
         assert_eq!(counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), None, lines), expected);
         let whole = counted(Format::Ndjson, Part::RecordValue, None, None, lines);
         assert_eq!((whole.records, whole.distinct, whole.repeats, whole.span_ms), (6, 6, 0, None));
@@ -228,13 +278,43 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named_and_memory_is_bounded() {
+    fn more_keys_than_memory_holds_are_estimated() {
+        // 40,000 keys a slice of 100 ms, half of which come again in the next: 60,000 in a window of two slices.
+        let lines =
+            (0..10_u32).flat_map(|slice| (0..40_000).map(move |key| format!("{{\"id\":{},\"t\":{}}}", slice * 20_000 + key, slice * 100)));
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        let options = SampleOptions {
+            format: Format::Ndjson,
+            key: KeySpec::new(vec![Part::Json("/id".into())]).unwrap(),
+            time: Some(Field::new("/t").unwrap()),
+            window: Some(Window::time(200, 2)),
+        };
+        let exact = count(lines.as_bytes(), &options, usize::MAX).unwrap();
+        assert_eq!((exact.distinct, exact.repeats, exact.window_keys, exact.relative_error), (220_000, 180_000, Some(60_000), 0.0));
+        let bounded = count(lines.as_bytes(), &options, 10_000).unwrap();
+        assert!((0.015..=0.03).contains(&bounded.relative_error), "{bounded:?}");
+        // Four standard errors of fewer than 2,000 keys are a tenth.
+        assert!(bounded.distinct.abs_diff(220_000) <= 22_000 && bounded.window_keys.unwrap().abs_diff(60_000) <= 6_000, "{bounded:?}");
+        assert_eq!(bounded.distinct + bounded.repeats, 400_000);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut windows = Windows { keys_max: 100, ..Windows::default() };
+        for key in 0..100_000_u128 {
+            windows.see(Fingerprint(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)));
+            assert!(windows.last.len() <= 100);
+        }
+        assert!(windows.halvings >= 9 && windows.last.len() > 10, "{}", windows.halvings);
+        assert_eq!(windows.slices.values().sum::<u64>(), windows.last.len() as u64);
+    }
+
+    #[test]
+    fn faults_are_named() {
         let options = |format| SampleOptions { format, key: KeySpec::new(vec![Part::RecordValue]).unwrap(), time: None, window: None };
         let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
         assert!(error.starts_with("line 2, at byte 1: expected a record as `kcat -J` prints it"), "{error}");
         let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();
         assert!(matches!(error, SampleError::Empty), "{error}");
-        let error = count(&b"a\nb\nc\n"[..], &options(Format::Ndjson), 2).unwrap_err().to_string();
-        assert!(error.starts_with("the sample has more than 2 distinct keys"), "{error}");
     }
 }

@@ -99,6 +99,9 @@ fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
         sample.repeats,
         percent(sample.repeat_share)
     );
+    if sample.relative_error > 0.0 {
+        _ = write!(text, ", keys estimated within {} %", percent(2.0 * sample.relative_error));
+    }
     if sample.invalid > 0 {
         _ = write!(text, ", {} without a key", sample.invalid);
     }

@@ -27,6 +27,18 @@ fn a_second_process_joins_and_leaves() {
 }
 
 #[test]
+fn after_a_kill_the_wait_for_the_old_session_is_explained() {
+    let stream = Stream::new(broker(), "old-session", 1_000).with(|setup| setup.properties("\"session.timeout.ms\" = 20000"));
+    stream.produce(..);
+    let mut first = stream.setup.start("a");
+    first.wait_for_log("partition restored", LIMIT);
+    first.kill9();
+    let mut second = stream.setup.start("a");
+    second.wait_for_log("waiting for the group; where a member was killed, it waits for that member's session to end", LIMIT);
+    stream.check(second);
+}
+
+#[test]
 fn one_becomes_three_and_one_again() {
     let stream = Stream::new(broker(), "three", RECORDS / 2);
     let feed = stream.feed(25);

@@ -25,9 +25,9 @@ fn missing_topics_are_named_all_at_once() {
     refused(
         &setup,
         &[
-            &format!("topics[0].input: topic {input:?} does not exist; create it"),
-            &format!("topics[0].output: topic {output:?} does not exist; create it"),
-            &format!("topics[0].on_invalid.topic: topic {dead:?} does not exist; create it"),
+            &format!("topics[0].input: topic {input:?} does not exist; create it\n"),
+            &format!("topics[0].output: topic {output:?} does not exist; create it, with as many partitions as its input\n"),
+            &format!("topics[0].on_invalid.topic: topic {dead:?} does not exist; create it, with as many partitions as its input"),
         ],
     );
 }
