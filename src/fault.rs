@@ -42,6 +42,7 @@ pub const POINTS: &[&str] = &[
     "commit.committed",
     "commit.booked",
     "checkpoint.begin",
+    "checkpoint.file",
     "checkpoint.write",
     "checkpoint.written",
     "checkpoint.clean",

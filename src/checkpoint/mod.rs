@@ -1,8 +1,9 @@
 //! Checkpoints: the memory of each partition, with the offsets it belongs to, in RocksDB.
 //!
-//! Owns the state directory. A checkpoint is one write batch: pages that changed, generations that
-//! went, and the head with the offsets. So what is on disk always holds the effect of the records
-//! below its offsets and of no other. It is not synced: correctness lives in Kafka, and a power cut
+//! Owns the state directory. A checkpoint is one write: pages that changed, generations that went, and
+//! the head with the offsets. A large one is put together in files, which RocksDB takes in at once. So
+//! what is on disk always holds the effect of the records below its offsets and of no other. It need
+//! not be synced: correctness lives in Kafka, and a power cut
 //! merely leaves an older checkpoint.
 //!
 //! Must never decide what to do about a missing or foreign checkpoint, and never delete a corrupt
@@ -15,6 +16,7 @@
 //!   h <space> <partition>          head: settings, offsets, outline of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
 //!   x <space> <partition> <generation> <fingerprint>   nothing: that it is there says all
+//! DIR/drafts/                      checkpoints that are being put together; void after a kill
 //! DIR/checkpoints.corrupt-<time>/  set aside
 //! ```
 
@@ -24,6 +26,8 @@ pub mod codec;
 pub mod decode;
 #[cfg(feature = "worker")]
 mod digest;
+#[cfg(feature = "worker")]
+mod draft;
 #[cfg(feature = "worker")]
 pub mod merge;
 #[cfg(feature = "worker")]

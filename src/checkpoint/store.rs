@@ -2,16 +2,18 @@
 
 use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_key, pages_of, partition_of, seal};
 use super::decode::{self, Decoder};
+use super::draft::{self, Draft};
 use super::{Error, Head, PartitionId, Settings};
 use crate::changelog::Progress;
 use crate::dedup::{Dedup, Rules, Snapshot};
 use crate::fault;
-use crate::filter::{Change, Exact, Filter, GenerationId};
+use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId};
 use crate::key::Fingerprint;
 use crate::record::Offset;
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions, WriteBatch};
+use rocksdb::{Cache, DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
@@ -22,6 +24,11 @@ const FORMAT_KEY: &[u8] = b"format";
 /// Memory for writes that are not yet in files; twice this at most.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
+/// What a checkpoint writes beyond that is not put together in memory.
+const BATCH_BYTES: u64 = 8 << 20;
+/// What a changed fingerprint takes in a batch, with the name of its partition.
+const CHANGE_BYTES: u64 = 64;
+
 /// Memory for what is read again and again: stored fingerprints.
 const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
@@ -30,6 +37,9 @@ const BLOCK_CACHE_BYTES: usize = 64 << 20;
 pub struct Store {
     dir: PathBuf,
     open: RwLock<Opened>,
+    /// Checkpoints that were put together in files.
+    drafts: AtomicU64,
+    batch_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +66,7 @@ impl Store {
     /// When it cannot be read or written, is in use, or is of another format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
-        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened::default()) };
+        let store = Self::new(dir);
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {
                 store.move_away(&what)?;
@@ -73,7 +83,7 @@ impl Store {
     /// # Errors
     /// When there is no state, or it cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
-        let store = Self { dir: dir.to_owned(), open: RwLock::new(Opened::default()) };
+        let store = Self::new(dir);
         let missing = io::Error::new(io::ErrorKind::NotFound, "there is no state in it");
         if !store.checkpoints().is_dir() {
             return Err(Error::Io { dir: dir.to_owned(), error: missing });
@@ -82,6 +92,10 @@ impl Store {
         store.check_format(&db)?;
         store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db);
         Ok(store)
+    }
+
+    fn new(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), open: RwLock::default(), drafts: AtomicU64::new(0), batch_bytes: BATCH_BYTES }
     }
 
     /// Where it is.
@@ -117,8 +131,13 @@ impl Store {
         self.dir.join("checkpoints")
     }
 
+    fn drafts(&self) -> PathBuf {
+        self.dir.join("drafts")
+    }
+
     fn open_db(&self) -> Result<DB, Error> {
         let db = DB::open(&options(), self.checkpoints()).map_err(|error| self.error(&error))?;
+        draft::clean(&self.drafts()).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
         if !self.check_format(&db)? {
             db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?;
         }
@@ -206,52 +225,61 @@ impl Store {
         self.reopen(true)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
-        let mut batch = WriteBatch::default();
-        let mut gone = Vec::new();
+        let (mut gone_pages, mut gone_fingerprints) = (Vec::new(), Vec::new());
         if saved == Some(Saved { epoch: open.epoch }) {
             let stored = self.head(db, id)?.map(|stored| stored.memory);
             let (parts, generations) = (head.memory.parts(), head.memory.generations().collect::<Vec<_>>());
             for part in stored.iter().flat_map(Snapshot::parts) {
                 if !parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer)) {
-                    gone.push(pages_of(id, part));
+                    gone_pages.push(pages_of(id, part));
                 }
             }
             let expired = stored.iter().flat_map(Snapshot::generations).filter(|generation| !generations.contains(generation));
-            gone.extend(expired.map(|(generation, _)| fingerprints_of(id, generation)));
+            gone_fingerprints.extend(expired.map(|(generation, _)| fingerprints_of(id, generation)));
         } else if memory.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         } else {
-            gone = vec![all_pages(id), all_fingerprints(id)];
+            (gone_pages, gone_fingerprints) = (vec![all_pages(id)], vec![all_fingerprints(id)]);
             memory.mark_stale();
         }
-        for (from, to) in &gone {
-            batch.delete_range(from, to);
-        }
-        put_pages(&mut batch, id, memory.filter());
-        for (generation, fingerprint, change) in memory.exact().into_iter().flat_map(Exact::changes) {
-            let key = fingerprint_key(id, generation, fingerprint);
-            match change {
-                Change::Put => batch.put(key, []),
-                Change::Delete => batch.delete(key),
-            }
-        }
-        let key = head_key(id);
-        let mut value = serde_json::to_vec(head).map_err(|error| Error::Store { dir: self.dir.clone(), message: error.to_string() })?;
-        seal(&key, &mut value);
-        batch.put(&key, &value);
-
-        let bytes = batch.size_in_bytes() as u64;
         let refused = |message| Error::Store { dir: self.dir.clone(), message };
+        let key = head_key(id);
+        let mut value = serde_json::to_vec(head).map_err(|error| refused(error.to_string()))?;
+        seal(&key, &mut value);
+        let pages = memory.filter().map(Filter::dirty_pages).unwrap_or_default();
+        let changes = memory.exact().map_or(0, Exact::unsaved);
+
+        let options = draft::options();
+        let mut draft = if (pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES <= self.batch_bytes {
+            Draft::in_memory()
+        } else {
+            let dir = self.drafts().join(self.drafts.fetch_add(1, Ordering::Relaxed).to_string());
+            fs::create_dir_all(&dir).map_err(|error| Error::Io { dir: dir.clone(), error })?;
+            Draft::in_files(dir, &options)
+        };
+        let put = |draft: &mut Draft<'_>| {
+            draft.put(&key, &value)?;
+            gone_pages.iter().try_for_each(|range| draft.delete_range(range))?;
+            memory.filter().map_or(Ok(()), |filter| put_pages(draft, id, filter, &pages))?;
+            gone_fingerprints.iter().try_for_each(|range| draft.delete_range(range))?;
+            memory.exact().map_or(Ok(()), |exact| put_fingerprints(draft, id, exact))?;
+            draft.finish()
+        };
+        // Nothing of this is in the store yet, so none of it can have harmed that.
+        put(&mut draft).map_err(|error: rocksdb::Error| refused(error.to_string()))?;
         fault::step("checkpoint.write").map_err(refused)?;
-        if let Err(error) = db.write(batch) {
-            drop(open);
-            self.open.write().unwrap_or_else(PoisonError::into_inner).failed = true;
-            return Err(self.error(&error));
-        }
+        let bytes = match draft.write(db) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                drop(open);
+                self.open.write().unwrap_or_else(PoisonError::into_inner).failed = true;
+                return Err(self.error(&error));
+            }
+        };
         fault::step("checkpoint.written").map_err(refused)?;
         memory.mark_clean();
         fault::point("checkpoint.clean");
-        for (from, to) in &gone {
+        for (from, to) in gone_pages.iter().chain(&gone_fingerprints) {
             // Gives the room back at once; what this leaves is hidden, and goes when RocksDB compacts.
             if let Err(error) = db.delete_file_in_range(from, to) {
                 tracing::debug!(error = %error, "expired state takes room for a while longer");
@@ -435,23 +463,37 @@ pub enum Loaded {
 }
 
 /// Puts the filter's changed pages, each sealed.
-fn put_pages(batch: &mut WriteBatch, id: &PartitionId, filter: Option<&dyn Filter>) {
-    let Some(filter) = filter else { return };
+fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
-    for page in filter.dirty_pages() {
+    for &page in pages {
         let key = page_key(id, page);
         value.clear();
         filter.write_page(page, &mut value);
         seal(&key, &mut value);
-        batch.put(&key, &value);
+        draft.put(&key, &value)?;
     }
+    Ok(())
+}
+
+/// Puts the fingerprints that changed, in the order of their keys.
+fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
+    for (generation, changes) in exact.changes_by_generation() {
+        let mut changes: Vec<_> = changes.collect();
+        changes.sort_unstable_by_key(|&(fingerprint, _)| fingerprint.0);
+        for (&fingerprint, change) in changes {
+            let key = fingerprint_key(id, generation, fingerprint);
+            match change {
+                Change::Put => draft.put(&key, &[])?,
+                Change::Delete => draft.delete(&key)?,
+            }
+        }
+    }
+    Ok(())
 }
 
 fn options() -> Options {
     let mut options = Options::default();
-    // Most fingerprints that are looked up are in one generation at most: the others are not to be read for it.
-    let mut tables = BlockBasedOptions::default();
-    tables.set_bloom_filter(10.0, false);
+    let mut tables = draft::tables();
     tables.set_block_cache(&Cache::new_lru_cache(BLOCK_CACHE_BYTES));
     options.set_block_based_table_factory(&tables);
     options.create_if_missing(true);
@@ -467,4 +509,124 @@ fn options() -> Options {
     options.set_keep_log_file_num(2);
     options.set_max_log_file_size(1 << 20);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changelog::Progress;
+    use crate::checkpoint::StoredFingerprints;
+    use crate::dedup::Late;
+    use crate::filter::{Plan, Spec, Window};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    /// Everything that is stored.
+    fn contents(store: &Store) -> Vec<[Box<[u8]>; 2]> {
+        let open = store.open.read().unwrap();
+        open.db.as_ref().unwrap().iterator(IteratorMode::Start).map(|entry| entry.unwrap().into()).collect()
+    }
+
+    fn id() -> PartitionId {
+        PartitionId { space: "orders".to_owned(), partition: 3 }
+    }
+
+    fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
+        let window = Window::Time { slice_ms: 100, slices };
+        // Of many pages, few of which are put into.
+        let filter = filter.then(|| Spec::Aging { window, plan: Plan::new(window, 200_000, 1e-3) });
+        Rules { window, filter, exact, refresh: false, late: Late::Emit }
+    }
+
+    fn settings(rules: Rules) -> Settings {
+        Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() }
+    }
+
+    /// A memory and the store that it is kept in.
+    struct Kept {
+        _dir: tempfile::TempDir,
+        store: Arc<Store>,
+        memory: Dedup,
+        saved: Option<Saved>,
+    }
+
+    impl Kept {
+        fn new(rules: Rules, batch_bytes: u64) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store { batch_bytes, ..Store::open(dir.path()).unwrap() };
+            Self { _dir: dir, store: Arc::new(store), memory: Dedup::new(rules), saved: None }
+        }
+
+        fn save(&mut self, rules: Rules, offset: Offset) {
+            let offsets = BTreeMap::from([("orders".to_owned(), offset)]);
+            let head = Head { settings: settings(rules), offsets, changelog: Progress::default(), memory: self.memory.snapshot() };
+            let (saved, _) = self.store.save(&id(), &head, &mut self.memory, self.saved).unwrap();
+            if self.saved != Some(saved) {
+                self.memory.attach(Box::new(StoredFingerprints::new(Arc::clone(&self.store), id(), saved)));
+            }
+            self.saved = Some(saved);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// However large a checkpoint, and whatever it replaces, the same is stored.
+        #[test]
+        fn what_is_put_together_in_files_is_what_a_batch_would_be(
+            lives in prop::collection::vec((1..=3_u32, prop::sample::select(vec![(true, true), (true, false), (false, true)]),
+                prop::collection::vec(prop_oneof![
+                    12 => (0..60_u64, 0..80_i64, prop::bool::weighted(0.2)).prop_map(Some), 1 => Just(None)
+                ], 1..60)), 1..4)
+        ) {
+            let mut kept = [Kept::new(rules(1, true, true), u64::MAX), Kept::new(rules(1, true, true), 0)];
+            for (slices, (filter, exact), steps) in lives {
+                let rules = rules(slices, filter, exact);
+                for kept in &mut kept {
+                    let mut clock = 0;
+                    // A configuration that what is stored does not fit: it is replaced.
+                    (kept.memory, kept.saved) = (Dedup::new(rules), None);
+                    kept.save(rules, 0);
+                    for (offset, step) in (1..).zip(&steps) {
+                        let Some((number, pause, taken_back)) = *step else { kept.save(rules, offset); continue };
+                        clock += pause;
+                        let key = Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
+                        let judged = if taken_back { kept.memory.unsee(key, Some(clock), i64::MAX) } else { kept.memory.judge(key, Some(clock), i64::MAX) };
+                        prop_assert!(judged.is_ok());
+                    }
+                    kept.save(rules, 1000);
+                }
+                prop_assert!(contents(&kept[0].store) == contents(&kept[1].store));
+                let loaded = kept[1].store.load(&id(), &settings(rules), rules).unwrap();
+                let Loaded::Usable { memory, offsets, .. } = loaded else { return Err(TestCaseError::fail("it was stored")) };
+                prop_assert_eq!((memory.snapshot(), offsets["orders"]), (kept[0].memory.snapshot(), 1000));
+                let left = kept[1].store.drafts().read_dir().into_iter().flatten().count();
+                prop_assert_eq!(left, 0, "drafts are left behind");
+            }
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
+        let rules = rules(2, true, true);
+        let mut kept = Kept::new(rules, 0);
+        kept.memory.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
+        kept.save(rules, 7);
+        let before = contents(&kept.store);
+        // As a killed process leaves it: whole files, and one that is cut off.
+        let options = draft::options();
+        let dir = kept.store.drafts().join("left");
+        fs::create_dir_all(&dir).unwrap();
+        let mut draft = Draft::in_files(dir.clone(), &options);
+        draft.put(&head_key(&id()), b"another").unwrap();
+        draft.delete_range(&all_pages(&id())).unwrap();
+        draft.finish().unwrap();
+        fs::write(dir.join("1.sst"), "cut o").unwrap();
+        std::mem::forget(draft);
+        let path = kept.store.dir.clone();
+        drop((kept.memory, kept.store));
+        let store = Store::open(&path).unwrap();
+        assert_eq!(contents(&store), before);
+        assert!(!store.drafts().exists(), "a start removes what was left");
+    }
 }

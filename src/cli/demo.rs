@@ -11,7 +11,7 @@ use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::kafka::{self, Embedded, Generator, Reader};
 use unseen::stats::{Stats, Totals};
-use unseen::worker::{Shared, Worker};
+use unseen::worker::{Rebuilder, Shared, Worker};
 
 const PARTITIONS: i32 = 4;
 /// Most records between writer and reader: the embedded broker forgets what is not read soon.
@@ -70,9 +70,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let config = Arc::new(Config::load(&file, &[])?);
     let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::new(&config)));
+    let store = Arc::new(Store::open(&config.state.dir)?);
     let shared = Shared {
         topology: Arc::new(broker.topology()),
-        store: Arc::new(Store::open(&config.state.dir)?),
+        rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
+        store,
         stats: Arc::clone(&stats),
         misplaced: Arc::default(),
         stop: Arc::clone(&stop),

@@ -10,7 +10,7 @@ use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::http::{self, Events, View};
 use unseen::stats::{Stats, Totals, get};
-use unseen::worker::{Shared, Worker};
+use unseen::worker::{Rebuilder, Shared, Worker};
 use unseen::{kafka, worker};
 
 /// After it, a line says what joining the group may be waiting for: an ordinary one takes less.
@@ -126,6 +126,7 @@ fn start(
     let shared = Shared {
         config: Arc::clone(config),
         topology: Arc::new(topology),
+        rebuilder: Arc::new(Rebuilder::start(config, &store, &stats, &stop)),
         store,
         stats,
         misplaced: Arc::default(),

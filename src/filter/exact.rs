@@ -292,11 +292,17 @@ impl Exact {
         self.generations.iter().any(|generation| generation.stored)
     }
 
-    /// What changed since the last checkpoint, in no order.
+    /// What changed since the last checkpoint, by generation in the order of their numbers; within one, in no order.
+    pub fn changes_by_generation(&self) -> impl Iterator<Item = (GenerationId, impl Iterator<Item = (&Fingerprint, Change)>)> {
+        self.generations.iter().map(|generation| {
+            let changes = generation.changes.iter().map(|(fingerprint, &change)| (fingerprint, change));
+            (generation.id, changes)
+        })
+    }
+
+    /// The same, one after the other.
     pub fn changes(&self) -> impl Iterator<Item = (GenerationId, Fingerprint, Change)> {
-        self.generations
-            .iter()
-            .flat_map(|generation| generation.changes.iter().map(|(&fingerprint, &change)| (generation.id, fingerprint, change)))
+        self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
     /// All changes are in the archive.

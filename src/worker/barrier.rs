@@ -86,10 +86,10 @@ impl Worker {
         for input in inputs() {
             memory.offsets.insert(input.partition.topic.clone(), input.position);
         }
-        let bytes = memory.save(&self.shared, &plan.stored_as(id.1), &plan.settings);
+        let bytes = memory.save(&self.shared.store, &self.shared.stats, &plan.stored_as(id.1), &plan.settings);
         // Written or not: a topic in between is only there with a changelog, which has what was read of it.
         for input in inputs().filter(|input| self.topics[input.topic].is_ours) {
-            self.rebuilder.trim(input.partition.clone(), input.position);
+            self.shared.rebuilder.trim(input.partition.clone(), input.position);
         }
         bytes
     }

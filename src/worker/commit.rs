@@ -62,7 +62,7 @@ impl Worker {
             let plan = &self.topics[space];
             memory.tell(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
             if let (Some(log), Some(before)) = (&plan.log, memory.trim()) {
-                self.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, before);
+                self.shared.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, before);
             }
         }
         if let Some(refused) = self.refused.take() {

@@ -1,8 +1,8 @@
 //! The event loop: one thread with one consumer, one producer, and the memory of its partitions.
 //!
-//! Owns the order of things: read, decide, write, commit, checkpoint. Nothing is shared between
-//! workers but the store. Must never ask the filter twice about one record, nor take a checkpoint
-//! while anything past the committed offset is decided.
+//! Owns the order of things: read, decide, write, commit, checkpoint. Nothing is shared between workers
+//! but the store and the threads that rebuild. Must never ask the filter twice about one record, nor
+//! take a checkpoint while anything past the committed offset is decided.
 
 mod ahead;
 mod barrier;
@@ -33,7 +33,8 @@ use barrier::Turns;
 pub use misplaced::Misplaced;
 use partition::{Input, Memory};
 use plan::{Plan, plans};
-use rebuild::{Rebuilder, Rebuilt};
+pub use rebuild::Rebuilder;
+use rebuild::Rebuilt;
 use records::Room;
 use restore::Waiting;
 use std::collections::BTreeMap;
@@ -55,6 +56,8 @@ pub struct Shared {
     pub topology: Arc<Topology>,
     /// Where checkpoints are.
     pub store: Arc<Store>,
+    /// What brings memories back. The last that has it waits for its threads: none may use the store while the process ends.
+    pub rebuilder: Arc<Rebuilder>,
     /// What is counted.
     pub stats: Arc<Stats>,
     /// Where the keys of a sample have come out.
@@ -117,7 +120,6 @@ pub struct Worker {
     memories: BTreeMap<MemoryId, Memory>,
     /// Memories that are not there yet.
     waiting: BTreeMap<MemoryId, Waiting>,
-    rebuilder: Rebuilder,
     rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     transaction: Option<Transaction>,
     written: Written,
@@ -173,7 +175,6 @@ impl Worker {
         fault::point("connect.ready");
         let topics = plans(&shared);
         let tallies = vec![Tally::default(); shared.stats.topics.len()];
-        let rebuilder = Rebuilder::start(&shared);
         let turns = Turns::new(Instant::now() + config.worker.checkpoint_interval);
         Ok(Self {
             transactional_id,
@@ -186,7 +187,6 @@ impl Worker {
             inputs: BTreeMap::new(),
             memories: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            rebuilder,
             rebuilt: channel(),
             transaction: None,
             written: Written::default(),

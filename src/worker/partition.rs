@@ -1,7 +1,7 @@
 //! What a worker knows of one of its partitions.
 
+use super::MemoryId;
 use super::decisions::Decisions;
-use super::{MemoryId, Shared};
 use crate::changelog::{Journal, Origin, Progress};
 use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
@@ -9,7 +9,7 @@ use crate::dedup::{Dedup, Rules};
 use crate::filter::Exact;
 use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicPartition};
-use crate::stats::{SpaceCounts, add};
+use crate::stats::{SpaceCounts, Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -250,32 +250,32 @@ impl Memory {
 
     /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
     /// and the next checkpoint tries again.
-    pub(super) fn save(&mut self, shared: &Shared, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
+    pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = Instant::now();
         self.is_new = false;
         let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
         let head = Head { settings: settings.clone(), offsets, changelog, memory: self.dedup.snapshot() };
-        match shared.store.save(id, &head, &mut self.dedup, self.saved) {
+        match store.save(id, &head, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {
-                    self.dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(&shared.store), id.clone(), saved)));
+                    self.dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
                 }
                 self.saved = Some(saved);
                 self.changed = false;
                 self.failures = 0;
-                add(&shared.stats.checkpoints, 1);
-                shared.stats.checkpoint_time.observe(began.elapsed());
-                shared.stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
-                shared.stats.checkpoint_at.store(super::now(), Ordering::Relaxed);
+                add(&stats.checkpoints, 1);
+                stats.checkpoint_time.observe(began.elapsed());
+                stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
+                stats.checkpoint_at.store(super::now(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
             }
             Err(error) => {
                 self.failures += 1;
-                add(&shared.stats.checkpoint_failures, 1);
+                add(&stats.checkpoint_failures, 1);
                 tracing::error!(partition = %id, error = %error, "checkpoint failed; going on without it, and trying again");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
-                    && let Err(error) = shared.store.set_aside(what)
+                    && let Err(error) = store.set_aside(what)
                 {
                     tracing::error!(error = %error, "corrupt state cannot be set aside");
                 }

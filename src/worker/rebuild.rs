@@ -4,14 +4,15 @@
 //! Must never take in what the group has not committed, nor hold up a worker.
 
 use super::partition::Memory;
-use super::{Error, MemoryId, Shared};
+use super::{Error, MemoryId};
 use crate::changelog::{Follower, Origin, Record, Step};
-use crate::checkpoint::{self, PartitionId};
+use crate::checkpoint::{self, PartitionId, Store};
+use crate::config::Config;
 use crate::dedup::Rules;
 use crate::fault;
 use crate::kafka::{LogReader, Logged};
 use crate::record::{Offset, TopicPartition};
-use crate::stats::add;
+use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads that read changelogs, of one process.
+/// Threads that read changelogs, of one process. Each has a reader, and a memory in the making.
 const THREADS: usize = 2;
 /// How long to wait for a transaction to end before looking again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -59,8 +60,17 @@ pub(super) struct Rebuilt {
 /// The partitions that wait to be trimmed, each with the offset below which it is not needed any more.
 type Trims = Mutex<BTreeMap<TopicPartition, Offset>>;
 
-/// The threads, and what waits for them.
-pub(super) struct Rebuilder {
+/// What the threads need of what the workers share.
+#[derive(Clone)]
+struct Needs {
+    config: Arc<Config>,
+    store: Arc<Store>,
+    stats: Arc<Stats>,
+    stop: Arc<AtomicBool>,
+}
+
+/// The threads of a process that read changelogs, and what waits for them.
+pub struct Rebuilder {
     /// A job, or none where there is something to trim.
     jobs: Option<Sender<Option<Box<Job>>>>,
     trims: Arc<Trims>,
@@ -69,12 +79,16 @@ pub(super) struct Rebuilder {
 
 impl Rebuilder {
     /// Starts the threads; they end with this, once whoever waits for a memory has given it up.
-    pub(super) fn start(shared: &Shared) -> Self {
+    #[must_use]
+    pub fn start(config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
+        // Not what has this: they would keep each other alive.
+        let needs = Needs { config: Arc::clone(config), store: Arc::clone(store), stats: Arc::clone(stats), stop: Arc::clone(stop) };
         let (jobs, waiting) = channel();
         let (waiting, trims) = (Arc::new(Mutex::new(waiting)), Arc::new(Mutex::new(BTreeMap::new())));
-        let thread = |_| {
-            let (shared, waiting, trims) = (shared.clone(), Arc::clone(&waiting), Arc::clone(&trims));
-            std::thread::spawn(move || serve(&shared, &waiting, &trims))
+        let thread = |number| {
+            let (needs, waiting, trims) = (needs.clone(), Arc::clone(&waiting), Arc::clone(&trims));
+            let thread = std::thread::Builder::new().name(format!("rebuild-{number}"));
+            thread.spawn(move || serve(&needs, &waiting, &trims)).expect("a thread can be started")
         };
         Self { jobs: Some(jobs), threads: (0..THREADS).map(thread).collect(), trims }
     }
@@ -111,18 +125,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn serve(shared: &Shared, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Trims) {
+fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Trims) {
     let mut reader = None;
     loop {
         let Ok(job) = lock(waiting).recv() else { return };
         if reader.is_none() {
-            reader = LogReader::new(&shared.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
+            reader = LogReader::new(&needs.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
         }
         match (job, &reader) {
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
                 // A panic is a bug; the worker that waits must hear of it.
-                let memory = catch_unwind(AssertUnwindSafe(|| run(shared, reader, *job)))
+                let memory = catch_unwind(AssertUnwindSafe(|| run(needs, reader, *job)))
                     .unwrap_or_else(|_| Err(Error::Exit("rebuilding a memory panicked; please report this as a bug".to_owned())));
                 // Whoever does not wait any more has cancelled it.
                 let _ = done.send(Rebuilt { id, cancelled, memory });
@@ -158,12 +172,12 @@ impl Cut {
     }
 }
 
-fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
+fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     fault::point("rebuild.begin");
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
-    let stop = || cancelled.load(Ordering::Relaxed) || shared.stop.load(Ordering::Relaxed);
+    let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
     let (low, end) = loop {
         match reader.ends(&job.log) {
             _ if stop() => return Ok(Memory::new(job.rules)),
@@ -190,12 +204,12 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
         }
     };
     loop {
-        let mut follow = Follow { shared, job: &mut job, low: from, end, cuts: &cuts, told: Instant::now(), cut: None, gap: false };
+        let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, told: Instant::now(), cut: None, gap: false };
         let follower = follow.read(reader, from, &stop)?;
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
-            job.memory = Memory::load(&shared.store, &job.partition, &job.settings, job.rules)?;
+            job.memory = Memory::load(&needs.store, &job.partition, &job.settings, job.rules)?;
             return Ok(job.memory);
         }
         let Some(cut) = cut else {
@@ -204,8 +218,8 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
             job.memory.changelog.end = Some(end);
             job.memory.changelog.epoch = follower.epoch;
             job.memory.changed = true;
-            add(&shared.stats.rebuilds, 1);
-            add(&shared.stats.rebuilt_keys, follower.fingerprints);
+            add(&needs.stats.rebuilds, 1);
+            add(&needs.stats.rebuilt_keys, follower.fingerprints);
             tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "memory rebuilt from the changelog");
             return Ok(job.memory);
         };
@@ -221,7 +235,7 @@ fn run(shared: &Shared, reader: &LogReader, mut job: Job) -> Result<Memory, Erro
 
 /// One reading of a log.
 struct Follow<'a> {
-    shared: &'a Shared,
+    needs: &'a Needs,
     job: &'a mut Job,
     low: Offset,
     end: Offset,
@@ -261,7 +275,7 @@ impl Follow<'_> {
             self.job.memory.offsets.clone_from(&follower.offsets);
             self.job.memory.changelog.end = Some(logged.offset);
             self.job.memory.changelog.epoch = follower.epoch;
-            self.job.memory.save(self.shared, &self.job.partition, &self.job.settings);
+            self.job.memory.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
         let step = follower

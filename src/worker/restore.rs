@@ -145,7 +145,7 @@ impl Worker {
             cancelled: Arc::clone(&cancelled),
             done: self.rebuilt.0.clone(),
         };
-        self.rebuilder.rebuild(job);
+        self.shared.rebuilder.rebuild(job);
         add(&self.shared.stats.rebuilding, 1);
         self.waiting.insert(id, Waiting { found, began: Instant::now(), cancelled });
     }

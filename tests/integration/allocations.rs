@@ -13,7 +13,7 @@ use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::kafka;
 use unseen::stats::Stats;
-use unseen::worker::{Shared, Worker};
+use unseen::worker::{Rebuilder, Shared, Worker};
 
 const RECORDS: usize = 240_000;
 /// Records of a transaction; what is allocated for one is spread over so many.
@@ -99,13 +99,16 @@ fn shared(stream: &Stream) -> Shared {
     let overrides = overrides.map(|(name, value)| (name.to_owned(), value));
     let config = Config::load(&stream.setup.write_config("a"), &overrides).unwrap_or_else(|errors| panic!("{errors}"));
     let store = Arc::new(Store::open(&config.state.dir).expect("a store"));
+    let (stats, stop) = (Arc::new(Stats::new(&config)), Arc::new(AtomicBool::new(false)));
+    let config = Arc::new(config);
     Shared {
         topology: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
         instance: store.instance_id().expect("an id").into(),
+        rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
         store,
-        stats: Arc::new(Stats::new(&config)),
+        stats,
         misplaced: Arc::default(),
-        stop: Arc::new(AtomicBool::new(false)),
-        config: Arc::new(config),
+        stop,
+        config,
     }
 }

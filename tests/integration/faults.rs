@@ -16,6 +16,7 @@ const PART: usize = 500;
 const HOUR: Duration = Duration::from_secs(3600);
 
 const AGING: &str = "filter = { kind = \"aging\", capacity = \"2k\", false_positive_rate = 1e-9 }";
+const LARGE_CONFIRMED: &str = "filter = { kind = \"aging\", capacity = \"300M\", false_positive_rate = 1e-3, confirm = true }";
 const EXACT: &str = "filter = { kind = \"exact\" }";
 
 /// Points that any life passes which reads some records.
@@ -86,6 +87,16 @@ const LOST: &[&str] = &["lose.begin:1:kill", "lose.forgotten:1:kill", "lose.abor
 /// Points in reading again what is past a checkpoint: its begin, its middle, its end.
 const WARMING_UP: &[&str] = &["warm_up.record:1:kill", "warm_up.record:600:kill", "warm_up.ended:1:kill", "warm_up.ended:4:kill"];
 
+/// Points in a checkpoint that is put together in files: after the first, after the last, and before and after the store
+/// takes them in.
+const LARGE: &[&str] = &[
+    "checkpoint.file:1:kill",
+    "checkpoint.file:2:kill",
+    "checkpoint.write:2:kill",
+    "checkpoint.written:2:kill",
+    "checkpoint.trimmed:2:kill",
+];
+
 /// Points passed without usable state.
 const DAMAGED: &[&str] = &["set_aside.moved:1:kill", "set_aside.opened:1:kill"];
 const DELETED: &[&str] = &["restore.cold:1:kill", "restore.cold:3:kill"];
@@ -124,7 +135,7 @@ const STANDSTILLS: &[&str] =
 
 #[test]
 fn every_point_has_a_scenario() {
-    let scenarios = [READING, FAILING, DRAINING, REVOKED, LOST, WARMING_UP, DAMAGED, DELETED, REBUILDING].concat();
+    let scenarios = [READING, FAILING, DRAINING, REVOKED, LOST, WARMING_UP, LARGE, DAMAGED, DELETED, REBUILDING].concat();
     let arms = scenarios.iter().flat_map(|arms| arms.split(','));
     let killed_at: BTreeSet<_> = arms.filter(|arm| !arm.ends_with(":error")).map(point).collect();
     assert_eq!(killed_at, unseen::fault::POINTS.iter().copied().collect());
@@ -314,6 +325,21 @@ fn kills_while_warming_up() {
         worker.kill9();
     }
     lives.each_dies(WARMING_UP);
+    lives.check();
+}
+
+#[test]
+fn kills_while_a_large_checkpoint_is_written() {
+    // Each key has a page of its own, almost, and there is one checkpoint a partition at the end of each life.
+    let mut lives = Lives::new("faults-large", 6 * LARGE.len(), 24 * HOUR, LARGE_CONFIRMED).with_instance();
+    lives.overrides.extend(["worker.checkpoint_interval=1h".to_owned(), "state.changelog=false".to_owned()]);
+    for faults in LARGE {
+        (0..5).for_each(|_| lives.feed());
+        lives.dies(faults, |lives, worker| {
+            lives.stream.wait_until_read(lives.produced - PART / 2, worker);
+            worker.sigterm();
+        });
+    }
     lives.check();
 }
 

@@ -22,6 +22,7 @@ mod offsets;
 mod output_deleted;
 mod oversize;
 mod rebuild;
+mod rebuild_threads;
 mod repartition;
 mod replay;
 mod routes;

@@ -85,6 +85,11 @@ impl Worker {
         assert!(status.is_ok_and(|status| status.success()), "the limit could not be set; is prlimit of util-linux there?");
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has not ended.
     pub fn runs(&mut self) -> bool {
         self.ended().is_none()

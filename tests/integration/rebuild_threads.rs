@@ -1,0 +1,22 @@
+//! Promise: two threads of a process read changelogs, however many workers it has.
+
+use crate::harness::{Setup, broker, topic};
+use crate::stream::LIMIT;
+use std::fs;
+
+#[test]
+fn workers_share_the_threads_that_read_changelogs() {
+    let (input, output) = (topic(broker(), "threads-in", 4), topic(broker(), "threads-out", 4));
+    let setup = Setup::new(broker(), "threads").worker("workers = 4").topic(
+        &input,
+        &output,
+        "key = [{ record = \"key\" }]\nwindow = \"1h\"\nfilter = { kind = \"exact\" }",
+    );
+    let mut worker = setup.start("a");
+    worker.wait_for_log("partitions assigned", LIMIT);
+    let threads = fs::read_dir(format!("/proc/{}/task", worker.pid())).expect("Linux tells of threads");
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    let count = names.filter(|name| name.starts_with("rebuild-")).count();
+    assert_eq!(count, 2);
+    worker.drain();
+}
