@@ -309,7 +309,7 @@ impl Life {
         }
         let by_number: Vec<_> = ends.into_iter().enumerate().collect();
         if self.changelog {
-            let records = live.journal.records(&live.dedup, self.origin(), live.epoch, &spans, &by_number);
+            let records = live.journal.records(&live.dedup, self.origin(), live.epoch, &spans, &by_number, live.dedup.stream_time());
             let (slices, records): (Vec<_>, Vec<_>) = records.into_iter().unzip();
             let written = self.log.commit(records);
             live.journal.committed(&by_number);

@@ -15,6 +15,8 @@ const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 struct Group {
     /// None before any time is known.
     slice: Option<i64>,
+    /// Stream time when it began, and now.
+    first_time: Option<Timestamp>,
     time: Option<Timestamp>,
     hint: Option<u64>,
     /// Whether the filter was asked for the hint: after the first key that was put in.
@@ -63,7 +65,14 @@ impl Journal {
         }
         let slice = dedup.clock();
         if self.groups.back().is_none_or(|group| group.slice != slice || group.time.is_some() != time.is_some()) {
-            self.groups.push_back(Group { slice, time, hint: None, is_hinted: false, entries: std::mem::take(&mut self.spare) });
+            self.groups.push_back(Group {
+                slice,
+                first_time: time,
+                time,
+                hint: None,
+                is_hinted: false,
+                entries: std::mem::take(&mut self.spare),
+            });
         }
         if let Some(group) = self.groups.back_mut() {
             group.time = time;
@@ -90,8 +99,9 @@ impl Journal {
         self.len == 0
     }
 
-    /// The records to be logged for a commit of `spans`, by the owner of that epoch, each with its slice. The commit comes to these `ends` of
-    /// the topics by their numbers. There is always one record, so that the log says how far it goes.
+    /// The records to be logged for a commit of `spans`, by the owner of that epoch, each with its slice. The commit comes
+    /// to these `ends` of the topics by their numbers, and to `end_time`, if that is known. There is always one record, so
+    /// that the log says how far it goes.
     #[must_use]
     pub fn records(
         &self,
@@ -100,16 +110,19 @@ impl Journal {
         epoch: i64,
         spans: &[Span<'_>],
         ends: &[(usize, Offset)],
+        end_time: Option<Timestamp>,
     ) -> Vec<(Option<i64>, Vec<u8>)> {
         let (mut parts, mut is_left) = (Vec::new(), false);
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();
             let mut hint = group.hint;
+            // Of a part, the stream time of the rest is not known.
+            let time = if entries.len() < group.entries.len() { group.first_time } else { group.time };
             if group.entries.is_empty() && !is_left {
                 parts.push((group.slice, group.time, None, Vec::new()));
             }
             is_left |= entries.len() < group.entries.len();
-            parts.extend(entries.chunks(RECORD_FINGERPRINTS_MAX).map(|part| (group.slice, group.time, hint.take(), part.to_vec())));
+            parts.extend(entries.chunks(RECORD_FINGERPRINTS_MAX).map(|part| (group.slice, time, hint.take(), part.to_vec())));
         }
         if parts.is_empty() {
             parts.push((dedup.clock(), None, None, Vec::new()));
@@ -117,7 +130,7 @@ impl Journal {
         let last = parts.len() - 1;
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, hint, entries))| {
             // Time may have passed since the last key, with records that were none.
-            let end_time = dedup.stream_time().filter(|_| number == last);
+            let end_time = end_time.filter(|_| number == last);
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
             record::push_head(&mut bytes, &Record { origin, epoch, slice, time, end_time, hint, spans: spans.to_vec(), runs: Vec::new() });
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {

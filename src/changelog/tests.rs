@@ -114,7 +114,7 @@ impl Live {
             .map(|topic| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] })
             .collect();
         let by_number: Vec<_> = ends.into_iter().enumerate().collect();
-        for (slice, record) in self.journal.records(&self.dedup, ORIGIN, 1, &spans, &by_number) {
+        for (slice, record) in self.journal.records(&self.dedup, ORIGIN, 1, &spans, &by_number, self.dedup.stream_time()) {
             self.progress.logged(slice, Offset::try_from(self.log.len()).unwrap());
             self.log.push(record);
         }
@@ -334,7 +334,12 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
             journal.note(&live, 0, offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {
                 let span = Span { topic: "a", start: offset - 99, end: offset + 1 };
-                log.extend(journal.records(&live, origin, 1, &[span], &[(0, offset + 1)]).into_iter().map(|(_, record)| record));
+                log.extend(
+                    journal
+                        .records(&live, origin, 1, &[span], &[(0, offset + 1)], live.stream_time())
+                        .into_iter()
+                        .map(|(_, record)| record),
+                );
                 journal.committed(&[(0, offset + 1)]);
             }
         }

@@ -120,7 +120,7 @@ fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, tell: &dyn Fn(&s
             Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
                 problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it"));
             }
-            Err(error) => problems.push(format!("{setting}: cannot look at topic {topic:?}: {error}")),
+            Err(error) => return Err(Error::Fatal(format!("{setting}: cannot look at topic {topic:?}: {error}"))),
         }
     }
     compare(config, &mut topology, &mut problems);

@@ -4,7 +4,7 @@
 //! committed, nor forget a verdict that was not.
 
 use super::ahead::Ahead;
-use super::partition::{self, Input};
+use super::partition::{self, BEGAN, Input};
 use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
@@ -51,6 +51,10 @@ impl Worker {
             return Ok(Flow::Back);
         }
         self.logged(self.sink.take_logged());
+        self.beginnings.clear();
+        for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
+            input.group.offset = Some(input.position);
+        }
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
             input.committed(note);
         }
@@ -100,7 +104,9 @@ impl Worker {
             }
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             let log = TopicPartition { topic: log.clone(), partition: id.1 };
-            for (slice, record) in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends) {
+            let is_whole = inputs().all(|input| input.decisions.is_all_carried());
+            let end_time = memory.dedup.stream_time().filter(|_| is_whole);
+            for (slice, record) in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends, end_time) {
                 self.sink.log(&log, &record)?;
                 memory.logging.push(slice);
             }
@@ -125,21 +131,25 @@ impl Worker {
     /// remembers goes with the offsets that the group has anyway: it takes them only from its members.
     fn offsets(&self) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
-            let stream_time = self.memories.get(&input.memory).and_then(|memory| memory.dedup.stream_time());
+            // What is decided past a refused record must not move time for whoever goes on from here.
+            let is_whole = inputs_of(&self.topics, &self.inputs, input.memory).all(|input| input.decisions.is_all_carried());
+            let memory = self.memories.get(&input.memory).filter(|_| is_whole);
+            let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
             (input.partition.clone(), input.position, partition::note(stream_time))
         });
-        let is_logged = |input: &&Input| !input.is_ahead() && input.position > input.logged;
-        let unmoved = self.inputs.values().filter(is_logged);
-        ahead
-            .chain(unmoved.filter_map(|input| Some((input.partition.clone(), input.group.offset?, input.group.metadata.clone()))))
-            .collect()
+        let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
+        let unmoved = self.inputs.values().filter(is_told);
+        let unmoved =
+            unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
+        let beginnings = self.beginnings.iter().map(|(partition, &offset)| (partition.clone(), offset, BEGAN.to_owned()));
+        ahead.chain(unmoved).chain(beginnings).collect()
     }
 
     /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
     /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
     /// is that of what is committed.
     pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.decisions.is_all_carried())
+        self.inputs.values().any(|input| !input.is_refused && !input.decisions.is_all_carried())
     }
 
     /// Records that were decided have not come again for too long: their partitions are restored, so that the others

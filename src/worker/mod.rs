@@ -121,6 +121,8 @@ pub struct Worker {
     /// Memories that are not there yet.
     waiting: BTreeMap<MemoryId, Waiting>,
     rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
+    /// Where partitions begin that others have, or will have; to be committed.
+    beginnings: BTreeMap<TopicPartition, Offset>,
     transaction: Option<Transaction>,
     written: Written,
     replacements: u32,
@@ -188,6 +190,7 @@ impl Worker {
             memories: BTreeMap::new(),
             waiting: BTreeMap::new(),
             rebuilt: channel(),
+            beginnings: BTreeMap::new(),
             transaction: None,
             written: Written::default(),
             replacements: 0,
@@ -216,6 +219,9 @@ impl Worker {
                 } else {
                     self.commit_and_read(source, &mut ahead)?;
                 }
+            }
+            if let Flow::Back = self.commit_beginnings(source)? {
+                ahead.clear();
             }
             if let Flow::Back = self.log_warm_up(source)? {
                 ahead.clear();
@@ -256,6 +262,19 @@ impl Worker {
         Some(due.saturating_sub(transaction.begun.elapsed()))
     }
 
+    /// Commits where partitions begin, before anything of them is read: whoever is next begins at the same place.
+    fn commit_beginnings(&mut self, source: &Source) -> Result<Flow, Error> {
+        let begins = self.inputs.values().any(|input| input.group.offset.is_none()) || !self.beginnings.is_empty();
+        if self.transaction.is_some() || !begins || self.must_repeat() {
+            return Ok(Flow::On);
+        }
+        if let Err(failure) = self.sink.begin() {
+            return self.fail(source, failure).map(|()| Flow::Back);
+        }
+        self.transaction = Some(Transaction::begun());
+        self.commit(source)
+    }
+
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
         let most = self.shared.config.worker.transaction_records_max;
@@ -285,6 +304,8 @@ impl Worker {
             match ask() {
                 Ok(answer) => return Ok(answer),
                 Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
+                // What a person must mend is said at once.
+                Err(error @ (kafka::Error::Topology(_) | kafka::Error::Property(_))) => return Err(error.into()),
                 // Offsets in an open transaction are not told. One that the coordinator has lost stays open for ever.
                 Err(error) if asked.elapsed() > self.shared.config.worker.transaction_timeout * 2 => tracing::warn!(
                     error = %error,

@@ -303,6 +303,9 @@ pub(super) fn note(stream_time: Option<Timestamp>) -> String {
     stream_time.map_or_else(String::new, |time| format!("unseen stream_time={time}"))
 }
 
+/// The note beside an offset that the group begins at: nothing was judged yet, and there is nothing to remember.
+pub(super) const BEGAN: &str = "unseen began";
+
 /// Stream time from a note; the inverse of [`note`]. Notes of others mean nothing.
 pub(super) fn noted(note: &str) -> Option<Timestamp> {
     note.strip_prefix("unseen stream_time=")?.parse().ok()

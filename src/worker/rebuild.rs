@@ -14,7 +14,6 @@ use crate::kafka::{LogReader, Logged};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -135,9 +134,7 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
         match (job, &reader) {
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
-                // A panic is a bug; the worker that waits must hear of it.
-                let memory = catch_unwind(AssertUnwindSafe(|| run(needs, reader, *job)))
-                    .unwrap_or_else(|_| Err(Error::Exit("rebuilding a memory panicked; please report this as a bug".to_owned())));
+                let memory = run(needs, reader, *job);
                 // Whoever does not wait any more has cancelled it.
                 let _ = done.send(Rebuilt { id, cancelled, memory });
             }
@@ -210,6 +207,7 @@ fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error>
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
             job.memory = Memory::load(&needs.store, &job.partition, &job.settings, job.rules)?;
+            job.memory.changelog.epoch = follower.epoch;
             return Ok(job.memory);
         }
         let Some(cut) = cut else {
@@ -225,7 +223,9 @@ fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error>
         };
         if cuts.len() == SET_BACK_MAX {
             tracing::error!(partition = %job.partition, "the group was set back too often for the changelog to be followed; not using it");
-            return Ok(Memory::new(job.rules));
+            let mut memory = Memory::new(job.rules);
+            memory.changelog.epoch = follower.epoch;
+            return Ok(memory);
         }
         tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group was set back once; leaving out what was logged past that");
         cuts.push(cut);
@@ -267,7 +267,8 @@ impl Follow<'_> {
                 )));
             }
         };
-        if self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
+        if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
+            follower.epoch = follower.epoch.max(record.epoch);
             return Ok(true);
         }
         if self.job.memory.is_urgent() && !follower.continues(&record) {
@@ -291,8 +292,9 @@ impl Follow<'_> {
                 )));
             }
             Step::Gap => {
+                // Read on for who wrote last, and for nothing else.
                 self.gap = true;
-                return Ok(false);
+                return Ok(true);
             }
             Step::SetBack => {
                 let back = record.spans.iter().find(|span| follower.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to));

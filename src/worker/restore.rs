@@ -4,7 +4,7 @@
 //! changelog has, and is taken in beside the work on other partitions; what both lack, warm-up reads
 //! again without emitting. Must never start past the committed offset.
 
-use super::partition::{Input, Memory, noted};
+use super::partition::{BEGAN, Input, Memory, note, noted};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
 use crate::config::{ColdStart, Start};
@@ -25,6 +25,8 @@ pub(super) struct Found {
     committed: Committed,
     low: Offset,
     pub(super) high: Offset,
+    /// Where it is read from if nobody knows how far it was read.
+    first: Offset,
 }
 
 /// From where a partition is read, and up to where without emitting.
@@ -65,8 +67,9 @@ impl Worker {
         for (partition, committed) in partitions.iter().zip(committed) {
             let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == partition.topic) else { continue };
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
-            all.push(Found { partition: partition.clone(), topic, committed, low, high });
+            all.push(Found { partition: partition.clone(), topic, committed, low, high, first: low });
         }
+        self.find_first(source, &mut all)?;
         fault::point("restore.offsets");
         for found in &all {
             let (id, plan) = (self.memory_of(found), &self.topics[found.topic]);
@@ -98,6 +101,32 @@ impl Worker {
         }
         fault::point("restore.placed");
         Ok(starts)
+    }
+
+    /// Says where partitions are read from that the group has committed nothing of, if that is at their end. One of
+    /// several was added since the group began, and nothing of it was ever read. If there is nothing of any, the group
+    /// begins now, and with all of them: whoever has the others begins at the same place, and later.
+    fn find_first(&mut self, source: &Source, all: &mut [Found]) -> Result<(), Error> {
+        if self.shared.config.kafka.start != Start::Latest {
+            return Ok(());
+        }
+        for (topic, plan) in self.topics.iter().enumerate().filter(|(_, plan)| !plan.is_ours) {
+            let is_new = |found: &&mut Found| found.topic == topic && found.committed.offset.is_none();
+            if !all.iter_mut().any(|found| is_new(&found)) {
+                continue;
+            }
+            let count = self.shared.topology.partitions.get(&plan.topic.input).copied().unwrap_or(0).cast_signed();
+            let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: plan.topic.input.clone(), partition }).collect();
+            if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
+                continue;
+            }
+            all.iter_mut().filter(is_new).for_each(|found| found.first = found.high);
+            for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
+                let (_, high) = self.patiently(|| source.watermarks(&partition))?;
+                self.beginnings.insert(partition, high);
+            }
+        }
+        Ok(())
     }
 
     /// Partitions that were added since the start are not known yet: neither to us, nor to the changelog.
@@ -226,12 +255,17 @@ impl Worker {
             memory.changed = true;
             memory.is_new = true;
         }
+        let mut group = found.committed.clone();
+        if group.offset.is_none() {
+            let memory = self.memories.get(&id).filter(|memory| memory.offset(&found.partition.topic).is_some());
+            group.metadata = memory.map_or_else(|| BEGAN.to_owned(), |memory| note(memory.dedup.stream_time()));
+        }
         let input = Input {
             topic: found.topic,
             memory: id,
             position: course.start,
             committed: course.start,
-            group: found.committed.clone(),
+            group,
             warm_until: course.warm_until,
             warming_up: course.start < course.warm_until,
             warm_horizon: horizon,
@@ -277,14 +311,13 @@ impl Worker {
         let stored = self.memories.get(&self.memory_of(found)).and_then(|memory| memory.offset(&partition.topic));
         let at = |start| Ok(Course { start, warm_until: start });
         let Some(committed) = found.committed.offset else {
-            return match (stored, self.shared.config.kafka.start) {
-                (Some(stored), _) if stored >= low => {
+            return match stored {
+                Some(stored) if stored >= low => {
                     // A checkpoint is written where the partition began, and after commits: the group had come at least that far.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
                     at(stored)
                 }
-                (_, Start::Earliest) => at(low),
-                (_, Start::Latest) => at(high),
+                _ => at(found.first),
             };
         };
         if committed > high {
@@ -304,7 +337,7 @@ impl Worker {
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
             }
-            None if resume == low => at(resume),
+            None if found.committed.metadata == BEGAN => at(resume),
             None => self.cold_start(source, found, resume, "there is none"),
         }
     }
@@ -319,7 +352,7 @@ impl Worker {
                 let window = self.topics[found.topic].topic.window.length_ms();
                 match (noted(&found.committed.metadata), window) {
                     (Some(stream_time), Some(window)) => {
-                        let first = self.patiently(|| source.offset_at(partition, stream_time.saturating_sub(window)))?;
+                        let first = self.patiently(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
                         first.unwrap_or(resume).clamp(found.low, resume)
                     }
                     // Without stream time, or for a window by count, nobody knows how far back it reaches.

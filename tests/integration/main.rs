@@ -6,6 +6,7 @@ mod inspect;
 mod stream;
 
 mod allocations;
+mod beginnings;
 mod broker_restart;
 mod changelog;
 mod chaos;
@@ -21,6 +22,7 @@ mod observed;
 mod offsets;
 mod output_deleted;
 mod oversize;
+mod panics;
 mod rebuild;
 mod rebuild_threads;
 mod repartition;

@@ -1,0 +1,121 @@
+//! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
+
+use crate::harness::{
+    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_records_before, produce, read_committed, topic,
+    wait_for_output, wait_until,
+};
+use crate::stream::LIMIT;
+use std::fs;
+use std::ops::Range;
+
+const LINES: &str = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+
+fn records(numbers: Range<i32>, partitions: Range<i32>, timestamp: i64) -> Vec<TestRecord> {
+    let spread = |number: i32| partitions.start + number % (partitions.end - partitions.start);
+    let record = |number: i32| TestRecord {
+        partition: spread(number),
+        key: Some(number.to_string().into_bytes()),
+        timestamp,
+        ..TestRecord::default()
+    };
+    numbers.map(record).collect()
+}
+
+const TIME: i64 = 1_700_000_000_000;
+
+struct Topics {
+    input: String,
+    output: String,
+    setup: Setup,
+}
+
+impl Topics {
+    fn new(hint: &str, kafka: &str, state: &str, partitions: u32) -> Self {
+        let (input, output) = (topic(broker(), hint, partitions), topic(broker(), &format!("{hint}-out"), 4));
+        let setup = Setup::new(broker(), hint).kafka(kafka).state(state).worker("commit_interval = \"50ms\"").topic(&input, &output, LINES);
+        Self { input, output, setup }
+    }
+
+    fn wait_until_read(&self, partition: i32, offset: i64, worker: &mut Worker) {
+        wait_until("all is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), self.setup.group(), &self.input, partition) == Some(offset)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn killed_before_its_first_commit() {
+    for delivery in ["exactly_once", "at_least_once"] {
+        let topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
+        produce(broker(), &topics.input, records(0..100, 0..2, TIME));
+        let delivery = format!("worker.delivery={delivery}");
+        let mut worker = topics.setup.start_armed("a", &[&delivery], "transaction.sent:1:kill");
+        worker.wait_for_log("partitions assigned", LIMIT);
+        produce(broker(), &topics.input, records(100..110, 0..2, TIME));
+        worker.wait(LIMIT);
+        let mut worker = topics.setup.start_with("b", &[&delivery]);
+        let out = wait_for_output(broker(), &topics.output, 10, 4, LIMIT, &mut worker);
+        worker.drain();
+        let mut keys: Vec<_> = out.into_iter().flatten().map(|record| record.key).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 10, "{delivery}");
+    }
+}
+
+#[test]
+fn a_partition_that_was_added_is_read_from_its_beginning() {
+    let topics = Topics::new("begin-added", "start = \"latest\"", "", 2);
+    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
+    let mut worker = topics.setup.start("a");
+    for partition in 0..2 {
+        topics.wait_until_read(partition, 50, &mut worker);
+    }
+    worker.drain();
+    add_partitions(broker(), &topics.input, 4);
+    produce(broker(), &topics.input, records(200..300, 2..4, TIME));
+    let mut worker = topics.setup.start("a");
+    for partition in 2..4 {
+        topics.wait_until_read(partition, 50, &mut worker);
+    }
+    worker.drain();
+    let out = read_committed(broker(), &topics.output, 4);
+    assert_eq!(out.iter().map(Vec::len).collect::<Vec<_>>(), [0, 0, 50, 50]);
+}
+
+#[test]
+fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
+    let topics = Topics::new("begin-lost", "", "changelog = false\ncold_start = \"fail\"", 1);
+    // It begins, and nothing comes: there is no state to be lost.
+    for _ in 0..2 {
+        let mut worker = topics.setup.start("a");
+        topics.wait_until_read(0, 0, &mut worker);
+        worker.drain();
+        fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+    }
+    produce(broker(), &topics.input, records(0..100, 0..1, TIME));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 100, &mut worker);
+    worker.drain();
+    delete_records_before(broker(), &topics.input, 0, 100);
+    fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+    let log = topics.setup.start("a").fails(1);
+    assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+}
+
+/// Times in seconds, taken for milliseconds, lie within a day of the epoch.
+#[test]
+fn a_cold_start_near_the_epoch() {
+    let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
+    produce(broker(), &topics.input, records(0..100, 0..1, 1_700_000));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 100, &mut worker);
+    worker.drain();
+    fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+    produce(broker(), &topics.input, records(50..150, 0..1, 1_700_000));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 200, &mut worker);
+    worker.drain();
+    assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
+}

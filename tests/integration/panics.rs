@@ -1,0 +1,39 @@
+//! Promise: a panic, in whatever thread, ends the process at once, with its message in the log; others go on.
+
+use crate::harness::broker;
+use crate::stream::{LIMIT, Stream};
+use std::fs;
+
+const RECORDS: usize = 20_000;
+
+/// At a point that has nothing to fail, a fault of the kind `error` panics.
+fn panics(hint: &str, point: &str) {
+    let stream = Stream::remembered(broker(), hint, RECORDS);
+    stream.begin(RECORDS / 2);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+    stream.produce(RECORDS / 2..);
+    let mut worker = stream.setup.start_armed("a", &["log.format=json"], &format!("{point}:1:error"));
+    let status = worker.wait(LIMIT);
+    assert!(!status.success(), "{status}");
+    let log = worker.log();
+    let line = log.lines().find(|line| line.contains("panicked: ")).unwrap_or_else(|| panic!("the log does not tell: {log}"));
+    let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
+    assert_eq!(line["level"], "ERROR");
+    assert!(line["message"].as_str().is_some_and(|message| message.contains(point)), "{line}");
+    stream.check(stream.setup.start("b"));
+}
+
+#[test]
+fn in_a_worker() {
+    panics("panic-worker", "transaction.sent");
+}
+
+#[test]
+fn in_a_thread_that_rebuilds() {
+    panics("panic-rebuild", "rebuild.record");
+}
+
+#[test]
+fn while_partitions_are_assigned() {
+    panics("panic-assign", "assign.restored");
+}
