@@ -65,6 +65,15 @@ impl Rules {
         self.exact || self.filter.is_some_and(Spec::has_slices)
     }
 
+    /// What the filter is made from. Where an exact store counts the keys of a slice, the filter does not.
+    fn filter_spec(&self) -> Option<Spec> {
+        let window = match self.window {
+            Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
+            window => window,
+        };
+        self.filter.map(|spec| spec.of_window(window))
+    }
+
     /// How far a filter of these rules has come; `None` before any time is known.
     fn era(&self, filter: &dyn Filter) -> Option<i64> {
         if self.is_sliced() { filter.slice() } else { Some(filter.era()) }
@@ -90,7 +99,7 @@ impl Dedup {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
-            filter: rules.filter.map(Spec::build),
+            filter: rules.filter_spec().map(Spec::build),
             exact: rules.exact.then(|| Exact::new(rules.window)),
             sample: Self::new_sample(&rules),
             stream_time: None,
@@ -126,13 +135,17 @@ impl Dedup {
         self.mutation = None;
         let late = self.rules.late != Late::Emit && self.is_late(time);
         // What may be put in is put in by the same call that asks for it.
+        let at_once = !late && !self.is_led();
         let maybe = match &mut self.filter {
             None => true,
-            Some(filter) if late => filter.contains(fingerprint),
-            Some(filter) => filter.check_and_insert(fingerprint)?,
+            Some(filter) if at_once => filter.check_and_insert(fingerprint)?,
+            Some(filter) => filter.contains(fingerprint),
         };
         if maybe && self.confirm(fingerprint)? {
-            self.sample(|sample, era| sample.dropped(fingerprint, era));
+            // A late record that is not dropped is not put in either: neither says how often the filter is wrong.
+            if !late {
+                self.sample(|sample, era| sample.dropped(fingerprint, era));
+            }
             if self.rules.refresh && self.refresh(fingerprint)? {
                 self.mutation = Some(Mutation::Refresh);
             }
@@ -141,10 +154,9 @@ impl Dedup {
         if late {
             return Ok(Verdict::Late);
         }
-        if let Some(filter) = self.filter.as_mut().filter(|_| maybe) {
-            filter.insert(fingerprint)?;
-        }
-        if let Some(exact) = &mut self.exact {
+        if maybe || !at_once {
+            self.insert(fingerprint)?;
+        } else if let Some(exact) = &mut self.exact {
             exact.insert(fingerprint)?;
         }
         self.sample(|sample, era| sample.emitted(fingerprint, era));
@@ -173,13 +185,30 @@ impl Dedup {
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Fault> {
-        if let Some(filter) = &mut self.filter {
-            filter.insert(fingerprint)?;
-        }
         if let Some(exact) = &mut self.exact {
             exact.insert(fingerprint)?;
         }
+        self.follow_slices();
+        if let Some(filter) = &mut self.filter {
+            filter.insert(fingerprint)?;
+        }
         Ok(())
+    }
+
+    /// Whether the exact store counts the keys of a slice for the filter, too. Each would count its own, and a filter
+    /// that is wrong about what it has counts another number: it would forget what the exact store still has.
+    const fn is_led(&self) -> bool {
+        self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
+    }
+
+    /// Has the filter come to the slice of the exact store, where that counts for both.
+    fn follow_slices(&mut self) {
+        if self.is_led()
+            && let (Some(exact), Some(filter)) = (&self.exact, &mut self.filter)
+            && let Some(slice) = exact.slice().filter(|&slice| filter.slice().is_some_and(|own| own < slice))
+        {
+            filter.resume(slice, None);
+        }
     }
 
     /// Returns whether there was a key to take back, as far as that is known.
@@ -188,8 +217,8 @@ impl Dedup {
             Some(exact) => exact.remove(fingerprint)?,
             None => true,
         };
-        if let Some(filter) = self.filter.as_mut().filter(|_| there) {
-            // A filter that cannot do it says "seen" on; the exact memory then corrects it.
+        // A filter may take another key's copy. Where there is an exact store it says "seen" on, and that corrects it.
+        if let (Some(filter), None) = (&mut self.filter, &self.exact) {
             filter.unsee(fingerprint);
         }
         if let Some(sample) = &mut self.sample {
@@ -221,12 +250,11 @@ impl Dedup {
 
     /// Returns whether that changed anything.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
-        let mut changed = false;
-        if let Some(filter) = &mut self.filter {
-            changed |= filter.refresh(fingerprint)?;
-        }
-        if let Some(exact) = &mut self.exact {
-            changed |= exact.refresh(fingerprint)?;
+        // What the exact store has in its open slice, the filter has, too.
+        let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
+        self.follow_slices();
+        if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
+            changed = filter.refresh(fingerprint)? || self.exact.is_some();
         }
         self.sample(|sample, era| sample.put(fingerprint, true, era));
         Ok(changed)
@@ -280,6 +308,12 @@ impl Dedup {
             (None, Some(exact)) => Usage { keys: exact.keys(), open_keys: exact.open_keys(), ..Usage::default() },
             (None, None) => Usage::default(),
         }
+    }
+
+    /// Keys put in since the current slice began, by whatever counts them.
+    #[must_use]
+    pub fn open_keys(&self) -> u64 {
+        self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
     }
 
     /// How often the exact memory found that the filter was wrong: its false positives, each put right.

@@ -132,12 +132,13 @@ impl Sample {
         self.watch(name, Watched { era: self.era, wrong: false });
     }
 
-    /// A key is put in again that was emitted before; or is renewed, if it is there.
+    /// A key is put in again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
+    /// there, a log has only the renewal left: it was emitted.
     pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, era: impl FnOnce() -> Option<i64>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(era());
-        let is_there = self.keys.get(&name).is_some_and(|watched| !watched.wrong);
-        if is_there || !renew {
+        let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);
+        if !is_wrong || !renew {
             self.watch(name, Watched { era: self.era, wrong: false });
         }
     }

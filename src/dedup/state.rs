@@ -60,7 +60,7 @@ impl Dedup {
     /// # Errors
     /// [`Mismatch`] when the snapshot is not one of these rules.
     pub fn from_snapshot(rules: Rules, snapshot: &Snapshot) -> Result<Self, Mismatch> {
-        let filter = match (rules.filter, &snapshot.filter) {
+        let filter = match (rules.filter_spec(), &snapshot.filter) {
             (Some(spec), Some(manifest)) => Some(spec.restore(manifest)?),
             (None, None) => None,
             _ => return Err(Mismatch::Kind),

@@ -43,6 +43,34 @@ impl Shelf {
     }
 }
 
+/// Late records are dropped or written to dead letters, and not put in: none of them says how often the filter is wrong.
+#[test]
+fn late_records_do_not_bias_the_observed_rate() {
+    let window = Window::time(1_000, 4);
+    let rules = Rules { late: Late::Drop, filter: Some(aging(window, 2_000, 0.03)), ..rules(window, 2_000) };
+    let mut dedup = Dedup::new(rules);
+    for number in 0..6_000_u64 {
+        let now = 1_000_000 + (number / 2).cast_signed();
+        let late = number % 2 == 1;
+        let _ = dedup.judge(key(number), Some(if late { now - 5_000 } else { now }), i64::MAX).unwrap();
+    }
+    let (low, high) = dedup.observed().unwrap().interval();
+    assert!(low < 0.03 && high < 0.06, "{low} to {high}");
+}
+
+/// What is left of a log whose beginning was trimmed may be renewals alone.
+#[test]
+fn keys_renewed_before_a_rebuild_are_not_called_wrong_after_it() {
+    let window = Window::time(1_000, 4);
+    let mut dedup = Dedup::new(Rules { refresh: true, ..rules(window, 2_000) });
+    dedup.resume(Some(1_000_000), Some(4_000), None);
+    (0..500).for_each(|number| dedup.apply(Mutation::Refresh, key(number)).unwrap());
+    for number in 0..500 {
+        assert_eq!(dedup.judge(key(number), Some(1_000_001), i64::MAX).unwrap(), Verdict::Duplicate);
+    }
+    assert_eq!(dedup.observed().unwrap().wrong, 0);
+}
+
 fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }

@@ -62,6 +62,11 @@ impl Generation {
     fn keys(&self) -> u64 {
         self.layers.iter().map(|layer| layer.keys).sum()
     }
+
+    /// Memory of its layers.
+    fn bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bloom.shape().bytes()).sum()
+    }
 }
 
 /// A filter that remembers keys for a window and then forgets them.
@@ -188,6 +193,9 @@ impl Aging {
         self.layers_change();
         if self.open().is_none() {
             let first = self.first_size();
+            while self.evicts() && !self.generations.is_empty() && !self.fits(first.1.bytes()) {
+                self.evict();
+            }
             self.generations.push(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
             return Ok(());
         }
@@ -195,9 +203,8 @@ impl Aging {
         while !self.fits(size.1.bytes()) {
             match self.plan.growth.at_max {
                 AtMaxMemory::Stop => return Err(Full::MaxMemory),
-                AtMaxMemory::EvictOldest if self.generations.len() > 1 => {
-                    self.evicted += self.generations.remove(0).keys();
-                }
+                // Only if there is room without them.
+                AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;
                     return Ok(());
@@ -214,33 +221,46 @@ impl Aging {
     /// Capacity and shape of the first layer of a generation that is about to open: what the last ones
     /// suggest, or what there is room for.
     fn first_size(&self) -> (u64, Shape) {
-        if let Some(capacity) = self.told {
-            return self.plan.resized(capacity).size(0);
-        }
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
+            _ if self.told.is_some() => self.told.unwrap_or_default(),
             Window::Time { slices, .. } => self.plan.growth.capacity(self.plan.capacity, held, slices),
             // A slice holds so many keys, and no other number.
             Window::Keys { .. } => self.plan.capacity,
         };
         let plan = self.plan.resized(capacity);
-        if capacity <= self.plan.capacity || self.fits(plan.shape.bytes().saturating_sub(self.plan.shape.bytes())) {
-            plan.size(0)
-        } else {
-            self.plan.size(0)
-        }
+        if capacity <= self.plan.capacity || self.fits(plan.shape.bytes()) { plan.size(0) } else { self.plan.size(0) }
     }
 
-    /// Whether so many bytes more leave room for the first layers of the generations that are yet to come.
+    /// Whether the open generation, or the one that is about to open, may have so many bytes more. If the oldest do not
+    /// make way, there must be room in each other's place for one of the planned size, which will come when that goes.
     fn fits(&self, bytes: u64) -> bool {
-        let to_come = (u64::from(self.window.slices()) + 1).saturating_sub(self.generations.len() as u64);
-        let reserved = self.plan.shape.bytes().saturating_mul(to_come);
-        self.plan.growth.max_bytes.is_none_or(|most| self.bytes().saturating_add(reserved).saturating_add(bytes) <= most)
+        let Some(most) = self.plan.growth.max_bytes else { return true };
+        let first = self.plan.shape.bytes();
+        let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
+        let others = &self.generations[..self.generations.len() - usize::from(self.open().is_some())];
+        if self.evicts() {
+            return others.iter().map(Generation::bytes).fold(open, u64::saturating_add) <= most;
+        }
+        let to_come = u64::from(self.window.slices()).saturating_sub(others.len() as u64);
+        let reserved = others.iter().map(|other| other.bytes().max(first)).fold(first.saturating_mul(to_come), u64::saturating_add);
+        reserved.saturating_add(open.max(first)) <= most
     }
 
-    /// Memory of all layers.
-    fn bytes(&self) -> u64 {
-        self.layers().map(|layer| layer.bloom.shape().bytes()).sum()
+    /// The same, if there were no other generations.
+    fn fits_alone(&self, bytes: u64) -> bool {
+        let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
+        self.plan.growth.max_bytes.is_none_or(|most| open <= most)
+    }
+
+    /// Whether the oldest generations make way at the maximum.
+    const fn evicts(&self) -> bool {
+        matches!(self.plan.growth.at_max, AtMaxMemory::EvictOldest)
+    }
+
+    /// Forgets the oldest generation before its time.
+    fn evict(&mut self) {
+        self.evicted += self.generations.remove(0).keys();
     }
 
     fn layers(&self) -> impl Iterator<Item = &Layer> {
@@ -370,7 +390,7 @@ impl Filter for Aging {
         Usage {
             keys: self.generations.iter().map(Generation::keys).sum(),
             open_keys: self.open_keys(),
-            bytes: self.bytes(),
+            bytes: self.generations.iter().map(Generation::bytes).sum(),
             load: self.open().map_or(0.0, |open| open.keys() as f64 / open.capacity() as f64),
             evicted: self.evicted,
         }

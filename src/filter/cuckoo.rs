@@ -94,8 +94,8 @@ impl Cuckoo {
         })
     }
 
-    /// The copy of a key that is first to expire. It is the one to renew, and the one to take back: a key that
-    /// shares it is then remembered longer than it must be, never shorter.
+    /// The copy of a key that is first to expire. It is the one to renew: a key that shares it is then remembered longer
+    /// than it must be, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
@@ -262,12 +262,17 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Takes one copy of a key out, the oldest. **Of a key that was never put in, a stranger's copy may be taken**, with
+    /// Takes one copy of a key out, as if it were the oldest. **Of a key that was never put in, a stranger's copy may be taken**, with
     /// the probability of a false positive, and that stranger is then forgotten within its window. To exclude that, ask an
     /// exact memory of what was put in first.
     fn unsee(&mut self, fingerprint: Fingerprint) -> bool {
-        let copy = self.oldest(fingerprint);
-        if let Some(copy) = &copy {
+        // The longer a fingerprint is, the less likely is it another key's: tables of a chain have longer and longer ones.
+        let bits = |copy: &Copy| self.layers[copy.layer].table.shape().fingerprint_bits;
+        let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
+        if let (Some(copy), Some(oldest)) = (&copy, &oldest) {
+            // What is left stays as long as if the oldest had been taken.
+            let tag = (self.tag + self.tags() - copy.age) % self.tags();
+            self.layers[oldest.layer].table.tag(oldest.slot, tag);
             self.layers[copy.layer].table.clear(copy.slot);
         }
         copy.is_some()

@@ -176,6 +176,16 @@ impl Spec {
         }
     }
 
+    /// The same size, to forget by another window.
+    #[must_use]
+    pub const fn of_window(self, window: Window) -> Self {
+        match self {
+            Self::Aging { plan, .. } => Self::Aging { window, plan },
+            Self::Cuckoo { plan, .. } => Self::Cuckoo { window, plan },
+            Self::Stable { .. } => self,
+        }
+    }
+
     /// Whether it forgets by slices of the window.
     #[must_use]
     pub const fn has_slices(self) -> bool {

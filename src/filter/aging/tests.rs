@@ -499,3 +499,28 @@ fn a_saturated_filter_is_restored_as_it_was() {
     other.mark_stale();
     assert!(dirty(&filter) == dirty(&other));
 }
+
+/// One slice of many keys in a window of few: the oldest make way, as few as needed, and the room they leave is taken.
+#[test]
+fn keys_that_make_way_leave_room() {
+    let plan = Plan::new(plan_window(), 20_000, 1e-3);
+    let most = plan.bytes(plan_window()) * 11 / 10;
+    let growth = Growth { adapt: true, max_bytes: Some(most), at_max: AtMaxMemory::EvictOldest };
+    let (filter, bytes) = grown(growth, &[10_000, 10_000, 10_000, 12_000]);
+    assert!(bytes.iter().all(|&bytes| bytes <= most), "{bytes:?} of {most}");
+    assert_eq!(filter.usage().evicted, 10_000, "one slice is enough");
+    assert!(filter.usage().bytes > most / 2, "{} of {most} bytes are used", filter.usage().bytes);
+    assert!((0..12_000).all(|number| filter.contains(key(3, number))) && (0..10_000).all(|number| filter.contains(key(2, number))));
+}
+
+/// Slices that were sized small, and then a burst: memory for the slices that follow is kept back.
+#[test]
+fn a_burst_after_small_slices_keeps_the_bound() {
+    let plan = Plan::new(plan_window(), 20_000, 1e-3);
+    let most = plan.bytes(plan_window()) * 3 / 2;
+    for at_max in [AtMaxMemory::Saturate, AtMaxMemory::EvictOldest] {
+        let growth = Growth { adapt: true, max_bytes: Some(most), at_max };
+        let (_, bytes) = grown(growth, &[10, 10, 10, 10, 10, 90_000, 10_000, 90_000, 10, 10]);
+        assert!(bytes.iter().all(|&bytes| bytes <= most), "{at_max:?}: {bytes:?} of {most}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Promise: whatever the settings and the stream, verdicts are those of a window that is nothing but a list.
+//!
+//! The model is written from the documents, and shares no structure with what it is held against. Streams are drawn
+//! from a seed; `UNSEEN_MODEL_STREAMS=80000 cargo test --release --test model` draws more than each run of the tests.
+
+use std::collections::HashMap;
+use unseen::dedup::{Dedup, Late, Rules};
+use unseen::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, Window};
+use unseen::key::Fingerprint;
+use unseen::record::Verdict;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Numbers from a seed (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).expect("an index")]
+    }
+}
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+/// The window as the documents have it: each key with the slice that it was last put in.
+struct Model {
+    window: Window,
+    refresh: bool,
+    late: Late,
+    stream_time: Option<i64>,
+    /// Keys put into the current slice of a window by count, and the number of that slice.
+    counted: (u64, i64),
+    /// None for keys that were put in before any time was known.
+    keys: HashMap<u64, Option<i64>>,
+}
+
+impl Model {
+    fn new(rules: &Rules) -> Self {
+        Self { window: rules.window, refresh: rules.refresh, late: rules.late, stream_time: None, counted: (0, 0), keys: HashMap::new() }
+    }
+
+    fn slice(&self) -> Option<i64> {
+        match self.window {
+            Window::Time { slice_ms, .. } => self.stream_time.map(|time| time.div_euclid(slice_ms)),
+            Window::Keys { .. } => Some(self.counted.1),
+        }
+    }
+
+    fn pass(&mut self, time: Option<i64>, horizon: i64) {
+        if let Some(time) = time.filter(|&time| time <= horizon && self.stream_time.is_none_or(|now| time > now)) {
+            self.stream_time = Some(time);
+            let first = self.slice();
+            // Keys from before any time belong to the first slice.
+            self.keys.values_mut().filter(|slice| slice.is_none()).for_each(|slice| *slice = first);
+        }
+    }
+
+    fn remembers(&self, number: u64) -> bool {
+        self.keys.get(&number).is_some_and(|at| match (self.slice(), at) {
+            (Some(now), Some(at)) => now - at <= i64::from(self.window.slices()),
+            _ => true,
+        })
+    }
+
+    fn put(&mut self, number: u64) {
+        if let Window::Keys { slice_keys, .. } = self.window {
+            if self.counted.0 >= slice_keys {
+                self.counted = (0, self.counted.1 + 1);
+            }
+            self.counted.0 += 1;
+        }
+        self.keys.insert(number, self.slice());
+    }
+
+    fn judge(&mut self, number: u64, time: Option<i64>, horizon: i64) -> Verdict {
+        self.pass(time, horizon);
+        if self.remembers(number) {
+            if self.refresh && self.keys[&number] != self.slice() {
+                self.put(number);
+            }
+            return Verdict::Duplicate;
+        }
+        let is_late = match (self.window, self.stream_time, time) {
+            (Window::Time { slice_ms, slices }, Some(now), Some(time)) => now - time > slice_ms * i64::from(slices),
+            _ => false,
+        };
+        if is_late && self.late != Late::Emit {
+            return Verdict::Late;
+        }
+        self.put(number);
+        Verdict::Unseen
+    }
+
+    fn retract(&mut self, number: u64, time: Option<i64>, horizon: i64) {
+        self.pass(time, horizon);
+        self.keys.remove(&number);
+    }
+}
+
+fn rules(random: &mut Random) -> Rules {
+    let slices = random.pick(&[1, 4]);
+    let window = if random.one_in(2) {
+        Window::time(random.pick(&[100, 1_000, 10_000]), slices)
+    } else {
+        Window::keys(random.pick(&[8, 60, 400]), slices)
+    };
+    // So small that filters chain; so rarely wrong that no stream meets it, or put right.
+    let capacity = random.pick(&[8, 100, 1_000]);
+    let growth = Growth { adapt: random.one_in(2), ..Growth::default() };
+    let aging = |rate| Some(Spec::Aging { window, plan: Plan::new(window, capacity, rate).with_growth(growth) });
+    let cuckoo = |rate| Some(Spec::Cuckoo { window, plan: CuckooPlan::new(window, capacity, rate) });
+    let rate = random.pick(&[0.3, 1e-2, 1e-9]);
+    let (filter, exact) = match random.below(5) {
+        0 => (aging(1e-9), false),
+        1 => (cuckoo(1e-9), false),
+        2 => (aging(rate), true),
+        3 => (cuckoo(rate), true),
+        _ => (None, true),
+    };
+    Rules { window, filter, exact, refresh: random.one_in(2), late: random.pick(&[Late::Emit, Late::Drop, Late::DeadLetter]) }
+}
+
+/// A time, some of which are late, from the future, at the epoch, before it, or none.
+fn time(random: &mut Random, clock: &mut i64) -> Option<i64> {
+    *clock += random.pick(&[0, 1, 5, 40, 300_i64]);
+    match random.below(40) {
+        0 => None,
+        1 => Some(*clock - 20_000),
+        2 => Some(*clock + 1_000_000),
+        3 => Some(0),
+        4 => Some(-5),
+        _ => Some(*clock),
+    }
+}
+
+fn stream(seed: u64) {
+    let mut random = Random(seed);
+    let rules = rules(&mut random);
+    // A filter alone cannot tell whose copy it takes out; with an exact store, or one as rarely wrong as this, it can.
+    let retracts = (rules.exact || matches!(rules.filter, Some(Spec::Cuckoo { .. }))) && random.one_in(2);
+    let (mut dedup, mut model) = (Dedup::new(rules), Model::new(&rules));
+    let keys = random.pick(&[10, 100, 1_500]);
+    let mut clock = random.pick(&[0_i64, 1_700_000_000_000]);
+    for step in 0..random.pick(&[200, 1_000, 4_000]) {
+        let (number, time, horizon) = (random.below(keys), time(&mut random, &mut clock), clock + 1_000);
+        if retracts && random.one_in(12) {
+            let _ = dedup.unsee(key(number), time, horizon).expect("there is room");
+            model.retract(number, time, horizon);
+            continue;
+        }
+        let verdict = dedup.judge(key(number), time, horizon).expect("there is room");
+        let expected = model.judge(number, time, horizon);
+        assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
+    }
+    // A slice that nothing was put in yet holds none.
+    if !rules.exact && model.slice() == dedup.slice() {
+        assert_eq!(dedup.stream_time(), model.stream_time, "seed {seed}");
+    }
+}
+
+#[test]
+fn verdicts_are_those_of_a_list() {
+    let streams = std::env::var("UNSEEN_MODEL_STREAMS").map_or(1_500, |streams| streams.parse().expect("a number"));
+    (0..streams).for_each(stream);
+}
+
+/// An aging filter within a bound: it keeps to it, and where the oldest make way, no more than needed do.
+fn bounded(seed: u64) {
+    let mut random = Random(seed);
+    let slices = random.pick(&[1, 4]);
+    let window = Window::time(1_000, slices);
+    let plan = Plan::new(window, random.pick(&[200, 2_000]), 1e-3);
+    let most = plan.bytes(window) * random.pick(&[10, 12, 30]) / 10;
+    let at_max = random.pick(&[AtMaxMemory::Saturate, AtMaxMemory::EvictOldest]);
+    let growth = Growth { adapt: random.one_in(2), max_bytes: Some(most), at_max };
+    let filter = Some(Spec::Aging { window, plan: plan.with_growth(growth) });
+    let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Emit };
+    let (mut dedup, mut emitted, mut number) = (Dedup::new(rules), HashMap::new(), 0);
+    for slice in 0..30_i64 {
+        let keys = random.pick(&[0, 5, 50, 400, 4_000]);
+        for _ in 0..keys {
+            let time = slice * 1_000 / i64::from(slices);
+            if dedup.judge(key(number), Some(time), i64::MAX).expect("it may not stop") == Verdict::Unseen {
+                emitted.insert(number, slice);
+            }
+            number += 1;
+            let bytes = dedup.usage().bytes;
+            assert!(bytes <= most, "seed {seed}: {bytes} of {most} bytes: {rules:?}");
+        }
+        let evicted = dedup.usage().evicted;
+        let within = emitted.iter().filter(|(_, at)| slice - **at <= i64::from(slices));
+        let forgotten = within.filter(|(number, _)| dedup.would_drop(key(**number)).expect("it can be asked").is_none()).count() as u64;
+        assert!(forgotten <= evicted, "seed {seed}: {forgotten} keys are forgotten, and {evicted} made way: {rules:?}");
+        assert!(evicted == 0 || at_max == AtMaxMemory::EvictOldest, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_bound_is_kept() {
+    (0..400).for_each(bounded);
+}
