@@ -52,6 +52,8 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         .set("isolation.level", "read_committed")
         // A lost position is for us to judge: a silent jump could lose records.
         .set("auto.offset.reset", "error")
+        // Topics that share a state wait for each other's warm-up, which may end without a record.
+        .set("enable.partition.eof", if shares_spaces(config) { "true" } else { "false" })
         // A lasting member that is killed between the two rounds of a cooperative rebalance comes back without one:
         // what it was to give up would be nobody's until the next.
         .set("partition.assignment.strategy", if instance.is_some() || shares_spaces(config) { "range" } else { "cooperative-sticky" });

@@ -58,13 +58,15 @@ pub struct Batch<'a> {
     /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
     /// might go on behind the next one: they are to be sought where they were read up to.
     pub stumbled: Vec<TopicPartition>,
+    /// Partitions that were read to their end, where consumers are told of it.
+    pub ends: Vec<TopicPartition>,
 }
 
 impl Batch<'_> {
     /// Whether it brought nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.out_of_range && self.stumbled.is_empty()
+        self.messages.is_empty() && !self.out_of_range && self.stumbled.is_empty() && self.ends.is_empty()
     }
 
     /// Makes it empty.
@@ -72,6 +74,7 @@ impl Batch<'_> {
         self.messages.clear();
         self.out_of_range = false;
         self.stumbled.clear();
+        self.ends.clear();
     }
 }
 
@@ -184,6 +187,10 @@ impl Source {
         let mut answer = Ok(());
         batch.messages.retain(|message| {
             let Some((code, reason)) = message.error() else { return true };
+            if code == RDKafkaErrorCode::PartitionEOF {
+                batch.ends.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
+                return false;
+            }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
                 batch.out_of_range = true;

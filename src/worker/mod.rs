@@ -19,6 +19,7 @@ mod records;
 mod rejoin;
 mod report;
 mod restore;
+mod warm_up;
 mod written;
 
 use crate::checkpoint::{self, Store};
@@ -135,6 +136,8 @@ pub struct Worker {
     /// By topic.
     tallies: Vec<Tally>,
     number: usize,
+    /// Whether any topic warms up that shares its state.
+    warming: bool,
     /// Whether the group has said what is ours.
     joined: bool,
     /// When the group lately took another for this member.
@@ -197,6 +200,7 @@ impl Worker {
             refused: None,
             room: Room::default(),
             number,
+            warming: false,
             joined: false,
             fenced: Vec::new(),
             next_report: Instant::now(),
@@ -220,6 +224,9 @@ impl Worker {
                     self.commit_and_read(source, &mut ahead)?;
                 }
             }
+            if self.warming {
+                self.tend_warm_ups(source, &[])?;
+            }
             if let Flow::Back = self.commit_beginnings(source)? {
                 ahead.clear();
             }
@@ -232,6 +239,9 @@ impl Worker {
             self.sink.poll();
             self.process(source, &ahead.batch.messages, &mut ahead.keys)?;
             self.seek_stumbled(source, &ahead.batch.stumbled);
+            if self.warming {
+                self.tend_warm_ups(source, &ahead.batch.ends)?;
+            }
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }

@@ -21,6 +21,17 @@ const FILLING: f64 = 0.7;
 /// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
+/// How a topic-partition waits for the warm-up of another that shares its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It does not.
+    No,
+    /// Records that came were passed over, and are to be read again.
+    PassedOver,
+    /// It is not being read.
+    Paused,
+}
+
 /// How far one topic-partition is read.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
@@ -43,6 +54,8 @@ pub(super) struct Input {
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
     pub(super) decisions: Decisions,
+    /// Whether it waits for another topic of its state to warm up.
+    pub(super) wait: Wait,
     /// Whether its next record is neither to be written nor passed over: the worker ends before it.
     pub(super) is_refused: bool,
     /// Up to where its records are counted.
@@ -59,6 +72,13 @@ impl Input {
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;
         self.committed = self.position;
+    }
+
+    /// A record of it comes too early, and is to be read again.
+    pub(super) fn pass_over(&mut self) {
+        if self.wait == Wait::No {
+            self.wait = Wait::PassedOver;
+        }
     }
 
     /// Whether records were read that are not committed.

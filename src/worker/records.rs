@@ -43,6 +43,8 @@ struct Run<'w> {
     written: &'w mut Written,
     tallies: &'w mut [Tally],
     headers: &'w mut Vec<AddedHeader>,
+    /// Whether other topics of the state still warm up.
+    others_warm_up: bool,
     /// The latest record time that is credible.
     believed: Timestamp,
 }
@@ -53,6 +55,8 @@ enum Halt {
     Full,
     /// It is done, and what the warm-up remembers is to be logged.
     Unlogged,
+    /// It is the first past a warm-up, and must wait for another topic of the state.
+    WarmedUp,
     /// It could not be written.
     Failed(Failure),
     /// It could not be decided.
@@ -127,6 +131,11 @@ impl Worker {
     /// not to be judged.
     fn begin_run(&mut self, of: (usize, i32), now: Timestamp) -> Option<Run<'_>> {
         let topic = of.0;
+        let others_warm_up = self.warming && self.others_warm_up(of);
+        if let Some(input) = self.inputs.get_mut(&of).filter(|input| others_warm_up && !input.is_warm_up(input.position)) {
+            input.pass_over();
+            return None;
+        }
         let plan = &self.topics[topic];
         let input = self.inputs.get_mut(&of);
         let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
@@ -142,6 +151,7 @@ impl Worker {
             written: &mut self.written,
             tallies: &mut self.tallies,
             headers: &mut self.room.headers,
+            others_warm_up,
             believed: now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX)),
         })
     }
@@ -163,6 +173,7 @@ impl Worker {
                 Ok(flow)
             }
             Halt::Unlogged => self.log_warm_up(source),
+            Halt::WarmedUp => Ok(Flow::On),
             Halt::Failed(failure) => self.fail(source, failure).map(|()| Flow::Back),
             Halt::Undecided(Undecided::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
@@ -229,6 +240,14 @@ impl Run<'_> {
         }
         let time = message.timestamp();
         let Some(memory) = self.memory.as_deref_mut() else { return self.forward(message, time, keyed) };
+        if self.input.is_warm_up(self.input.position) && !self.input.is_warm_up(offset) {
+            // The stretch ends without a record. Others of the state may still have some of theirs to come.
+            self.input.warmed_up(self.input.warm_until - 1);
+            if self.others_warm_up {
+                self.input.pass_over();
+                return Err(Halt::WarmedUp);
+            }
+        }
         let verdict = decide(&self.plan.topic, self.input, memory, offset, time, keyed, self.believed).map_err(Halt::Undecided)?;
         if self.input.is_warm_up(offset) {
             self.input.warmed_up(offset);

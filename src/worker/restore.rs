@@ -4,7 +4,8 @@
 //! changelog has, and is taken in beside the work on other partitions; what both lack, warm-up reads
 //! again without emitting. Must never start past the committed offset.
 
-use super::partition::{BEGAN, Input, Memory, note, noted};
+use super::commit::inputs_of;
+use super::partition::{BEGAN, Input, Memory, Wait, note, noted};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
 use crate::config::{ColdStart, Start};
@@ -232,7 +233,8 @@ impl Worker {
     /// Starts reading partitions anew where they stand; those that wait go on waiting.
     pub(super) fn start_anew(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.positions())?;
-        source.pause(&self.parked().map(|found| found.partition.clone()).collect::<Vec<_>>())?;
+        let paused = self.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
+        source.pause(&self.parked().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
         Ok(())
     }
 
@@ -271,11 +273,13 @@ impl Worker {
             warm_horizon: horizon,
             logged: if self.topics[found.topic].log.is_some() { course.start } else { Offset::MAX },
             decisions: super::decisions::Decisions::default(),
+            wait: Wait::No,
             is_refused: false,
             counted: course.start,
             partition: found.partition,
         };
         self.inputs.insert((input.topic, input.partition.partition), input);
+        self.warming |= inputs_of(&self.topics, &self.inputs, id).count() > 1 && self.warms_up(id);
         Ok(course.start)
     }
 

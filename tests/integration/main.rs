@@ -29,6 +29,7 @@ mod repartition;
 mod replay;
 mod routes;
 mod security;
+mod shared_spaces;
 mod spans;
 mod state;
 mod times;

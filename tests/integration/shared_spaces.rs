@@ -1,0 +1,101 @@
+//! Promise: topics that share a space share what was seen, also where one of them must first remember it.
+
+use crate::harness::{
+    Setup, TestRecord, Worker, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
+};
+use crate::stream::LIMIT;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{Offset, TopicPartitionList};
+use std::fs;
+use std::time::Duration;
+
+const KEYS: i64 = 1_000;
+
+fn records(keys: i64) -> Vec<TestRecord> {
+    let record =
+        |key: i64| TestRecord { key: Some(key.to_string().into_bytes()), timestamp: 1_700_000_000_000 + key, ..TestRecord::default() };
+    (0..keys).map(record).collect()
+}
+
+struct Two {
+    inputs: [String; 2],
+    output: String,
+    setup: Setup,
+}
+
+impl Two {
+    fn new(hint: &str) -> Self {
+        let inputs = ["a", "b"].map(|name| unique(&format!("{hint}-{name}")));
+        for input in &inputs {
+            make_topic(broker(), input, 1);
+        }
+        let output = topic(broker(), &format!("{hint}-out"), 1);
+        let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+        let setup = Setup::new(broker(), hint).state("changelog = false").worker("commit_interval = \"50ms\"");
+        let setup = inputs.iter().fold(setup, |setup, input| setup.topic(input, &output, lines));
+        Self { inputs, output, setup }
+    }
+
+    fn wait_until_read(&self, ends: [i64; 2], worker: &mut Worker) {
+        for (input, end) in self.inputs.iter().zip(ends) {
+            wait_until("all is read", LIMIT, || {
+                assert!(worker.runs(), "the worker has ended");
+                (committed_offset(broker(), self.setup.group(), input, 0) == Some(end)).then_some(())
+            });
+        }
+    }
+
+    fn lose_state(&self) {
+        fs::remove_dir_all(self.setup.state_dir("a")).expect("it can be deleted");
+    }
+}
+
+#[test]
+fn one_waits_for_the_warm_up_of_another() {
+    let two = Two::new("shared-wait");
+    let mut worker = two.setup.start("a");
+    produce(broker(), &two.inputs[0], records(KEYS));
+    two.wait_until_read([KEYS, 0], &mut worker);
+    worker.drain();
+    two.lose_state();
+    produce(broker(), &two.inputs[1], records(KEYS));
+    let mut worker = two.setup.start("a");
+    two.wait_until_read([KEYS, KEYS], &mut worker);
+    // And both go on.
+    produce(broker(), &two.inputs[0], records(KEYS + 10));
+    produce(broker(), &two.inputs[1], records(KEYS + 20));
+    two.wait_until_read([2 * KEYS + 10, 2 * KEYS + 20], &mut worker);
+    worker.drain();
+    let total = i64::try_from(read_committed(broker(), &two.output, 1)[0].len()).expect("few");
+    assert_eq!(total, KEYS + 20, "keys that one topic had emitted came out of the other");
+}
+
+/// What is left of a stretch may be markers and aborted records, behind which nothing comes.
+#[test]
+fn a_warm_up_may_end_without_a_record() {
+    let two = Two::new("shared-gap");
+    let mut worker = two.setup.start("a");
+    produce(broker(), &two.inputs[0], records(KEYS));
+    two.wait_until_read([KEYS, 0], &mut worker);
+    worker.drain();
+    let stranger: BaseProducer = client(broker()).set("transactional.id", unique("shared-stranger")).create().expect("a producer");
+    stranger.init_transactions(LIMIT).expect("transactions");
+    stranger.begin_transaction().expect("a transaction");
+    for _ in 0..10 {
+        stranger.send(BaseRecord::<[u8], [u8]>::to(&two.inputs[0]).partition(0).key(b"never".as_slice())).expect("a record");
+    }
+    stranger.flush(LIMIT).expect("they are written");
+    stranger.abort_transaction(LIMIT).expect("it is aborted");
+    let group: BaseConsumer = client(broker()).set("group.id", two.setup.group()).create().expect("a consumer");
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(&two.inputs[0], 0, Offset::Offset(KEYS + 5)).expect("an offset");
+    wait_until("the group is empty", Duration::from_secs(60), || group.commit(&offsets, CommitMode::Sync).ok());
+    two.lose_state();
+    produce(broker(), &two.inputs[1], records(KEYS));
+    let mut worker = two.setup.start("a");
+    two.wait_until_read([KEYS + 5, KEYS], &mut worker);
+    worker.drain();
+    let total = i64::try_from(read_committed(broker(), &two.output, 1)[0].len()).expect("few");
+    assert_eq!(total, KEYS);
+}
