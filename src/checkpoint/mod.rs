@@ -31,6 +31,8 @@ mod draft;
 #[cfg(feature = "worker")]
 pub mod merge;
 #[cfg(feature = "worker")]
+mod options;
+#[cfg(feature = "worker")]
 mod store;
 #[cfg(feature = "worker")]
 pub mod stored;

@@ -3,6 +3,7 @@
 use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, head_key, page_key, pages_of, partition_of, seal};
 use super::decode::{self, Decoder};
 use super::draft::{self, Draft};
+use super::options::options;
 use super::{Error, Head, PartitionId, Settings};
 use crate::changelog::Progress;
 use crate::dedup::{Dedup, Rules, Snapshot};
@@ -10,7 +11,7 @@ use crate::fault;
 use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId};
 use crate::key::Fingerprint;
 use crate::record::Offset;
-use rocksdb::{Cache, DB, DBCompressionType, Direction, ErrorKind, IteratorMode, Options, ReadOptions};
+use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,16 +22,11 @@ use std::{fs, io, process};
 /// Version of all that is stored.
 const FORMAT: &str = "4";
 const FORMAT_KEY: &[u8] = b"format";
-/// Memory for writes that are not yet in files; twice this at most.
-const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
 /// What a checkpoint writes beyond that is not put together in memory.
 const BATCH_BYTES: u64 = 8 << 20;
 /// What a changed fingerprint takes in a batch, with the name of its partition.
 const CHANGE_BYTES: u64 = 64;
-
-/// Memory for what is read again and again: stored fingerprints.
-const BLOCK_CACHE_BYTES: usize = 64 << 20;
 
 /// The checkpoints of all partitions that this process works on. Shared by its workers.
 #[derive(Debug)]
@@ -491,142 +487,5 @@ fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> R
     Ok(())
 }
 
-fn options() -> Options {
-    let mut options = Options::default();
-    let mut tables = draft::tables();
-    tables.set_block_cache(&Cache::new_lru_cache(BLOCK_CACHE_BYTES));
-    options.set_block_based_table_factory(&tables);
-    options.create_if_missing(true);
-    options.set_paranoid_checks(true);
-    options.set_compression_type(DBCompressionType::Lz4);
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES);
-    options.set_max_write_buffer_number(2);
-    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES as u64);
-    options.set_max_background_jobs(2);
-    options.set_max_open_files(256);
-    options.set_bytes_per_sync(1 << 20);
-    options.set_wal_bytes_per_sync(1 << 20);
-    options.set_keep_log_file_num(2);
-    options.set_max_log_file_size(1 << 20);
-    options
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::changelog::Progress;
-    use crate::checkpoint::StoredFingerprints;
-    use crate::dedup::Late;
-    use crate::filter::{Plan, Spec, Window};
-    use proptest::prelude::*;
-    use std::sync::Arc;
-
-    /// Everything that is stored.
-    fn contents(store: &Store) -> Vec<[Box<[u8]>; 2]> {
-        let open = store.open.read().unwrap();
-        open.db.as_ref().unwrap().iterator(IteratorMode::Start).map(|entry| entry.unwrap().into()).collect()
-    }
-
-    fn id() -> PartitionId {
-        PartitionId { space: "orders".to_owned(), partition: 3 }
-    }
-
-    fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
-        let window = Window::Time { slice_ms: 100, slices };
-        // Of many pages, few of which are put into.
-        let filter = filter.then(|| Spec::Aging { window, plan: Plan::new(window, 200_000, 1e-3) });
-        Rules { window, filter, exact, refresh: false, late: Late::Emit }
-    }
-
-    fn settings(rules: Rules) -> Settings {
-        Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() }
-    }
-
-    /// A memory and the store that it is kept in.
-    struct Kept {
-        _dir: tempfile::TempDir,
-        store: Arc<Store>,
-        memory: Dedup,
-        saved: Option<Saved>,
-    }
-
-    impl Kept {
-        fn new(rules: Rules, batch_bytes: u64) -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let store = Store { batch_bytes, ..Store::open(dir.path()).unwrap() };
-            Self { _dir: dir, store: Arc::new(store), memory: Dedup::new(rules), saved: None }
-        }
-
-        fn save(&mut self, rules: Rules, offset: Offset) {
-            let offsets = BTreeMap::from([("orders".to_owned(), offset)]);
-            let head = Head { settings: settings(rules), offsets, changelog: Progress::default(), memory: self.memory.snapshot() };
-            let (saved, _) = self.store.save(&id(), &head, &mut self.memory, self.saved).unwrap();
-            if self.saved != Some(saved) {
-                self.memory.attach(Box::new(StoredFingerprints::new(Arc::clone(&self.store), id(), saved)));
-            }
-            self.saved = Some(saved);
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
-
-        /// However large a checkpoint, and whatever it replaces, the same is stored.
-        #[test]
-        fn what_is_put_together_in_files_is_what_a_batch_would_be(
-            lives in prop::collection::vec((1..=3_u32, prop::sample::select(vec![(true, true), (true, false), (false, true)]),
-                prop::collection::vec(prop_oneof![
-                    12 => (0..60_u64, 0..80_i64, prop::bool::weighted(0.2)).prop_map(Some), 1 => Just(None)
-                ], 1..60)), 1..4)
-        ) {
-            let mut kept = [Kept::new(rules(1, true, true), u64::MAX), Kept::new(rules(1, true, true), 0)];
-            for (slices, (filter, exact), steps) in lives {
-                let rules = rules(slices, filter, exact);
-                for kept in &mut kept {
-                    let mut clock = 0;
-                    // A configuration that what is stored does not fit: it is replaced.
-                    (kept.memory, kept.saved) = (Dedup::new(rules), None);
-                    kept.save(rules, 0);
-                    for (offset, step) in (1..).zip(&steps) {
-                        let Some((number, pause, taken_back)) = *step else { kept.save(rules, offset); continue };
-                        clock += pause;
-                        let key = Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
-                        let judged = if taken_back { kept.memory.unsee(key, Some(clock), i64::MAX) } else { kept.memory.judge(key, Some(clock), i64::MAX) };
-                        prop_assert!(judged.is_ok());
-                    }
-                    kept.save(rules, 1000);
-                }
-                prop_assert!(contents(&kept[0].store) == contents(&kept[1].store));
-                let loaded = kept[1].store.load(&id(), &settings(rules), rules).unwrap();
-                let Loaded::Usable { memory, offsets, .. } = loaded else { return Err(TestCaseError::fail("it was stored")) };
-                prop_assert_eq!((memory.snapshot(), offsets["orders"]), (kept[0].memory.snapshot(), 1000));
-                let left = kept[1].store.drafts().read_dir().into_iter().flatten().count();
-                prop_assert_eq!(left, 0, "drafts are left behind");
-            }
-        }
-    }
-
-    #[test]
-    fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
-        let rules = rules(2, true, true);
-        let mut kept = Kept::new(rules, 0);
-        kept.memory.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
-        kept.save(rules, 7);
-        let before = contents(&kept.store);
-        // As a killed process leaves it: whole files, and one that is cut off.
-        let options = draft::options();
-        let dir = kept.store.drafts().join("left");
-        fs::create_dir_all(&dir).unwrap();
-        let mut draft = Draft::in_files(dir.clone(), &options);
-        draft.put(&head_key(&id()), b"another").unwrap();
-        draft.delete_range(&all_pages(&id())).unwrap();
-        draft.finish().unwrap();
-        fs::write(dir.join("1.sst"), "cut o").unwrap();
-        std::mem::forget(draft);
-        let path = kept.store.dir.clone();
-        drop((kept.memory, kept.store));
-        let store = Store::open(&path).unwrap();
-        assert_eq!(contents(&store), before);
-        assert!(!store.drafts().exists(), "a start removes what was left");
-    }
-}
+mod tests;

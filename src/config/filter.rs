@@ -88,6 +88,17 @@ impl Filter {
         }
     }
 
+    /// What is wrong with `max_memory` for a topic of so many partitions, if anything: each has a window by count in full,
+    /// and an equal part of the memory.
+    #[must_use]
+    pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
+        let most = self.growth.max_bytes.filter(|_| window.length_ms().is_none())?;
+        let needed = self.spec(window, partitions)?.bytes().saturating_mul(u64::from(partitions));
+        (needed > most).then(|| {
+            format!("the {partitions} partitions each keep a window by count, which takes {needed} bytes in all, got {most}; raise it, or lower the window's keys")
+        })
+    }
+
     /// Whether fingerprints are kept as they are, on disk.
     #[must_use]
     pub fn is_exact(&self) -> bool {

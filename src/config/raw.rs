@@ -238,7 +238,7 @@ pub(super) struct Filter {
     pub(super) confirm: Switch,
     /// For `aging`: whether the next slice is sized from what the last ones held.
     pub(super) adapt: Switch,
-    /// For `aging`: most memory for the topic's filters.
+    /// For `aging`: most memory for the topic's filters, shared out evenly over its partitions.
     pub(super) max_memory: Option<Bytes>,
     /// And when that is not enough.
     pub(super) at_max_memory: AtMaxMemory,

@@ -409,6 +409,13 @@ fn what_remembers_must_fit_together() {
     }
     let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"1MiB\"");
     assert!(refusal.starts_with("x.toml: topics[0].filter.max_memory: the filter takes ") && refusal.contains("1048576"), "{refusal}");
+    // How many partitions there are is known once brokers have answered; each keeps a window by count in full.
+    let counted =
+        load(&MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "max_memory = \"600kB\""));
+    let topic = &counted.expect("a configuration").topics[0];
+    assert_eq!(topic.filter.memory_problem(topic.window, 1), None);
+    let problem = topic.filter.memory_problem(topic.window, 4).expect("they do not fit");
+    assert!(problem.contains("the 4 partitions each keep a window by count") && problem.contains("got 600000"), "{problem}");
     let with = |line: &str| load(&MINIMAL.replace("window =", &format!("{line}\nwindow =")));
     let refusal = with("unsee = { header = \"x\" }").unwrap_err();
     assert!(refusal.starts_with("x.toml: topics[0].unsee: kind \"aging\" cannot take a key back"), "{refusal}");

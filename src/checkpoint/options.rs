@@ -1,0 +1,33 @@
+//! How RocksDB is set up.
+//!
+//! Owns the bounds of its memory, files and threads. Must never make a write durable that need not be: correctness
+//! lives in Kafka.
+
+use super::draft;
+use rocksdb::{Cache, DBCompressionType, Options};
+
+/// Memory for writes that are not yet in files; twice this at most.
+const WRITE_BUFFER_BYTES: usize = 32 << 20;
+/// Memory for what is read again and again: stored fingerprints.
+const BLOCK_CACHE_BYTES: usize = 64 << 20;
+
+/// The options of a store.
+pub(super) fn options() -> Options {
+    let mut options = Options::default();
+    let mut tables = draft::tables();
+    tables.set_block_cache(&Cache::new_lru_cache(BLOCK_CACHE_BYTES));
+    options.set_block_based_table_factory(&tables);
+    options.create_if_missing(true);
+    options.set_paranoid_checks(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES);
+    options.set_max_write_buffer_number(2);
+    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES as u64);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(256);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_wal_bytes_per_sync(1 << 20);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    options
+}
