@@ -114,6 +114,12 @@ impl Dedup {
         Some(Sample::new(spec.capacity(), eras))
     }
 
+    /// Its rules.
+    #[must_use]
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Has the cache load what judging these keys will read; see [`Filter::prefetch`].
     pub fn prefetch(&self, fingerprints: &[Fingerprint]) {
         if let Some(filter) = &self.filter {

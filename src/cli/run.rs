@@ -153,13 +153,10 @@ fn start(
         // By its name, a profiler tells it from librdkafka's threads.
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         let spawned = thread.spawn(move || {
-            let work = || Worker::connect(shared, number)?.run(number);
-            // A panic is a bug, and must end the process like any failure: the others cannot go on without this one.
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let result = Worker::connect(shared, number).and_then(|worker| worker.run(number));
             let _ = ended.send(match result {
-                Ok(Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped))) => Ok(()),
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(anyhow::anyhow!("worker {number} panicked; please report this as a bug")),
+                Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped)) => Ok(()),
+                Err(error) => Err(error.into()),
             });
         });
         spawned.expect("a thread can be started");

@@ -6,7 +6,7 @@ use crate::changelog::{Journal, Origin, Progress};
 use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
-use crate::filter::Exact;
+use crate::filter::{Exact, Spec};
 use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::{SpaceCounts, Stats, add};
@@ -194,12 +194,16 @@ impl Memory {
         // A kind without slices fills up once and for all, and is meant to.
         let fills = usage.load > FILLING && self.dedup.slice().is_some();
         if fills && !told.filling {
+            let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.manifest().slices());
             tracing::warn!(
                 space,
                 partition,
-                load = usage.load,
+                slice_keys = usage.open_keys,
+                slice_capacity = slices.last().map(|slice| slice.capacity),
+                window_keys = usage.keys,
+                window_capacity = self.dedup.rules().filter.map(Spec::capacity),
                 bytes = usage.bytes,
-                "filter is past 70 % of its capacity; beyond that it takes more memory, or does what filter.at_max_memory says (told once)"
+                "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (told once)"
             );
         }
         if usage.evicted > told.evicted {

@@ -73,18 +73,21 @@ impl Worker {
         }
         let _span = tracing::debug_span!("batch", records = messages.len()).entered();
         let now = now();
+        let mut judged = Ok(Flow::On);
         for (number, chunk) in messages.chunks(PREFETCH_RECORDS).enumerate() {
             let first = number * PREFETCH_RECORDS;
             take_keys(&self.topics, &mut self.room.scratch, messages, keys, first + chunk.len());
             let keyed = &keys[first..first + chunk.len()];
             self.prefetch(chunk, keyed);
-            if let Flow::Back = self.judge(source, chunk, keyed, now)? {
+            judged = self.judge(source, chunk, keyed, now);
+            if !matches!(judged, Ok(Flow::On)) {
                 break;
             }
         }
         keys.clear();
+        // What was committed before the worker ends counts, too.
         self.tallies.iter_mut().zip(&self.shared.stats.topics).for_each(|(tally, counts)| tally.report(counts));
-        Ok(())
+        judged.map(drop)
     }
 
     /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.

@@ -1,6 +1,8 @@
 //! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
 
-use crate::harness::{Setup, TestRecord, Worker, broker, client, committed_offset, produce, read_committed, topic, unique, wait_until};
+use crate::harness::{
+    Setup, TestRecord, Worker, broker, client, committed_offset, produce, read_committed, told, topic, unique, wait_until,
+};
 use crate::stream::{LIMIT, PARTITIONS};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
@@ -198,7 +200,9 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
     );
 
     // What was watched is stored with the rest, and there again afterwards.
-    worker.drain();
+    let log = worker.drain();
+    let line = log.lines().find(|line| line.contains("the filter's current slice is past 70 %")).expect("it is told");
+    assert!(told(line, "window_capacity") == 50_000 && told(line, "slice_capacity") >= 12_500, "{line}");
     let mut worker = setup.start("a");
     let address = self::address(&mut worker);
     let again =
