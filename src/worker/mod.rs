@@ -237,10 +237,12 @@ impl Worker {
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
-            self.process(source, &ahead.batch.messages, &mut ahead.keys)?;
+            let processed = self.process(source, &ahead.batch.messages, &mut ahead.keys)?;
             self.seek_stumbled(source, &ahead.batch.stumbled);
             if self.warming {
-                self.tend_warm_ups(source, &ahead.batch.ends)?;
+                // Set back, they were not read to those ends.
+                let ends = if let Flow::On = processed { &*ahead.batch.ends } else { &[] };
+                self.tend_warm_ups(source, ends)?;
             }
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
@@ -277,6 +279,14 @@ impl Worker {
         let begins = self.inputs.values().any(|input| input.group.offset.is_none()) || !self.beginnings.is_empty();
         if self.transaction.is_some() || !begins || self.must_repeat() {
             return Ok(Flow::On);
+        }
+        // Whoever has got them since has said where they begin.
+        let others: Vec<_> = self.beginnings.keys().cloned().collect();
+        let committed = self.patiently(|| source.committed(&others))?;
+        for (partition, committed) in others.iter().zip(committed) {
+            if committed.offset.is_some() || self.inputs.values().any(|input| input.partition == *partition) {
+                self.beginnings.remove(partition);
+            }
         }
         if let Err(failure) = self.sink.begin() {
             return self.fail(source, failure).map(|()| Flow::Back);

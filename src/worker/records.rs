@@ -67,9 +67,9 @@ enum Halt {
 
 impl Worker {
     /// Judges and writes records. Of the first of them, `keys` are taken already; afterwards it is empty.
-    pub(super) fn process(&mut self, source: &Source, messages: &[Message<'_>], keys: &mut Keys) -> Result<(), Error> {
+    pub(super) fn process(&mut self, source: &Source, messages: &[Message<'_>], keys: &mut Keys) -> Result<Flow, Error> {
         if messages.is_empty() {
-            return Ok(());
+            return Ok(Flow::On);
         }
         let _span = tracing::debug_span!("batch", records = messages.len()).entered();
         let now = now();
@@ -87,7 +87,7 @@ impl Worker {
         keys.clear();
         // What was committed before the worker ends counts, too.
         self.tallies.iter_mut().zip(&self.shared.stats.topics).for_each(|(tally, counts)| tally.report(counts));
-        judged.map(drop)
+        judged
     }
 
     /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.

@@ -404,13 +404,16 @@ impl Worker {
         // What was read is good, and so is the memory of it.
         self.commit(source)?;
         self.checkpoint(true);
-        let mut outside = Vec::new();
+        let (mut outside, mut inside) = (Vec::new(), Vec::new());
         for input in self.inputs.values() {
             let (low, high) = self.patiently(|| source.watermarks(&input.partition))?;
-            if !(low..=high).contains(&input.position) {
-                outside.push(input.partition.clone());
-            }
+            let list = if (low..=high).contains(&input.position) { &mut inside } else { &mut outside };
+            list.push(input.partition.clone());
         }
-        if outside.is_empty() { Ok(()) } else { self.restart(source, &outside) }
+        if !outside.is_empty() {
+            self.restart(source, &outside)?;
+        }
+        // One of them may lie within again since librdkafka stopped reading it, and it does not say which.
+        if inside.is_empty() { Ok(()) } else { self.start_anew(source, &inside) }
     }
 }
