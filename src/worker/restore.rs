@@ -321,7 +321,9 @@ impl Worker {
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
                     at(stored)
                 }
-                _ => at(found.first),
+                // The group had begun: what came since is still to be read.
+                Some(_) => at(low),
+                None => at(found.first),
             };
         };
         if committed > high {
