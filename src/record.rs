@@ -66,11 +66,19 @@ pub enum Reason {
     Oversize,
     /// The value is null, though the key is made of it.
     Tombstone,
+    /// The broker refuses the record for its time, or for a key that it lacks.
+    Refused,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 5] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone];
+    pub const ALL: [Self; 6] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused];
+
+    /// Whether the broker gave it. Written to the same topic, the record would be refused again.
+    #[must_use]
+    pub const fn is_of_broker(self) -> bool {
+        matches!(self, Self::Oversize | Self::Refused)
+    }
 
     /// The reason as a metric label.
     #[must_use]
@@ -81,6 +89,7 @@ impl Reason {
             Self::NullKey => "null_key",
             Self::Oversize => "oversize",
             Self::Tombstone => "tombstone",
+            Self::Refused => "refused",
         }
     }
 }

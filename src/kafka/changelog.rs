@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 
 /// How such a topic is set up. It is trimmed by what is still needed, and by nothing else. Records on their way to
 /// another partition keep their times, whatever these are.
-const SETTINGS: [(&str, &str); 5] = [
+const SETTINGS: [(&str, &str); 6] = [
     ("cleanup.policy", "delete"),
     ("retention.ms", "-1"),
     ("retention.bytes", "-1"),
     ("message.timestamp.type", "CreateTime"),
+    ("message.timestamp.before.max.ms", "9223372036854775807"),
     ("message.timestamp.after.max.ms", "9223372036854775807"),
 ];
 

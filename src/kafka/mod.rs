@@ -17,7 +17,7 @@ pub use changelog::{LogReader, Logged};
 pub use client::check_properties;
 pub use embedded::{Embedded, Generator, Reader};
 pub use native::Message;
-pub use sink::{Failure, Meanwhile, Outgoing, Sink};
+pub use sink::{Failure, Meanwhile, Outgoing, Refused, Sink};
 pub use source::{Batch, Committed, Rebalance, Source};
 pub use topology::{Topology, check, discover};
 

@@ -9,12 +9,13 @@ use super::security::{self, Login};
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
-use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,14 +33,26 @@ const FULL_TURN: Duration = Duration::from_millis(10);
 pub enum Failure {
     /// Abort the transaction, and write what was in it again.
     Abort(String),
-    /// Like `Abort`, but these records are larger than their topic takes: the values given to
-    /// [`Outgoing::origin`], and the bytes of key and value.
-    Oversize(Vec<(usize, usize)>),
+    /// Like `Abort`, but these records are why: their topics will never take them.
+    Refused(Vec<Refused>),
     /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
     /// committed offsets tell.
     Unknown(String),
     /// Stop: another try would fail too.
     Exit(String),
+}
+
+/// A record that its topic does not take.
+#[derive(Debug)]
+pub struct Refused {
+    /// The value given to [`Outgoing::origin`].
+    pub origin: usize,
+    /// The topic that does not take it.
+    pub topic: String,
+    /// What is wrong with it.
+    pub invalid: Invalid,
+    /// Whether it is this record. Otherwise it may be another of the same batch, and written alone it may be taken.
+    pub is_certain: bool,
 }
 
 /// A record to be written: one that was read, to another topic.
@@ -68,6 +81,8 @@ pub struct Sink {
     patience: Duration,
     /// Whether each record travels alone, so that the broker's refusal of one is not that of its neighbours.
     singly: bool,
+    /// Most bytes of a batch.
+    batch_bytes: usize,
 }
 
 /// What records of a changelog say for their origin.
@@ -78,6 +93,8 @@ struct Context {
     failures: Mutex<Vec<Failed>>,
     /// Offsets of the records that were written to changelogs, in order.
     logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
+    /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
+    names_records: AtomicBool,
 }
 
 /// A record that the broker did not take.
@@ -85,10 +102,43 @@ struct Failed {
     origin: usize,
     bytes: usize,
     code: RDKafkaErrorCode,
+    topic: String,
+    /// The broker's words on this record; empty if it had none.
+    reason: String,
     /// Whether it did not fail by itself.
     given_up: bool,
-    message: String,
 }
+
+impl Failed {
+    fn message(&self) -> String {
+        let Self { topic, code, .. } = self;
+        format!("to {topic}: {}", KafkaError::MessageProduction(*code))
+    }
+
+    /// What is wrong with the record, if its topic will never take it.
+    fn invalid(&self) -> Option<Invalid> {
+        let (topic, bytes) = (&self.topic, self.bytes);
+        match self.code {
+            RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::MessageBatchTooLarge => Some(oversize(bytes)),
+            RDKafkaErrorCode::InvalidRecord | RDKafkaErrorCode::InvalidTimestamp => {
+                let code = KafkaError::MessageProduction(self.code).to_string();
+                let why = if self.reason.is_empty() { &code } else { self.reason.trim_end_matches('.') };
+                Some(Invalid { reason: Reason::Refused, message: format!("topic {topic:?} does not take the record: {why}") })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with a record that is larger than its topic takes.
+fn oversize(bytes: usize) -> Invalid {
+    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    Invalid { reason: Reason::Oversize, message }
+}
+
+/// How librdkafka's words begin on a record that failed with the others of its batch: where one was refused, it gives
+/// that one's code to all.
+const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -109,13 +159,17 @@ impl Reports for Context {
     }
 
     fn failed(&self, undelivered: &Undelivered<'_>) {
-        let Undelivered { origin, topic, bytes, code } = *undelivered;
+        let Undelivered { origin, topic, bytes, code, reason } = *undelivered;
+        let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
+        if is_bystander {
+            self.names_records.store(true, Ordering::Relaxed);
+        }
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         // One that fails takes with it all that are queued: those must not crowd it out.
-        let given_up = matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
+        let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
-            let message = format!("to {topic}: {}", KafkaError::MessageProduction(code));
-            failures.push(Failed { origin, bytes, code, given_up, message });
+            let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
+            failures.push(Failed { origin, bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
         }
     }
 }
@@ -135,9 +189,11 @@ impl Sink {
         stop: &dyn Fn() -> bool,
     ) -> Result<Self, Error> {
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
-        let context = Context { login: Login::of(&config.kafka), failures: Mutex::default(), logged: Mutex::default() };
+        let login = Login::of(&config.kafka);
+        let context = Context { login, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
-        let sink = Self { producer, delivery: config.worker.delivery, patience: config.worker.transaction_timeout * 2, singly };
+        let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
+        let sink = Self { producer, delivery, patience, singly, batch_bytes };
         while sink.transactional() {
             // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
             match sink.producer.init_transactions(CALL_TIMEOUT) {
@@ -243,7 +299,8 @@ impl Sink {
                 }
                 Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
                     let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
-                    return Err(Failure::Oversize(vec![(record.origin, bytes)]));
+                    let refused = Refused { origin: record.origin, topic: topic.to_owned(), invalid: oversize(bytes), is_certain: true };
+                    return Err(Failure::Refused(vec![refused]));
                 }
                 // In a transaction that has failed already.
                 Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
@@ -320,22 +377,33 @@ impl Sink {
         self.take_reports();
         let failures = std::mem::take(&mut *self.failures());
         if let Some(failed) = failures.iter().find(|failed| failed.code == RDKafkaErrorCode::TopicAuthorizationFailed) {
-            return not_allowed(&failed.message);
+            return not_allowed(&failed.message());
         }
-        let too_large = |failed: &&Failed| failed.code == RDKafkaErrorCode::MessageSizeTooLarge;
-        if let Some(failed) = failures.iter().filter(too_large).find(|failed| failed.origin == OF_LOG) {
-            return Failure::Exit(format!(
-                "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
-                failed.message
-            ));
+        let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, failed.invalid()?))).collect();
+        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == OF_LOG) {
+            return Failure::Exit(match invalid.reason {
+                Reason::Oversize => format!(
+                    "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
+                    failed.message()
+                ),
+                _ => format!("{} of a changelog; let it have cleanup.policy=delete", invalid.message),
+            });
         }
         let Failure::Abort(reason) = failure else { return failure };
-        let oversize: Vec<_> = failures.iter().filter(too_large).map(|failed| (failed.origin, failed.bytes)).collect();
-        if oversize.is_empty() {
-            Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message))
-        } else {
-            Failure::Oversize(oversize)
+        if refused.is_empty() {
+            return Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
         }
+        let is_alone = self.singly || refused.len() == 1;
+        let is_named = self.producer.context().names_records.load(Ordering::Relaxed);
+        let refused = refused.into_iter().map(|(failed, invalid)| {
+            let is_certain = match invalid.reason {
+                // Larger than a batch may be, a record was alone in its own.
+                Reason::Oversize => failed.bytes >= self.batch_bytes,
+                _ => is_named && !failed.reason.is_empty(),
+            };
+            Refused { origin: failed.origin, topic: failed.topic.clone(), invalid, is_certain: is_alone || is_certain }
+        });
+        Failure::Refused(refused.collect())
     }
 
     /// Waits until the broker has taken all that was sent, or refused any of it.

@@ -9,15 +9,19 @@ use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{Committed, Failure, Meanwhile, Sink, Source};
+use crate::kafka::{Committed, Failure, Meanwhile, Refused, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::stats::add;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a producer may be replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
+
+/// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
+const BACKOFF: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Commits what was written, with the offsets up to which it was read.
@@ -60,7 +64,7 @@ impl Worker {
         }
         self.count_commit();
         self.end_transaction();
-        self.replacements = 0;
+        (self.replacements, self.aborts) = (0, 0);
         fault::point("commit.booked");
         for (&(space, partition), memory) in &mut self.memories {
             let plan = &self.topics[space];
@@ -173,53 +177,71 @@ impl Worker {
             Failure::Exit(reason) => return Err(Error::Exit(reason)),
             Failure::Unknown(reason) => return self.settle(source, &reason),
             Failure::Abort(reason) => {
-                tracing::warn!(reason, "transaction aborted; writing its records again");
+                self.aborts = self.aborts.saturating_add(1);
+                tracing::warn!(reason, attempt = self.aborts, "transaction aborted; writing its records again");
                 false
             }
-            Failure::Oversize(records) => self.set_oversize_apart(&records)?,
+            Failure::Refused(refused) => self.set_apart(refused)?,
         };
         match self.sink.abort() {
             Ok(()) => {}
             Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
             Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
-            Err(Failure::Oversize(_)) => return self.settle(source, "records are too large"),
+            Err(Failure::Refused(_)) => return self.settle(source, "records were refused"),
         }
         fault::point("abort.aborted");
         if singly {
             self.sink = connect(&self.shared, &self.transactional_id, true)?;
         }
-        self.rewind(source)
+        self.rewind(source)?;
+        self.back_off();
+        Ok(())
     }
 
-    /// Gives the records that are too large for their topic another verdict. The broker refuses a batch
-    /// as a whole: of records that may have been in one, true is returned, and they are first tried one by one.
-    fn set_oversize_apart(&mut self, records: &[(usize, usize)]) -> Result<bool, Error> {
-        // Larger than a batch may be, a record was alone in its own.
-        let alone = |&&(_, bytes): &&(usize, usize)| bytes >= self.shared.topology.batch_bytes || records.len() == 1 || self.sink.singly();
-        let culprits: Vec<_> = records.iter().filter(alone).collect();
-        if culprits.is_empty() {
-            tracing::warn!(records = records.len(), "a batch is larger than its topic takes; writing its records one by one");
+    /// Gives the records that their topics do not take another verdict. If it may have been others of their batches, true
+    /// is returned, and they are first written one by one.
+    fn set_apart(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
+        let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
+        if culprits == 0 {
+            let (records, why) = (refused.len(), refused.first().map_or("", |refused| &refused.invalid.message));
+            tracing::warn!(records, why, "a topic does not take a batch; writing its records one by one");
             return Ok(true);
         }
-        for &(origin, bytes) in culprits {
+        for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
             let Some((topic, partition, offset)) = self.written.origin(origin) else { continue };
             let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
-            if let Some(forward) = &self.topics[topic].forward {
-                return Err(Error::Exit(format!(
-                    "{} offset {offset}: the record of {bytes} bytes is larger than topic {:?} takes; raise its max.message.bytes",
-                    input.partition, forward.topic
-                )));
+            let plan = &self.topics[topic];
+            let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
+            if plan.forward.is_some() {
+                return stop(&format!("the topic is {to:?}; let it take what its input takes"));
             }
-            tracing::warn!(partition = %input.partition, offset, bytes, "record is larger than its topic takes");
-            if input.decisions.verdict(offset) == Some(Verdict::Invalid(Reason::Oversize)) {
-                return Err(Error::Exit(format!(
-                    "{} offset {offset}: the record of {bytes} bytes is larger than the dead-letter topic takes too; raise max.message.bytes of that topic",
-                    input.partition
-                )));
+            match input.decisions.verdict(offset) {
+                // Without its time, it may be taken.
+                Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
+                Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {
+                    return stop(&format!("it is the dead-letter topic {to:?} that does not take it, so mend that topic"));
+                }
+                _ => {}
             }
-            input.decisions.revise(offset, Verdict::Invalid(Reason::Oversize));
+            if culprits > 0 {
+                let why = &invalid.message;
+                tracing::warn!(partition = %input.partition, offset, why, records = culprits, "records that their topic does not take are set apart; this is the first");
+                culprits = 0;
+            }
+            self.tallies[plan.counted].count(Verdict::Invalid(invalid.reason));
+            input.decisions.refuse(offset, invalid);
         }
         Ok(false)
+    }
+
+    /// Waits before another try, longer each time, while nothing can be committed.
+    fn back_off(&self) {
+        let Some(doublings) = self.aborts.checked_sub(2) else { return };
+        let wait = (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX);
+        let until = Instant::now() + wait;
+        while !self.stopping() && Instant::now() < until {
+            std::thread::sleep(BACKOFF);
+        }
     }
 
     /// Sets every partition back to where it was committed.

@@ -7,7 +7,7 @@ use crate::config::Topic;
 use crate::filter::Fault;
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
-use crate::record::{Invalid, Offset, Reason, Record, Timestamp, Verdict};
+use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 
 /// Why a record cannot be decided.
 pub(super) enum Undecided {
@@ -56,11 +56,4 @@ pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) 
     let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
     let record = Record { key: message.key(), value: message.value(), headers: &headers };
     Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.takes_back(&headers)))
-}
-
-/// What is wrong with a record that its topic does not take.
-pub(super) fn oversize(message: &Message<'_>) -> Invalid {
-    let bytes = message.bytes();
-    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
-    Invalid { reason: Reason::Oversize, message }
 }

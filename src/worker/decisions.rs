@@ -4,7 +4,8 @@
 //! transaction aborts, the record is read again; asking the filter again would call it its own
 //! duplicate, and lose it. So verdicts are kept until the transaction that carries them is committed.
 
-use crate::record::{Offset, Verdict};
+use crate::record::{Invalid, Offset, Verdict};
+use std::collections::BTreeMap;
 
 /// The verdicts of one partition since its last commit, in order of offset.
 #[derive(Debug, Default)]
@@ -15,6 +16,8 @@ pub(super) struct Decisions {
     runs: Vec<Run>,
     /// How many of them the open transaction carries; less than all only after an abort.
     carried: usize,
+    /// What a broker said against those whose verdict it has changed.
+    refused: BTreeMap<Offset, Invalid>,
 }
 
 /// Records that follow each other without a gap.
@@ -65,11 +68,17 @@ impl Decisions {
         self.index(offset).map(|index| self.verdicts[index])
     }
 
-    /// Changes the verdict of a record: it cannot be written as it was decided.
-    pub(super) fn revise(&mut self, offset: Offset, verdict: Verdict) {
+    /// Changes the verdict of a record: its broker does not take it as it was decided.
+    pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         if let Some(index) = self.index(offset) {
-            self.verdicts[index] = verdict;
+            self.verdicts[index] = Verdict::Invalid(invalid.reason);
+            self.refused.insert(offset, invalid);
         }
+    }
+
+    /// What a broker said against a record.
+    pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
+        self.refused.get(&offset)
     }
 
     /// The offset of a record by the number of its verdict.
@@ -89,6 +98,7 @@ impl Decisions {
     pub(super) fn committed(&mut self) {
         let left = self.verdicts.get(self.carried).map(|_| self.offset(self.carried));
         self.verdicts.drain(..self.carried);
+        self.refused = left.map_or_else(BTreeMap::new, |left| self.refused.split_off(&left));
         self.runs.retain_mut(|run| {
             let is_left = run.first >= self.carried;
             run.first = run.first.saturating_sub(self.carried);
@@ -127,7 +137,12 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Reason;
     use Verdict::{Duplicate, Unseen};
+
+    fn refusal(offset: Offset) -> Invalid {
+        Invalid { reason: Reason::Refused, message: format!("refused at {offset}") }
+    }
 
     proptest::proptest! {
         /// Beside a plain list of pairs: whatever the gaps between records, and wherever transactions end.
@@ -146,8 +161,9 @@ mod tests {
                         carried = 0;
                     }
                     2 => {
-                        decisions.revise(asked, Verdict::Late);
-                        list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = Verdict::Late);
+                        decisions.refuse(asked, refusal(asked));
+                        let refused = Verdict::Invalid(Reason::Refused);
+                        list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
                     }
                     _ => {
                         if carried == list.len() {
@@ -165,6 +181,8 @@ mod tests {
                 }
                 let found = list.iter().find(|(offset, _)| *offset == asked).map(|&(_, verdict)| verdict);
                 proptest::prop_assert_eq!(decisions.verdict(asked), found);
+                let refused = found == Some(Verdict::Invalid(Reason::Refused));
+                proptest::prop_assert_eq!(decisions.refused(asked).cloned(), refused.then(|| refusal(asked)));
                 proptest::prop_assert_eq!((decisions.is_empty(), decisions.is_all_carried()), (list.is_empty(), carried == list.len()));
             }
         }
@@ -202,12 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_may_be_revised() {
+    fn a_broker_may_change_a_verdict() {
         let mut decisions = Decisions::default();
         decisions.carry(10, Unseen);
-        decisions.revise(10, Duplicate);
-        decisions.revise(99, Duplicate);
+        decisions.refuse(10, refusal(10));
+        decisions.refuse(99, refusal(99));
         decisions.rewind();
-        assert_eq!(decisions.recall(10), Recall::Decided(Duplicate));
+        assert_eq!(decisions.recall(10), Recall::Decided(Verdict::Invalid(Reason::Refused)));
+        assert_eq!((decisions.refused(10), decisions.refused(99)), (Some(&refusal(10)), None));
     }
 }

@@ -10,6 +10,9 @@ use crate::record::{Invalid, Reason, Verdict};
 /// Header that says a record's verdict, where `on_duplicate = "mark"`.
 const VERDICT_HEADER: &str = "unseen-verdict";
 
+/// Header of a dead letter that is written without its time: the time, in milliseconds since the epoch.
+const TIMESTAMP_HEADER: &str = "unseen-timestamp";
+
 /// A header that is added: its name and value.
 pub(super) type AddedHeader = (&'static str, String);
 
@@ -70,7 +73,7 @@ impl Routes {
             Verdict::Unsee | Verdict::Tombstone => return Fate::Drop,
             Verdict::Duplicate if self.mark => &self.output,
             // Written as it is, it would be refused again.
-            Verdict::Invalid(reason @ Reason::Oversize) if topic.on_invalid == OnInvalid::Emit => return Fate::Fail(reason),
+            Verdict::Invalid(reason) if reason.is_of_broker() && topic.on_invalid == OnInvalid::Emit => return Fate::Fail(reason),
             Verdict::Invalid(_) if topic.on_invalid == OnInvalid::Emit => &self.output,
             Verdict::Invalid(reason) if topic.on_invalid == OnInvalid::Fail => return Fate::Fail(reason),
             Verdict::Late if topic.late != Late::DeadLetter => return Fate::Drop,
@@ -128,4 +131,7 @@ fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, h
         ("__connect.errors.exception.class.name", format!("unseen.{reason}")),
         ("__connect.errors.exception.message", sentence),
     ]);
+    if let (Verdict::Invalid(Reason::Refused), Some(time)) = (verdict, message.timestamp()) {
+        headers.push((TIMESTAMP_HEADER, time.to_string()));
+    }
 }

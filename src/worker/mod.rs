@@ -79,7 +79,7 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
     /// A record without key, and the topic's `on_invalid` is `fail`.
-    #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\", \"emit\" or {{ topic = \"...\" }} for topic {:?}", .partition.topic)]
+    #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
     Invalid {
         /// Where it was read.
         partition: TopicPartition,
@@ -127,6 +127,8 @@ pub struct Worker {
     transaction: Option<Transaction>,
     written: Written,
     replacements: u32,
+    /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
+    aborts: u32,
     /// Why it ends with the next commit.
     refused: Option<Error>,
     /// The store's, when last looked at.
@@ -197,6 +199,7 @@ impl Worker {
             transaction: None,
             written: Written::default(),
             replacements: 0,
+            aborts: 0,
             refused: None,
             room: Room::default(),
             number,

@@ -3,7 +3,7 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`Run`].
 
-use super::decide::{Keyed, Undecided, decide, key_of, oversize};
+use super::decide::{Keyed, Undecided, decide, key_of};
 use super::emit::{AddedHeader, Fate};
 use super::partition::{Input, Memory};
 use super::plan::Plan;
@@ -188,10 +188,12 @@ impl Worker {
             }
             Halt::Undecided(Undecided::Fault(Fault::Full(full))) => Err(Error::Full { partition, offset, full }),
             Halt::Refused(reason) => {
-                let invalid = match (reason, keyed) {
-                    (Reason::Oversize, _) => oversize(message),
-                    (_, Err(invalid)) => Invalid::clone(invalid),
-                    (_, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
+                let input = self.inputs.values().find(|input| input.partition == partition);
+                let refused = input.and_then(|input| input.decisions.refused(offset));
+                let invalid = match (refused, keyed) {
+                    (Some(refused), _) => refused.clone(),
+                    (None, Err(invalid)) => Invalid::clone(invalid),
+                    (None, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
                 };
                 // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
                 // by here again.
@@ -289,9 +291,17 @@ impl Run<'_> {
     /// Writes a decided record to where it goes, and counts it as read.
     fn emit(&mut self, message: &Message<'_>, time: Option<Timestamp>, verdict: Verdict, keyed: &Keyed) -> Result<(), Halt> {
         self.begin()?;
-        let (plan, offset, too_large) = (self.plan, message.offset(), verdict == Verdict::Invalid(Reason::Oversize));
-        let too_large = too_large.then(|| oversize(message));
-        let invalid = too_large.as_ref().or(keyed.as_ref().err().map(|invalid| &**invalid));
+        let (plan, offset) = (self.plan, message.offset());
+        let refused = if let Verdict::Invalid(reason) = verdict
+            && reason.is_of_broker()
+        {
+            self.input.decisions.refused(offset)
+        } else {
+            None
+        };
+        let invalid = refused.or(keyed.as_ref().err().map(|invalid| &**invalid));
+        // A dead letter's topic may refuse its time, too; a header has it.
+        let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
         let is_written = match plan.routes.fate(&plan.topic, verdict, invalid, message, self.headers) {
             Fate::Drop => false,
             Fate::Fail(reason) => {

@@ -25,6 +25,7 @@ mod oversize;
 mod panics;
 mod rebuild;
 mod rebuild_threads;
+mod refused;
 mod repartition;
 mod replay;
 mod routes;

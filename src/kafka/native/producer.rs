@@ -1,4 +1,4 @@
-//! A producer that is told of failures only.
+//! A producer that is told of failures, and of the records that it watches.
 //!
 //! Owns the client, the handles of the topics that it writes to, and what it is told. Must never give up
 //! a record in silence.
@@ -41,6 +41,8 @@ pub(in crate::kafka) struct Undelivered<'a> {
     /// Of key and value.
     pub(in crate::kafka) bytes: usize,
     pub(in crate::kafka) code: RDKafkaErrorCode,
+    /// The broker's own words, if it had any.
+    pub(in crate::kafka) reason: &'a str,
 }
 
 /// A record to be written.
@@ -197,17 +199,6 @@ impl<C: Reports> Producer<C> {
         let context = self.client.context();
         // SAFETY: all that is asked of the event lives until the caller destroys it.
         match unsafe { rd::rd_kafka_event_type(event) } {
-            rd::RD_KAFKA_EVENT_DR => {
-                // SAFETY: as above.
-                while let Some(message) = unsafe { rd::rd_kafka_event_message_next(event).as_ref() } {
-                    if message.err != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-                        let bytes = message.key_len + message.len;
-                        let undelivered =
-                            Undelivered { origin: message._private.addr(), topic: &topic_of(message), bytes, code: message.err.into() };
-                        context.failed(&undelivered);
-                    }
-                }
-            }
             rd::RD_KAFKA_EVENT_LOG => {
                 let (mut facility, mut line, mut level): (*const c_char, *const c_char, c_int) = (std::ptr::null(), std::ptr::null(), 0);
                 // SAFETY: as above; the places are there to be written to.
@@ -224,6 +215,7 @@ impl<C: Reports> Producer<C> {
                 let (code, reason) = unsafe { (rd::rd_kafka_event_error(event), text(rd::rd_kafka_event_error_string(event))) };
                 context.error(KafkaError::Global(code.into()), reason.trim());
             }
+            // What became of records was told when the broker said it; that they are through must only be taken.
             _ => {}
         }
     }
@@ -287,7 +279,8 @@ impl<C: Reports> Drop for Producer<C> {
     }
 }
 
-/// Called while a client is made: asks to be told of each record that was written, by the thread that hears of it.
+/// Called while a client is made: asks to be told of each record that was written or refused, by the thread that hears of
+/// it. Only there do the broker's words on a refused record still exist.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -296,11 +289,11 @@ unsafe extern "C" fn created<C: Reports>(
     _: usize,
 ) -> rd::rd_kafka_resp_err_t {
     // SAFETY: librdkafka calls this with the client that it makes.
-    unsafe { rd::rd_kafka_interceptor_add_on_acknowledgement(client, c"unseen".as_ptr(), Some(written::<C>), null_mut()) }
+    unsafe { rd::rd_kafka_interceptor_add_on_acknowledgement(client, c"unseen".as_ptr(), Some(acknowledged::<C>), null_mut()) }
 }
 
 /// Called for each record that was written, or was not.
-unsafe extern "C" fn written<C: Reports>(
+unsafe extern "C" fn acknowledged<C: Reports>(
     client: *mut rd::rd_kafka_t,
     message: *mut rd::rd_kafka_message_t,
     _: *mut c_void,
@@ -308,11 +301,20 @@ unsafe extern "C" fn written<C: Reports>(
     let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
     // SAFETY: librdkafka lends the message for the time of this call.
     let message = unsafe { &*message };
-    if message._private.addr() == C::WATCHED && message.err == none {
-        // SAFETY: a `Client<C>` makes its context librdkafka's opaque, keeps it until librdkafka's threads have ended,
-        // and shares it: nobody has it for himself.
-        let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
+    let origin = message._private.addr();
+    if message.err == none && origin != C::WATCHED {
+        return none;
+    }
+    // SAFETY: a `Client<C>` makes its context librdkafka's opaque, keeps it until librdkafka's threads have ended,
+    // and shares it: nobody has it for himself.
+    let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
+    if message.err == none {
         context.written(&topic_of(message), message.partition, message.offset);
+    } else {
+        // SAFETY: the message is a producer's; its text is null, or lives as long as this call.
+        let reason = unsafe { text(rd::rd_kafka_message_produce_errstr(message)) };
+        let bytes = message.key_len + message.len;
+        context.failed(&Undelivered { origin, topic: &topic_of(message), bytes, code: message.err.into(), reason: &reason });
     }
     none
 }

@@ -1,0 +1,273 @@
+//! Promise: a record that its topic will never take, for its time or for a key that it lacks, goes where `on_invalid`
+//! says; its neighbours come out once each, whatever batch they shared.
+
+use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, produce, read_committed, told, topic_with, wait_until};
+use crate::stream::LIMIT;
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const HOUR: i64 = 3_600_000;
+
+/// What a topic does not take.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// A record without key, for the topic is compacted.
+    NoKey,
+    /// A record that is older than a topic's `message.timestamp.before.max.ms`.
+    Old,
+    /// A record of a time further ahead than its `message.timestamp.after.max.ms`.
+    Ahead,
+}
+
+impl Fault {
+    const ALL: [Self; 3] = [Self::NoKey, Self::Old, Self::Ahead];
+
+    const fn property(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NoKey => ("cleanup.policy", "compact"),
+            Self::Old => ("message.timestamp.before.max.ms", "86400000"),
+            Self::Ahead => ("message.timestamp.after.max.ms", "86400000"),
+        }
+    }
+}
+
+/// A stream of which the output does not take some records.
+struct Case {
+    fault: Fault,
+    setup: Setup,
+    input: String,
+    output: String,
+    now: i64,
+    /// Ids of what was sent: those that the output takes and those that it does not, by partition, in order.
+    good: BTreeMap<i32, Vec<String>>,
+    bad: BTreeMap<i32, Vec<String>>,
+    next: usize,
+}
+
+impl Case {
+    fn new(fault: Fault, delivery: &str, lines: &str) -> Self {
+        let input = topic_with(broker(), "refused", 2, &[("message.timestamp.after.max.ms", "9223372036854775807")]);
+        let output = topic_with(broker(), "refused-out", 2, &[fault.property()]);
+        let lines = format!("space = \"ids\"\nkey = {{ json = \"/id\" }}\nwindow = \"30d\"\nfilter = {{ kind = \"exact\" }}\n{lines}");
+        let worker = format!("commit_interval = \"100ms\"\ndelivery = \"{delivery}\"");
+        let setup = Setup::new(broker(), "refused").worker(&worker).topic(&input, &output, &lines);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
+        let now = i64::try_from(now).expect("a time");
+        Self { fault, setup, input, output, now, good: BTreeMap::new(), bad: BTreeMap::new(), next: 0 }
+    }
+
+    fn record(&self, id: &str, partition: i32, is_bad: bool) -> TestRecord {
+        let key = (!is_bad || self.fault != Fault::NoKey).then(|| id.as_bytes().to_vec());
+        let timestamp = match self.fault {
+            Fault::Old if is_bad => self.now - 72 * HOUR,
+            Fault::Ahead if is_bad => self.now + 72 * HOUR,
+            _ => self.now,
+        };
+        TestRecord { partition, key, value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()), headers: Vec::new(), timestamp }
+    }
+
+    /// Sends so many records to each partition; `is_bad` says by its number whether a record is one. Each good one is sent
+    /// twice.
+    fn send(&mut self, count: usize, is_bad: impl Fn(usize) -> bool) {
+        let mut records = Vec::new();
+        for number in 0..count {
+            for partition in 0..2 {
+                let (id, is_bad) = (format!("{partition}-{}", self.next), is_bad(number));
+                let record = self.record(&id, partition, is_bad);
+                records.extend((!is_bad).then(|| record.clone()));
+                records.push(record);
+                if is_bad { &mut self.bad } else { &mut self.good }.entry(partition).or_default().push(id);
+            }
+            self.next += 1;
+        }
+        produce(broker(), &self.input, &records);
+    }
+
+    /// Waits until everything is read, and what came of it is committed.
+    fn wait(&self, worker: &mut Worker) {
+        let end = |partition| self.good[&partition].len() * 2 + self.bad.get(&partition).map_or(0, Vec::len);
+        wait_until("everything is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            let is_read =
+                |partition| committed_offset(broker(), self.setup.group(), &self.input, partition) == i64::try_from(end(partition)).ok();
+            (0..2).all(is_read).then_some(())
+        });
+    }
+
+    /// All that the output takes is there, and nothing else; once each, if so promised.
+    fn check_output(&self, exactly: bool) {
+        let mut output = ids(&self.output);
+        if !exactly {
+            for ids in output.values_mut() {
+                let mut seen = std::collections::HashSet::new();
+                ids.retain(|id| seen.insert(id.clone()));
+            }
+        }
+        assert_eq!(output, self.good);
+    }
+
+    /// The refused are in the dead letters, each with the reason and its time.
+    fn check_letters(&self, dead_letters: &str) {
+        assert_eq!(ids(dead_letters), self.bad);
+        for letter in read_committed(broker(), dead_letters, 2).concat() {
+            let header = |name: &str| {
+                let value = letter.headers.iter().find(|(header, _)| header == name).and_then(|(_, value)| value.clone());
+                String::from_utf8(value.unwrap_or_else(|| panic!("no header {name} in {letter:?}"))).expect("UTF-8")
+            };
+            assert_eq!(header("__connect.errors.exception.class.name"), "unseen.refused");
+            let message = header("__connect.errors.exception.message");
+            assert!(message.starts_with(&format!("topic {:?} does not take the record: ", self.output)), "{message}");
+            let names = if self.fault == Fault::NoKey { "without key" } else { "out of range" };
+            assert!(message.contains(names), "{message}");
+            let record = self.record("", letter.partition, true);
+            assert_eq!((header("unseen-timestamp"), letter.timestamp), (record.timestamp.to_string(), -1));
+        }
+    }
+}
+
+/// The ids in a topic, by partition, in order.
+fn ids(topic: &str) -> BTreeMap<i32, Vec<String>> {
+    let mut ids: BTreeMap<i32, Vec<String>> = BTreeMap::new();
+    for record in read_committed(broker(), topic, 2).concat() {
+        let id = record.text().trim_start_matches("{\"id\":\"").trim_end_matches("\"}").to_owned();
+        ids.entry(record.partition).or_default().push(id);
+    }
+    ids
+}
+
+/// One, several that follow each other, and the last of a batch.
+const fn mixed(number: usize) -> bool {
+    matches!(number, 100 | 200..=205 | 207 | 399)
+}
+
+#[test]
+fn it_goes_to_the_dead_letters() {
+    for fault in Fault::ALL {
+        for delivery in ["exactly_once", "at_least_once"] {
+            let mut case = Case::new(fault, delivery, "");
+            // The dead letters do not take its time either.
+            let properties = if fault == Fault::NoKey { vec![] } else { vec![fault.property()] };
+            let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
+            case.send(400, mixed);
+            let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
+            case.wait(&mut worker);
+            // By now the worker has seen that its broker names the records: it needs no try for each.
+            let tries = |log: &str| log.matches("records that their topic does not take are set apart").count();
+            let before = tries(&worker.log());
+            assert!(before > 0, "nothing was tried");
+            case.send(300, |number| number % 100 >= 50);
+            case.wait(&mut worker);
+            let log = worker.drain();
+            case.check_output(delivery == "exactly_once");
+            if delivery == "exactly_once" {
+                case.check_letters(&dead_letters);
+            }
+            assert!(tries(&log) < before + 50, "a try for each of 300 records: {before} before, then {}", tries(&log));
+            assert_eq!(told(&log, "invalid"), case.bad.values().map(Vec::len).sum::<usize>() as u64, "{log}");
+        }
+    }
+}
+
+/// All records of a batch are refused: it may as well be the batch, so they are tried one by one.
+#[test]
+fn a_batch_of_nothing_else_is_no_loss() {
+    for fault in Fault::ALL {
+        let mut case = Case::new(fault, "exactly_once", "on_invalid = \"drop\"");
+        case.send(5, |_| true);
+        case.send(50, |_| false);
+        let mut worker = case.setup.start("a");
+        case.wait(&mut worker);
+        worker.drain();
+        case.check_output(true);
+    }
+}
+
+#[test]
+fn it_stops_the_worker_by_default_with_a_sentence() {
+    for on_invalid in ["fail", "emit"] {
+        for delivery in ["exactly_once", "at_least_once"] {
+            let mut case = Case::new(Fault::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
+            case.send(100, |number| number == 50);
+            let log = case.setup.start("a").fails(1);
+            let place =
+                format!("offset 100: topic {:?} does not take the record: Compacted topic cannot accept message without key", case.output);
+            assert!(log.contains(&place), "{log}");
+            assert!(log.contains("to go on, mend the producer and set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
+            // Nothing is lost by it: with another setting the worker goes on from there.
+            let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
+            case.wait(&mut worker);
+            worker.drain();
+            case.check_output(delivery == "exactly_once");
+        }
+    }
+}
+
+#[test]
+fn a_repeat_that_is_refused_is_set_apart_too() {
+    let duplicates = topic_with(broker(), "refused-repeats", 2, &[Fault::Old.property()]);
+    for on_duplicate in ["\"mark\"".to_owned(), format!("{{ topic = {duplicates:?} }}")] {
+        let mut case = Case::new(Fault::Old, "exactly_once", &format!("on_invalid = \"drop\"\non_duplicate = {on_duplicate}"));
+        case.send(50, |_| false);
+        let old: Vec<_> = (0..10).map(|number| case.record(&format!("0-{number}"), 0, true)).collect();
+        produce(broker(), &case.input, &old);
+        case.bad.insert(0, vec![String::new(); old.len()]);
+        let mut worker = case.setup.start("a");
+        case.wait(&mut worker);
+        let log = worker.drain();
+        // Each came twice: a repeat is marked in the output, or in a topic of its own.
+        let repeats = if on_duplicate == "\"mark\"" { &case.output } else { &duplicates };
+        let repeats = ids(repeats);
+        let marked = |(partition, ids): (&i32, &Vec<String>)| {
+            let twice = ids.iter().flat_map(|id| [id.clone(), id.clone()]).collect();
+            (*partition, if repeats == case.good { ids.clone() } else { twice })
+        };
+        assert_eq!(repeats, case.good.iter().map(marked).collect());
+        assert!(log.contains("invalid=10"), "{log}");
+    }
+}
+
+#[test]
+fn dead_letters_that_are_refused_too_stop_the_worker() {
+    let mut case = Case::new(Fault::NoKey, "exactly_once", "");
+    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Fault::NoKey.property()]);
+    case.send(100, |number| number == 50);
+    let log = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]).fails(1);
+    assert!(log.contains(&format!("it is the dead-letter topic {dead_letters:?} that does not take it, so mend that topic")), "{log}");
+    let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
+    case.wait(&mut worker);
+    worker.drain();
+    case.check_output(true);
+}
+
+/// The reason is the first one's until the dead letters refuse the time; then a letter without it is written.
+#[test]
+fn an_invalid_record_of_a_refused_time_is_a_dead_letter_without_it() {
+    let mut case = Case::new(Fault::Old, "exactly_once", "");
+    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Fault::Old.property()]);
+    case.send(20, |_| false);
+    let mut broken = case.record("", 0, true);
+    broken.value = Some(b"{\"id\":".to_vec());
+    produce(broker(), &case.input, [&broken]);
+    case.bad.insert(0, vec![String::new()]);
+    let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
+    case.wait(&mut worker);
+    worker.drain();
+    case.check_output(true);
+    let letters = read_committed(broker(), &dead_letters, 2).concat();
+    assert_eq!(letters.iter().map(|letter| (letter.value.clone(), letter.timestamp)).collect::<Vec<_>>(), [(broken.value, -1)]);
+}
+
+/// A topic of the worker's own that someone has set up otherwise.
+#[test]
+fn a_changelog_that_takes_no_records_without_key_ends_the_worker() {
+    let mut case = Case::new(Fault::NoKey, "exactly_once", "");
+    let changelog = format!("{}-ids-changelog", case.setup.group());
+    topic_of(&changelog);
+    case.send(20, |_| false);
+    let log = case.setup.start("a").fails(1);
+    assert!(log.contains(&format!("{changelog:?} has cleanup.policy=compact, and must have cleanup.policy=delete; alter it")), "{log}");
+}
+
+fn topic_of(changelog: &str) {
+    crate::harness::make_topic_with(broker(), changelog, 2, &[Fault::NoKey.property()]);
+}
