@@ -25,6 +25,26 @@ impl fmt::Display for TopicPartition {
     }
 }
 
+/// The name of a topic's log. A topic that is deleted and made anew is another log under the same name, and offsets of one
+/// mean nothing in the other. Kafka gives each an id: so it is the topic, a colon, and the id, or, where brokers give no
+/// ids, the topic alone.
+#[must_use]
+pub fn log_name(topic: &str, id: Option<&str>) -> String {
+    id.map_or_else(|| topic.to_owned(), |id| format!("{topic}:{id}"))
+}
+
+/// The topic of a log.
+#[must_use]
+pub fn log_topic(log: &str) -> &str {
+    log.split_once(':').map_or(log, |(topic, _)| topic)
+}
+
+/// The id of a log, if its brokers give one.
+#[must_use]
+pub fn log_id(log: &str) -> Option<&str> {
+    log.split_once(':').map(|(_, id)| id)
+}
+
 /// The parts of a record that a key can be taken from. Borrowed: nothing is copied to judge it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Record<'a> {
@@ -102,4 +122,17 @@ pub struct Invalid {
     pub reason: Reason,
     /// What is wrong, naming the part of the key and the place in the value.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_told_from_its_topic() {
+        for (topic, id) in [("orders", None), ("orders", Some("q83vEjRWeJCrze8SNFZ4kA"))] {
+            let log = log_name(topic, id);
+            assert_eq!((log_topic(&log), log_id(&log)), (topic, id));
+        }
+    }
 }

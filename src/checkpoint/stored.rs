@@ -6,7 +6,7 @@ use super::decode::outline_rules;
 use super::{Error, Head, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};
 use crate::filter::Manifest;
 use crate::key::Fingerprint;
-use crate::record::{Offset, Timestamp};
+use crate::record::{Offset, Timestamp, log_topic};
 use crate::status::ObservedRate;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -138,7 +138,7 @@ fn stored(store: &Store, id: &PartitionId, head: &Head, key: Option<Asked>) -> R
         partition: id.partition,
         filter: head.settings.filter.clone(),
         window: window.to_string(),
-        offsets: head.offsets.clone(),
+        offsets: head.offsets.iter().map(|(log, &offset)| (log_topic(log).to_owned(), offset)).collect(),
         changelog_offset: head.changelog.end,
         stream_time_ms: head.memory.stream_time,
         keys: usage.keys,

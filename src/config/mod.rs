@@ -101,6 +101,8 @@ pub struct Kafka {
     pub instance_id: Option<String>,
     /// Where a partition without committed offset starts.
     pub start: Start,
+    /// What to do where a log ends before the place up to which it was read.
+    pub on_truncation: OnTruncation,
     /// How long to wait for a broker at start.
     pub connect_timeout: Duration,
     /// Any other librdkafka property.
@@ -114,6 +116,7 @@ impl std::fmt::Debug for Kafka {
             .field("group_id", &self.group_id)
             .field("instance_id", &self.instance_id)
             .field("start", &self.start)
+            .field("on_truncation", &self.on_truncation)
             .field("connect_timeout", &self.connect_timeout)
             .field("properties", &self.properties.keys())
             .finish()
@@ -129,6 +132,17 @@ pub enum Start {
     Earliest,
     /// At the next record to come.
     Latest,
+}
+
+/// What to do where a log ends before the place up to which it was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTruncation {
+    /// Stop, and say so: what was written at its new end by now would be passed over.
+    #[default]
+    Fail,
+    /// Go on at its end.
+    Continue,
 }
 
 /// How the worker threads work.

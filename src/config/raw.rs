@@ -5,7 +5,7 @@
 
 use super::schema;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, Start};
+use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Start};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Hashing, Part};
@@ -46,6 +46,8 @@ pub(super) struct Kafka {
     pub(super) instance_id: Option<String>,
     /// Where a partition without committed offset starts.
     pub(super) start: Start,
+    /// What to do where a log ends before the place up to which it was read, as after an unclean leader election.
+    pub(super) on_truncation: OnTruncation,
     /// How long to wait for a broker at start.
     pub(super) connect_timeout: Span,
     /// Any other property of librdkafka, for all clients; those that unseen sets itself are refused.
@@ -59,6 +61,7 @@ impl Default for Kafka {
             group_id: "unseen".to_owned(),
             instance_id: None,
             start: Start::default(),
+            on_truncation: OnTruncation::default(),
             connect_timeout: Span(Duration::from_secs(60)),
             properties: Properties::default(),
         }

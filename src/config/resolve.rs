@@ -74,6 +74,7 @@ fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
         group_id: raw.group_id,
         instance_id: raw.instance_id,
         start: raw.start,
+        on_truncation: raw.on_truncation,
         connect_timeout: raw.connect_timeout.0,
         properties,
     })

@@ -203,6 +203,7 @@ mod tests {
         for (pointer, default) in [
             ("/kafka/properties/group_id", json!("unseen")),
             ("/kafka/properties/start", json!("earliest")),
+            ("/kafka/properties/on_truncation", json!("fail")),
             ("/worker/properties/shutdown_timeout", json!("20s")),
             ("/worker/properties/transaction_records_max", json!("200k")),
             ("/state/properties/write_rate_max", json!("32MiB")),

@@ -118,7 +118,7 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Start;
+    use crate::config::{OnTruncation, Start};
     use std::time::Duration;
 
     fn kafka(properties: &[(&str, &str)]) -> Kafka {
@@ -127,6 +127,7 @@ mod tests {
             group_id: "unseen".to_owned(),
             instance_id: None,
             start: Start::Earliest,
+            on_truncation: OnTruncation::Fail,
             connect_timeout: Duration::ZERO,
             properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         }

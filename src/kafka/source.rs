@@ -5,7 +5,7 @@
 
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
-use super::native::{Fetcher, Group, Message};
+use super::native::{Fetcher, Group, Message, topic_ids};
 use super::security::Login;
 use super::throttle;
 use crate::config::Config;
@@ -17,7 +17,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -347,6 +347,18 @@ impl Source {
             .map_err(|error| Error::Fatal(format!("cannot read how far {partition} reaches: {error}")))
     }
 
+    /// The ids of topics, by name. Made anew, a topic has another; brokers before Kafka 2.8 give none.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
+        if topics.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        topic_ids(self.consumer().client(), topics, CALL_TIMEOUT)
+            .map_err(|code| Error::Fatal(format!("cannot look at topics {topics:?}: {code}")))
+    }
+
     /// The first offset of a record of that time or later; `None` if there is no such record.
     ///
     /// # Errors
@@ -417,12 +429,21 @@ const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
 
 /// Which errors of a consumer are the end of it. The others pass: librdkafka goes on trying.
 fn fatal(error: &KafkaError) -> Result<(), Error> {
-    use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, TopicAuthorizationFailed};
+    use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
     match error {
         KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
         KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot go on: {code}"))),
         KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
             Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
+        }
+        KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
+            throttle::tell("inconsistent group protocol", |left_out| {
+                tracing::warn!(
+                    left_out,
+                    "the group does not take this member, because its other members share partitions out in another way: stop them all, then it is taken; a first or last space that topics share changes the way"
+                );
+            });
+            Ok(())
         }
         other => {
             throttle::tell(

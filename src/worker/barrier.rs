@@ -84,7 +84,7 @@ impl Worker {
         }
         let _span = tracing::debug_span!("checkpoint", space = plan.topic.space, partition = id.1).entered();
         for input in inputs() {
-            memory.offsets.insert(input.partition.topic.clone(), input.position);
+            memory.come_to(&input.log, input.position);
         }
         let bytes = memory.save(&self.shared.store, &self.shared.stats, &plan.stored_as(id.1), &plan.settings);
         // Written or not: a topic in between is only there with a changelog, which has what was read of it.

@@ -4,13 +4,14 @@
 //! committed, nor forget a verdict that was not.
 
 use super::ahead::Ahead;
-use super::partition::{self, BEGAN, Input};
+use super::note::Note;
+use super::partition::Input;
 use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
 use crate::kafka::{Committed, Failure, Meanwhile, Refused, Sink, Source};
-use crate::record::{Offset, Reason, TopicPartition, Verdict};
+use crate::record::{Offset, Reason, TopicPartition, Verdict, log_id};
 use crate::stats::add;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -101,7 +102,7 @@ impl Worker {
             let inputs = || inputs_of(&self.topics, &self.inputs, *id);
             let spans: Vec<_> = inputs()
                 .filter(|input| input.position > input.logged)
-                .map(|input| Span { topic: &input.partition.topic, start: input.logged, end: input.position })
+                .map(|input| Span { topic: &input.log, start: input.logged, end: input.position })
                 .collect();
             if spans.is_empty() {
                 continue;
@@ -139,13 +140,15 @@ impl Worker {
             let is_whole = inputs_of(&self.topics, &self.inputs, input.memory).all(|input| input.decisions.is_all_carried());
             let memory = self.memories.get(&input.memory).filter(|_| is_whole);
             let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
-            (input.partition.clone(), input.position, partition::note(stream_time))
+            let note = Note { began: false, stream_time, id: log_id(&input.log).map(str::to_owned) };
+            (input.partition.clone(), input.position, note.to_string())
         });
         let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
         let unmoved = self.inputs.values().filter(is_told);
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
-        let beginnings = self.beginnings.iter().map(|(partition, &offset)| (partition.clone(), offset, BEGAN.to_owned()));
+        let began = Note { began: true, ..Note::default() }.to_string();
+        let beginnings = self.beginnings.iter().map(move |(partition, &offset)| (partition.clone(), offset, began.clone()));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 

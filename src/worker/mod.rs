@@ -11,6 +11,7 @@ mod decide;
 mod decisions;
 mod emit;
 mod misplaced;
+mod note;
 mod partition;
 mod plan;
 mod rebalance;
@@ -105,6 +106,18 @@ pub enum Error {
         offset: Offset,
         /// What is full.
         full: Full,
+    },
+    /// A log ends before the place up to which it was read, and `kafka.on_truncation` is `fail`.
+    #[error(
+        "{partition} ends at offset {end}, but was read up to {read}: its log became shorter, as after an unclean leader election; set kafka.on_truncation to \"continue\" to go on at its end, or, if records were written since, set the group's offset to the first of them"
+    )]
+    Truncated {
+        /// The partition.
+        partition: TopicPartition,
+        /// Where its log ends.
+        end: Offset,
+        /// Up to where it was read.
+        read: Offset,
     },
     /// Anything else that another try would not mend.
     #[error("{0}")]

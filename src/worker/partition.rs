@@ -8,7 +8,7 @@ use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Spec};
 use crate::kafka::Committed;
-use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::record::{Offset, Timestamp, TopicPartition, log_topic};
 use crate::stats::{SpaceCounts, Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(super) enum Wait {
 /// How far one topic-partition is read.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
+    /// The name of the log that its offsets are of.
+    pub(super) log: String,
     /// Which configured topic it is of.
     pub(super) topic: usize,
     /// Whose memory it uses.
@@ -115,7 +117,7 @@ pub(super) struct Memory {
     pub(super) dedup: Dedup,
     /// The checkpoint that changes may be added to.
     saved: Option<Saved>,
-    /// Offsets that the memory had come to when it was loaded, of all topics of the space.
+    /// Offsets that the memory had come to when it was loaded, of the logs of all topics of the space.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// What changed it, and is not in the changelog yet.
     pub(super) journal: Journal,
@@ -183,9 +185,15 @@ impl Memory {
         }
     }
 
-    /// The offset of a topic that a loaded memory had come to.
-    pub(super) fn offset(&self, topic: &str) -> Option<Offset> {
-        self.offsets.get(topic).copied()
+    /// The offset of a log that a loaded memory had come to. Written where brokers gave no ids, it has the topic's name.
+    pub(super) fn offset(&self, log: &str) -> Option<Offset> {
+        self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log))).copied()
+    }
+
+    /// It has come to this offset of a log; former logs of that topic are no more.
+    pub(super) fn come_to(&mut self, log: &str, offset: Offset) {
+        self.offsets.retain(|other, _| log_topic(other) != log_topic(log));
+        self.offsets.insert(log.to_owned(), offset);
     }
 
     /// Counts and logs what became of it since the last time.
@@ -320,19 +328,6 @@ pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Sett
 /// What a topic's stored bits depend on.
 pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
     checkpoint::Settings::of(config, topic)
-}
-
-/// What is committed beside an offset: stream time, which a warm-up must not take further.
-pub(super) fn note(stream_time: Option<Timestamp>) -> String {
-    stream_time.map_or_else(String::new, |time| format!("unseen stream_time={time}"))
-}
-
-/// The note beside an offset that the group begins at: nothing was judged yet, and there is nothing to remember.
-pub(super) const BEGAN: &str = "unseen began";
-
-/// Stream time from a note; the inverse of [`note`]. Notes of others mean nothing.
-pub(super) fn noted(note: &str) -> Option<Timestamp> {
-    note.strip_prefix("unseen stream_time=")?.parse().ok()
 }
 
 /// Partitions as a log line shows them.

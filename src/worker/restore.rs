@@ -5,13 +5,14 @@
 //! again without emitting. Must never start past the committed offset.
 
 use super::commit::inputs_of;
-use super::partition::{BEGAN, Input, Memory, Wait, note, noted};
+use super::note::Note;
+use super::partition::{Input, Memory, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
-use crate::config::{ColdStart, Start};
+use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Source};
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::stats::{add, take};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use std::time::Instant;
 pub(super) struct Found {
     pub(super) partition: TopicPartition,
     pub(super) topic: usize,
+    /// The name of the log that is read.
+    log: String,
     committed: Committed,
     low: Offset,
     pub(super) high: Offset,
@@ -34,6 +37,14 @@ pub(super) struct Found {
 struct Course {
     start: Offset,
     warm_until: Offset,
+    /// Whether it is not where the group is, nor ever will be.
+    is_elsewhere: bool,
+}
+
+impl Course {
+    const fn at(start: Offset) -> Self {
+        Self { start, warm_until: start, is_elsewhere: false }
+    }
 }
 
 /// A memory that is being rebuilt, and the partitions that wait for it.
@@ -50,6 +61,16 @@ impl Drop for Waiting {
 }
 
 impl Found {
+    /// What is noted beside the committed offset.
+    fn note(&self) -> Note {
+        Note::read(&self.committed.metadata)
+    }
+
+    /// Whether its brokers tell one log of a topic's name from the next.
+    fn has_id(&self) -> bool {
+        log_id(&self.log).is_some()
+    }
+
     /// Where it stands while it waits.
     pub(super) fn parked(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
@@ -65,10 +86,21 @@ impl Worker {
         self.look_again(partitions)?;
         let committed = self.patiently(|| source.committed(partitions))?;
         let mut all = Vec::new();
-        for (partition, committed) in partitions.iter().zip(committed) {
+        let mut topics: Vec<_> = partitions.iter().map(|partition| &*partition.topic).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        let ids = self.patiently(|| source.topic_ids(&topics))?;
+        for (partition, mut committed) in partitions.iter().zip(committed) {
+            let id = ids.get(&partition.topic).map(String::as_str);
+            if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
+                && of != id
+            {
+                tracing::warn!(partition = %partition, committed = committed.offset, "the topic was made anew since the group committed that offset; reading it from its beginning");
+                committed = Committed::default();
+            }
             let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == partition.topic) else { continue };
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
-            all.push(Found { partition: partition.clone(), topic, committed, low, high, first: low });
+            all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
         }
         self.find_first(source, &mut all)?;
         fault::point("restore.offsets");
@@ -134,11 +166,9 @@ impl Worker {
     fn look_again(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.topology.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
-        tracing::warn!(
-            topic = added.topic,
-            partition = added.partition,
-            "partitions were added: keys that moved to another partition may be emitted once more within their window"
-        );
+        let moves_keys = self.topics.iter().all(|plan| plan.topic.input != added.topic || plan.forward.is_none());
+        let what = if moves_keys { ": keys that moved to another partition may be emitted once more within their window" } else { "" };
+        tracing::warn!(topic = added.topic, partition = added.partition, "partitions were added{what}");
         self.refresh_topology()
     }
 
@@ -148,7 +178,7 @@ impl Worker {
         let Some(memory) = self.memories.get(&id).filter(|_| is_new && self.topics[id.0].log.is_some()) else { return false };
         let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
         !found.iter().all(|found| {
-            let offset = memory.offset(&found.partition.topic);
+            let offset = memory.offset(&found.log);
             begins(found) || (offset.is_some() && offset == found.committed.offset)
         })
     }
@@ -156,9 +186,9 @@ impl Worker {
     fn rebuild(&mut self, id: MemoryId, found: Vec<Found>) {
         let plan = &self.topics[id.0];
         let (Some(log), Some(memory)) = (&plan.log, self.memories.remove(&id)) else { return };
-        let bounds = found.iter().filter_map(|found| Some((found.partition.topic.clone(), found.committed.offset?)));
+        let bounds = found.iter().filter_map(|found| Some((found.log.clone(), found.committed.offset?)));
         // What had expired when the group last committed is of no use. Topics of a space share their stream time.
-        let stream_time = found.iter().filter_map(|found| noted(&found.committed.metadata)).max();
+        let stream_time = found.iter().filter_map(|found| found.note().stream_time).max();
         let window = plan.rules.window;
         let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.saturating_sub(i64::from(window.slices())));
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -241,7 +271,7 @@ impl Worker {
     /// A partition's memory is there: says from where it is to be read.
     fn begin(&mut self, source: &Source, found: Found, began: Instant) -> Result<Offset, Error> {
         let course = self.course(source, &found)?;
-        let horizon = noted(&found.committed.metadata);
+        let horizon = found.note().stream_time;
         tracing::info!(
             partition = %found.partition, committed = found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
             elapsed_ms = began.elapsed().as_millis(), "partition restored"
@@ -251,16 +281,18 @@ impl Worker {
         if let Some(memory) = self.memories.get_mut(&id).filter(|_| self.inputs.values().all(|input| input.memory != id)) {
             memory.take_over(source.generation().unwrap_or_default());
         }
-        if let Some(memory) = self.memories.get_mut(&id).filter(|memory| memory.offset(&found.partition.topic).is_none()) {
+        if let Some(memory) = self.memories.get_mut(&id).filter(|memory| course.is_elsewhere || memory.offset(&found.log).is_none()) {
             // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
             // this process exact: its heir reads the log from here.
             memory.changed = true;
             memory.is_new = true;
         }
         let mut group = found.committed.clone();
-        if group.offset.is_none() {
-            let memory = self.memories.get(&id).filter(|memory| memory.offset(&found.partition.topic).is_some());
-            group.metadata = memory.map_or_else(|| BEGAN.to_owned(), |memory| note(memory.dedup.stream_time()));
+        if group.offset.is_none() || course.is_elsewhere {
+            let memory = self.memories.get(&id).filter(|memory| memory.offset(&found.log).is_some());
+            let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
+            let note = Note { began: memory.is_none(), stream_time, id: log_id(&found.log).map(str::to_owned) };
+            group = Committed { offset: None, metadata: note.to_string() };
         }
         let input = Input {
             topic: found.topic,
@@ -277,6 +309,7 @@ impl Worker {
             is_refused: false,
             counted: course.start,
             partition: found.partition,
+            log: found.log,
         };
         self.inputs.insert((input.topic, input.partition.partition), input);
         self.warming |= inputs_of(&self.topics, &self.inputs, id).count() > 1 && self.warms_up(id);
@@ -289,22 +322,26 @@ impl Worker {
 
     fn drop_if_beyond(&mut self, source: &Source, found: &Found) -> Result<(), Error> {
         let id = self.memory_of(found);
-        let Some(stored) = self.memories.get(&id).and_then(|memory| memory.offset(&found.partition.topic)) else { return Ok(()) };
-        let committed = found.committed.offset.unwrap_or(found.high);
-        if stored > committed || committed > found.high || self.is_of_another_log(source, found, stored)? {
+        let Some(stored) = self.memories.get(&id).and_then(|memory| memory.offset(&found.log)) else { return Ok(()) };
+        let is_beyond = match found.committed.offset {
+            Some(committed) => stored > committed || !found.has_id() && committed > found.high,
+            None => !found.has_id() && (stored > found.high || self.is_of_another_log(source, found, stored)?),
+        };
+        if is_beyond {
             tracing::warn!(partition = %found.partition, checkpoint = stored, committed = found.committed.offset, end = found.high,
-                "checkpoint is past what the group has committed (were its offsets reset, or was the topic made anew?); not using it");
+                "checkpoint is past what the group has committed (were its offsets reset?); not using it");
             self.memories.insert(id, Memory::new(self.topics[found.topic].rules));
         }
         Ok(())
     }
 
-    /// Whether a checkpoint is of a former topic of that name. With a topic, the broker forgets what groups
-    /// have committed of it; if the new one is the longer, only its records tell: below the checkpoint's
-    /// offset, there can be none that is later than the checkpoint's stream time.
+    /// Whether a checkpoint is of a former topic of that name, where brokers give topics no ids. With a topic, the
+    /// broker forgets what groups have committed of it; if the new one is the longer, only its records tell: below the
+    /// checkpoint's offset, there can be none that is later than the checkpoint's stream time, unless it came from the
+    /// future. Then all is read once more, rather than anything not at all.
     fn is_of_another_log(&self, source: &Source, found: &Found, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.memories.get(&self.memory_of(found)).and_then(|memory| memory.dedup.stream_time());
-        let (None, Some(stream_time)) = (found.committed.offset, stream_time) else { return Ok(false) };
+        let Some(stream_time) = stream_time else { return Ok(false) };
         let later = self.patiently(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
@@ -312,39 +349,54 @@ impl Worker {
     fn course(&self, source: &Source, found: &Found) -> Result<Course, Error> {
         let Found { partition, low, high, .. } = found;
         let (low, high) = (*low, *high);
-        let stored = self.memories.get(&self.memory_of(found)).and_then(|memory| memory.offset(&partition.topic));
-        let at = |start| Ok(Course { start, warm_until: start });
+        let stored = self.memories.get(&self.memory_of(found)).and_then(|memory| memory.offset(&found.log));
         let Some(committed) = found.committed.offset else {
             return match stored {
+                Some(stored) if stored > high => self.truncated(found, stored),
                 Some(stored) if stored >= low => {
                     // A checkpoint is written where the partition began, and after commits: the group had come at least that far.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
-                    at(stored)
+                    Ok(Course::at(stored))
                 }
                 // The group had begun: what came since is still to be read.
-                Some(_) => at(low),
-                None => at(found.first),
+                Some(_) => Ok(Course::at(low)),
+                None => Ok(Course::at(found.first)),
             };
         };
         if committed > high {
-            tracing::error!(partition = %partition, committed, end = high, "committed offset is past the end of the topic; was it made anew? Reading it from its beginning");
-            return at(low);
+            return self.truncated(found, committed);
         }
         if committed < low {
             tracing::error!(partition = %partition, committed, oldest = low, records = low - committed, "records expired before they were read; raise the topic's retention");
         }
         let resume = committed.max(low);
         if self.topics[found.topic].forward.is_some() {
-            return at(resume);
+            return Ok(Course::at(resume));
         }
         match stored {
-            Some(stored) if stored >= low => Ok(Course { start: stored, warm_until: resume }),
-            Some(stored) if stored == committed => at(resume),
+            Some(stored) if stored >= low => Ok(Course { start: stored, warm_until: resume, is_elsewhere: false }),
+            Some(stored) if stored == committed => Ok(Course::at(resume)),
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
             }
-            None if found.committed.metadata == BEGAN => at(resume),
+            None if found.note().began => Ok(Course::at(resume)),
             None => self.cold_start(source, found, resume, "there is none"),
+        }
+    }
+
+    /// A log ends before the place up to which it was read.
+    fn truncated(&self, found: &Found, read: Offset) -> Result<Course, Error> {
+        let (partition, end) = (&found.partition, found.high);
+        if !found.has_id() {
+            tracing::error!(partition = %partition, committed = read, end, "committed offset is past the end of the topic; was it made anew? Reading it from its beginning");
+            return Ok(Course::at(found.low));
+        }
+        match self.shared.config.kafka.on_truncation {
+            OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
+            OnTruncation::Continue => {
+                tracing::error!(partition = %partition, read, end, "the log became shorter than it was read; going on at its end");
+                Ok(Course { is_elsewhere: true, ..Course::at(end) })
+            }
         }
     }
 
@@ -356,7 +408,7 @@ impl Worker {
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
                 let window = self.topics[found.topic].topic.window.length_ms();
-                match (noted(&found.committed.metadata), window) {
+                match (found.note().stream_time, window) {
                     (Some(stream_time), Some(window)) => {
                         let first = self.patiently(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
                         first.unwrap_or(resume).clamp(found.low, resume)
@@ -368,7 +420,7 @@ impl Worker {
         };
         fault::point("restore.cold");
         tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records again to remember them (approximate: keys first emitted before them may come out once more)", resume - start);
-        Ok(Course { start, warm_until: resume })
+        Ok(Course { start, warm_until: resume, is_elsewhere: false })
     }
 
     /// Restores partitions that we have, but whose memory is not to be trusted.

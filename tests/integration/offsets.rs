@@ -1,12 +1,15 @@
 //! Promise: whatever becomes of the group's offsets, no record that is still there is lost, and the log says what happened.
 
 use crate::harness::{
-    assert_same, broker, client, committed_offset, delete_records_before, delete_topic, make_topic, told, wait_for_output, wait_until,
+    Group, News, TestRecord, alter_topic, assert_same, broker, client, committed_offset, delete_records_before, delete_topic, make_topic,
+    told, topic_with, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Half of it is read before the offsets are meddled with, the other half after.
 const RECORDS: usize = 40_000;
@@ -98,22 +101,64 @@ fn without_committed_offsets_a_checkpoint_tells_where_to_go_on() {
     assert!(log.contains("the group has no committed offset, but a checkpoint does; going on from there"), "{log}");
 }
 
-/// Reads half of the stream, then this part of it from a new topic in the old one's place. The broker
-/// has forgotten the group's offsets with the old topic; the checkpoints are still of that.
+/// A record from the future says nothing of the log that it is in, and so repeats nothing.
+#[test]
+fn without_committed_offsets_a_record_from_the_future_changes_nothing() {
+    let mut records = News { count: RECORDS, ..News::default() }.records();
+    // A year ahead of all, and of this machine's clock.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
+    let ahead = i64::try_from(now).expect("a time") + 365 * 24 * 3_600_000;
+    for record in records.iter_mut().take(HALF).skip(100).step_by(5_000) {
+        record.timestamp = ahead;
+    }
+    let endless = [("message.timestamp.after.max.ms", "9223372036854775807")];
+    let output = topic_with(broker(), "future-out", 4, &endless);
+    let stream = Stream::into(broker(), "future", output, records, Duration::from_secs(24 * 3600));
+    alter_topic(broker(), &stream.input, endless[0].0, endless[0].1);
+    stream.begin(HALF);
+    let before = stream.output();
+    stream.produce(HALF..);
+    let group = format!("kafka.group_id={}-heir", stream.setup.group());
+    let mut worker = stream.setup.start_with("a", &[&group]);
+    let heir = Group::new(broker(), &format!("{}-heir", stream.setup.group()), &stream.input, PARTITIONS);
+    wait_until("all is read", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        heir.has_read_all().then_some(())
+    });
+    worker.drain();
+    // What an undisturbed run makes of such records is for others to test; no key came out twice, and none is missing.
+    let output = stream.output();
+    for (before, after) in before.iter().zip(&output) {
+        assert_eq!(before[..], after[..before.len()], "what was there before is not any more");
+        let ids: BTreeSet<_> = after.iter().map(|record| &record.key).collect();
+        assert_eq!(ids.len(), after.len(), "something came out twice");
+    }
+    let keys = |records: &[TestRecord]| records.iter().map(|record| record.key.clone()).collect::<BTreeSet<_>>();
+    assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");
+}
+
+/// Reads half of the stream, then this part of it from a new topic in the old one's place. The broker has forgotten the
+/// group's offsets with the old topic; what is remembered holds: a key that came out within the window does not again.
 fn topic_made_anew(hint: &str, part: Range<usize>) {
     let stream = Stream::remembered(broker(), hint, RECORDS);
     stream.begin(HALF);
-    let before = stream.output();
     delete_topic(broker(), &stream.input);
     make_topic(broker(), &stream.input, 4);
     stream.produce(part.clone());
-    let after = stream.oracle.expected(&stream.records[part], PARTITIONS);
-    let both: Vec<_> = before.into_iter().zip(after).map(|(before, after)| [before, after].concat()).collect();
-    let mut worker = stream.setup.start("a");
-    wait_for_output(broker(), &stream.output, both.iter().map(Vec::len).sum(), PARTITIONS, LIMIT, &mut worker);
-    let log = worker.drain();
-    assert!(log.contains("checkpoint is past what the group has committed (were its offsets reset, or was the topic made anew?)"), "{log}");
-    assert_same(&both, &stream.output());
+    let both: Vec<_> = stream.records[..HALF].iter().chain(&stream.records[part.clone()]).cloned().collect();
+    let expected = stream.oracle.expected(&both, PARTITIONS);
+    // The second has no state of its own, and takes it from the changelog.
+    for name in ["a", "b"] {
+        let mut worker = stream.setup.start(name);
+        let group = Group::new(broker(), stream.setup.group(), &stream.input, PARTITIONS);
+        wait_until("the new topic is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            group.has_read_all().then_some(())
+        });
+        worker.drain();
+        assert_same(&expected, &stream.output());
+        stream.produce(part.clone());
+    }
 }
 
 #[test]
@@ -126,19 +171,37 @@ fn a_topic_made_anew_may_be_longer_than_the_old_one() {
     topic_made_anew("longer", HALF - 1_000..RECORDS);
 }
 
+/// A log that became shorter: the group has read past its end.
 #[test]
-fn a_committed_offset_past_the_end_loses_nothing() {
-    let stream = Stream::remembered(broker(), "past", RECORDS);
+fn a_log_that_ends_before_the_groups_offset_ends_the_worker() {
+    let stream = Stream::remembered(broker(), "shorter", RECORDS);
     stream.begin(HALF);
-    let before = stream.output();
+    let end = committed(&stream, 0);
     commit(&stream, 0, 1_000_000);
+    let log = stream.setup.start("a").fails(1);
+    let sentence = format!("{}[0] ends at offset {end}, but was read up to 1000000: its log became shorter", stream.input);
+    assert!(log.contains(&sentence) && log.contains("set kafka.on_truncation to \"continue\" to go on at its end"), "{log}");
+    // Set back by hand, nothing is lost and nothing comes twice.
+    commit(&stream, 0, end);
     stream.produce(HALF..);
-    let total = before[0].len() + stream.expected.iter().map(Vec::len).sum::<usize>();
-    let mut worker = stream.setup.start("a");
-    wait_for_output(broker(), &stream.output, total, PARTITIONS, LIMIT, &mut worker);
-    let log = worker.drain();
-    assert!(log.contains("committed offset is past the end of the topic; was it made anew? Reading it from its beginning"), "{log}");
-    let output = stream.output();
-    assert_same(&[[&*before[0], &*stream.expected[0]].concat()], &output[..1]);
-    assert_same(&stream.expected[1..], &output[1..]);
+    stream.check(stream.setup.start("a"));
+}
+
+#[test]
+fn a_log_that_ends_before_the_groups_offset_is_gone_on_with_at_its_end() {
+    let stream = Stream::remembered(broker(), "continue", RECORDS);
+    stream.begin(HALF);
+    let end = committed(&stream, 0);
+    commit(&stream, 0, 1_000_000);
+    let continues = "kafka.on_truncation=continue";
+    // Killed as soon as it has said where it goes on, before anything else is read.
+    let mut worker = stream.setup.start_with("a", &[continues]);
+    wait_until("the group has the new place", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        (committed(&stream, 0) == end).then_some(())
+    });
+    worker.kill9();
+    stream.produce(HALF..);
+    let log = stream.check(stream.setup.start_with("a", &[continues]));
+    assert!(!log.contains("became shorter"), "{log}");
 }

@@ -2,8 +2,8 @@
 //! costs no other record its place: what was decided before the abort comes out after it.
 
 use crate::harness::{
-    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed,
-    set_max_message_bytes, told, topic, topic_with,
+    News, Oracle, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed, told,
+    topic, topic_with,
 };
 use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 use std::time::Duration;
@@ -139,7 +139,7 @@ fn an_output_that_takes_less_from_now_on_loses_nothing() {
     let stream = Stream::remembered(broker(), "oversize-later", 10_000);
     let mut worker = stream.setup.start("a");
     worker.wait_for_log("started", LIMIT);
-    set_max_message_bytes(broker(), &stream.output, "2000");
+    alter_topic(broker(), &stream.output, "max.message.bytes", "2000");
     stream.produce(..);
     let log = stream.check(worker);
     assert!(log.contains("a topic does not take a batch; writing its records one by one"), "{log}");

@@ -18,12 +18,14 @@ mod message;
 mod producer;
 mod queue;
 mod refusal;
+mod topic_ids;
 
 pub(super) use fetcher::{Fetcher, Group};
 pub(super) use headers::Headers;
 pub use message::Message;
 pub(super) use producer::{Producer, Record, Reports, Timestamped, Undelivered};
 pub(super) use refusal::Refusal;
+pub(super) use topic_ids::topic_ids;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;

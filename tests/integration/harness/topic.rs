@@ -74,10 +74,10 @@ pub fn delete_topic(broker: &str, name: &str) {
     }
 }
 
-/// Changes what a topic takes while it is in use.
-pub fn set_max_message_bytes(broker: &str, topic: &str, bytes: &str) {
+/// Changes a property of a topic that is in use, such as `max.message.bytes`.
+pub fn alter_topic(broker: &str, topic: &str, property: &str, value: &str) {
     // What is not named goes back to the broker's default.
-    let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("max.message.bytes", bytes).set("retention.ms", "-1");
+    let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set(property, value).set("retention.ms", "-1");
     let results = block_on(admin(broker).alter_configs([&change], &options())).expect("the broker answers");
     assert!(results.iter().all(Result::is_ok), "topic {topic} could not be changed: {results:?}");
 }

@@ -1,0 +1,89 @@
+//! Which log a topic's name stands for: Kafka gives each topic that is made an id of its own.
+//!
+//! Owns a question to the brokers. Must never keep the answer: a name may come to stand for another log.
+
+use super::queue::Queue;
+use super::{millis, text};
+use rdkafka::bindings as rd;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::error::RDKafkaErrorCode;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+/// Something of librdkafka's that is ours to destroy.
+struct Owned<T>(NonNull<T>, unsafe extern "C" fn(*mut T));
+
+impl<T> Owned<T> {
+    /// # Safety
+    /// `made` is null, or ours, and `destroy` is what ends it.
+    unsafe fn new(made: *mut T, destroy: unsafe extern "C" fn(*mut T)) -> Result<Self, RDKafkaErrorCode> {
+        NonNull::new(made).map(|made| Self(made, destroy)).ok_or(RDKafkaErrorCode::Fail)
+    }
+
+    const fn ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and this is its end.
+        unsafe { (self.1)(self.ptr()) }
+    }
+}
+
+/// The ids of topics, as Kafka's tools show them. Brokers before Kafka 2.8 give none.
+pub(in crate::kafka) fn topic_ids<C: ClientContext>(
+    client: &Client<C>,
+    topics: &[&str],
+    timeout: Duration,
+) -> Result<BTreeMap<String, String>, RDKafkaErrorCode> {
+    let names: Vec<_> =
+        topics.iter().map(|&name| CString::new(name)).collect::<Result<_, _>>().map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
+    let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
+    let client = client.native_ptr();
+    // SAFETY: the client outlives all of it; names and pointers live as long as they are read; what is made is destroyed by
+    // its own function, and all that is asked of the answer is asked, and copied, before that is.
+    unsafe {
+        let asked = Owned::new(
+            rd::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len()),
+            rd::rd_kafka_TopicCollection_destroy,
+        )?;
+        let options = Owned::new(
+            rd::rd_kafka_AdminOptions_new(client, rd::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS),
+            rd::rd_kafka_AdminOptions_destroy,
+        )?;
+        let mut error: [c_char; 256] = [0; 256];
+        rd::rd_kafka_AdminOptions_set_request_timeout(options.ptr(), millis(timeout), error.as_mut_ptr(), error.len());
+        let queue = Queue::new(rd::rd_kafka_queue_new(client)).ok_or(RDKafkaErrorCode::Fail)?;
+        rd::rd_kafka_DescribeTopics(client, asked.ptr(), options.ptr(), queue.ptr());
+        // librdkafka answers in time, if only to say that the brokers did not.
+        let answer = Owned::new(rd::rd_kafka_queue_poll(queue.ptr(), millis(timeout * 2)), rd::rd_kafka_event_destroy)
+            .map_err(|_| RDKafkaErrorCode::OperationTimedOut)?;
+        let code: RDKafkaErrorCode = rd::rd_kafka_event_error(answer.ptr()).into();
+        let result = rd::rd_kafka_event_DescribeTopics_result(answer.ptr());
+        if code != RDKafkaErrorCode::NoError || result.is_null() {
+            return Err(code);
+        }
+        let mut count = 0;
+        let found = rd::rd_kafka_DescribeTopics_result_topics(result, &raw mut count);
+        let mut ids = BTreeMap::new();
+        for at in 0..count {
+            let topic = *found.add(at);
+            let error = rd::rd_kafka_TopicDescription_error(topic);
+            if !error.is_null() && rd::rd_kafka_error_code(error) != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return Err(rd::rd_kafka_error_code(error).into());
+            }
+            let id = rd::rd_kafka_TopicDescription_topic_id(topic);
+            if (rd::rd_kafka_Uuid_most_significant_bits(id), rd::rd_kafka_Uuid_least_significant_bits(id)) != (0, 0) {
+                ids.insert(
+                    text(rd::rd_kafka_TopicDescription_name(topic)).into_owned(),
+                    text(rd::rd_kafka_Uuid_base64str(id)).into_owned(),
+                );
+            }
+        }
+        Ok(ids)
+    }
+}

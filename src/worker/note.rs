@@ -1,0 +1,66 @@
+//! What is noted beside an offset that is committed.
+//!
+//! Owns it as text. Must never decide what follows from it.
+
+use crate::record::Timestamp;
+use std::fmt;
+
+/// What is committed beside an offset. Notes of others mean nothing, and say nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Whether the group only begins there: nothing was judged yet, and there is nothing to remember.
+    pub(super) began: bool,
+    /// Stream time, which a warm-up must not take further.
+    pub(super) stream_time: Option<Timestamp>,
+    /// The id of the log that the offset is of.
+    pub(super) id: Option<String>,
+}
+
+impl Note {
+    /// Reads a note.
+    pub(super) fn read(text: &str) -> Self {
+        let mut note = Self::default();
+        let Some(words) = text.strip_prefix("unseen ") else { return note };
+        for word in words.split(' ') {
+            match word.split_once('=') {
+                Some(("stream_time", time)) => note.stream_time = time.parse().ok(),
+                Some(("topic_id", id)) => note.id = Some(id.to_owned()),
+                _ => note.began |= word == "began",
+            }
+        }
+        note
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unseen")?;
+        if self.began {
+            f.write_str(" began")?;
+        }
+        if let Some(time) = self.stream_time {
+            write!(f, " stream_time={time}")?;
+        }
+        self.id.iter().try_for_each(|id| write!(f, " topic_id={id}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_read_as_they_were_written() {
+        for began in [false, true] {
+            for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
+                for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {
+                    let note = Note { began, stream_time, id };
+                    assert_eq!(Note::read(&note.to_string()), note);
+                }
+            }
+        }
+        for text in ["", "unseen", "something else stream_time=5", "unseen stream_time=x"] {
+            assert_eq!(Note::read(text), Note::default(), "{text}");
+        }
+    }
+}
