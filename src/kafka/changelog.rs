@@ -15,6 +15,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList, TopicPartitionListElem};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How such a topic is set up. It is trimmed by what is still needed, and by nothing else. Records on their way to
@@ -36,30 +37,62 @@ const TURN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the topics of our own are there as they must be; with `make`, by making them.
 pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topology: &mut Topology, make: bool, problems: &mut Vec<String>) {
+    // How many partitions the topics of a space are judged in, and one of them.
+    let mut judged: BTreeMap<&str, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        let Some(&wanted) = topology.partitions.get(&topic.input) else { continue };
-        let is_first = config.topics[..at].iter().all(|other| other.space != topic.space);
-        let changelog = config.changelog(&topic.space).filter(|_| is_first).map(|name| ("state.changelog".to_owned(), name));
-        let repartitioned = config.repartitioned(topic).map(|name| (format!("topics[{at}].repartition"), name));
-        for (setting, name) in changelog.into_iter().chain(repartitioned) {
-            match ensure_one(config, observer, &name, wanted, make) {
-                Ok(found) => drop(topology.partitions.insert(name, found)),
-                Err(problem) => problems.push(format!("{setting}: {problem}; or set it to false")),
+        let Some(&input) = topology.partitions.get(&topic.input) else { continue };
+        let of_space = judged.get(&*topic.space).cloned();
+        let mut tell = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; or set it to false"));
+        let (count, name) = match config.repartitioned(topic) {
+            None => (input, topic.input.clone()),
+            Some(name) => {
+                let setting = format!("topics[{at}].repartition");
+                // It keeps the partitions that it has: with others, keys would move.
+                let wanted = of_space.as_ref().map_or(input, |&(count, _)| count);
+                let ensured = ensure_one(config, observer, &name, wanted, true, make);
+                match ensured.and_then(|count| is_like(count, &name, of_space.as_ref()).map(|()| count)) {
+                    Ok(count) => (count, name),
+                    Err(problem) => {
+                        tell(&setting, &problem);
+                        continue;
+                    }
+                }
+            }
+        };
+        if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
+            match ensure_one(config, observer, &changelog, count, false, make) {
+                Ok(found) => drop(topology.partitions.insert(changelog, found)),
+                Err(problem) => tell("state.changelog", &problem),
             }
         }
+        topology.partitions.insert(name.clone(), count);
+        judged.entry(&topic.space).or_insert((count, name));
     }
 }
 
-/// Returns how many partitions it has.
-fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, make: bool) -> Result<u32, String> {
+/// Whether a topic in between has as many partitions as another one of its space.
+fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), String> {
+    match other {
+        Some((wanted, other)) if *wanted != count => Err(format!(
+            "topic {name:?} has {count} partitions and {other:?} of the same space {wanted}; they must be as many, so delete {name:?} to have it made anew"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns how many partitions it has, or is to have. One that `keeps` its number may have another than is wanted.
+fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wanted: u32, keeps: bool, make: bool) -> Result<u32, String> {
     let look = || partitions(observer, name).map_err(|error| format!("cannot look at topic {name:?}: {error}"));
     let found = look()?;
-    if found == wanted || (found < wanted && !make) {
-        return if found > 0 { check(config, name).map(|()| found) } else { Ok(found) };
+    if found == wanted || found > 0 && keeps {
+        return check(config, name).map(|()| found);
+    }
+    if found < wanted && !make {
+        return if found > 0 { check(config, name).map(|()| wanted) } else { Ok(wanted) };
     }
     if found > wanted {
         return Err(format!(
-            "topic {name:?} has {found} partitions and its input {wanted}; they must be as many, so delete it to have it made anew"
+            "topic {name:?} has {found} partitions and what it logs {wanted}; they must be as many, so delete it to have it made anew"
         ));
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;

@@ -241,7 +241,8 @@ fn compare(config: &Config, topology: &mut Topology, problems: &mut Vec<String>)
         if let Some(problem) = topic.filter.memory_problem(topic.window, input) {
             problems.push(format!("topics[{at}].filter.max_memory: {problem}"));
         }
-        let shared = config.topics[..at].iter().find(|other| other.space == topic.space);
+        // Where records are brought to their partitions first, it is those that count.
+        let shared = config.topics[..at].iter().find(|other| other.space == topic.space && !topic.repartition);
         if let Some((other, &count)) = shared.and_then(|other| Some((other, topology.partitions.get(&other.input)?)))
             && count != input
         {

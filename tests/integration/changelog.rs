@@ -231,6 +231,23 @@ fn partitions_may_be_added() {
     assert_same(&total, &read_committed(broker(), &output, 4));
 }
 
+/// What a person must mend is not tried again and again while the group waits for an answer.
+#[test]
+fn topics_that_do_not_fit_any_more_end_the_worker() {
+    let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));
+    let setup = Setup::new(broker(), "log-misfit").properties("\"topic.metadata.refresh.interval.ms\" = 500").topic(
+        &input,
+        &output,
+        &Stream::lines(Duration::from_secs(60), "filter = { kind = \"exact\" }"),
+    );
+    let mut worker = setup.start("a");
+    worker.wait_for_log("partition restored", LIMIT);
+    add_partitions(broker(), &format!("{}-news-changelog", setup.group()), 8);
+    add_partitions(broker(), &input, 4);
+    let log = worker.fails(1);
+    assert!(log.contains("has 8 partitions and what it logs 4; they must be as many, so delete it to have it made anew"), "{log}");
+}
+
 #[test]
 fn a_changelog_that_would_lose_is_refused() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
@@ -245,7 +262,7 @@ fn a_changelog_that_would_lose_is_refused() {
         let log = setup.start("a").fails(1);
         assert!(log.contains(sentence), "{log}");
     };
-    refused(3, &[], "has 3 partitions and its input 2; they must be as many");
+    refused(3, &[], "has 3 partitions and what it logs 2; they must be as many");
     refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact, and must have cleanup.policy=delete");
     refused(2, &[("retention.ms", "1000")], "has retention.ms=1000, and must have retention.ms=-1");
 }

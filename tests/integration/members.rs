@@ -1,6 +1,6 @@
 //! Promise: processes may join and leave the group under load.
 
-use crate::harness::{broker, client, wait_until};
+use crate::harness::{Setup, broker, client, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use std::time::Duration;
@@ -36,6 +36,24 @@ fn after_a_kill_the_wait_for_the_old_session_is_explained() {
     let mut second = stream.setup.start("a");
     second.wait_for_log("waiting for the group; where a member was killed, it waits for that member's session to end", LIMIT);
     stream.check(second);
+}
+
+/// Topics that share a space are shared out in another way, which the group does not take beside the old one.
+#[test]
+fn a_member_that_shares_out_in_another_way_is_explained() {
+    let stream = Stream::remembered(broker(), "another-way", 1_000);
+    stream.produce(..);
+    let mut first = stream.setup.start("a");
+    first.wait_for_log("partition restored", LIMIT);
+    let lines = Stream::lines(Duration::from_secs(24 * 3600), "filter = { kind = \"exact\" }");
+    let other = topic(broker(), "another-way-too", 4);
+    let setup = Setup::new(broker(), "another-way").of_group(stream.setup.group());
+    let setup = setup.topic(&stream.input, &stream.output, &lines).topic(&other, &stream.output, &lines);
+    let mut second = setup.start("b");
+    second.wait_for_log("because its other members share partitions out in another way: stop them all, then it is taken", LIMIT);
+    stream.check(first);
+    second.wait_for_log("partition restored", LIMIT);
+    second.drain();
 }
 
 #[test]

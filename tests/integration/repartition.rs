@@ -1,7 +1,9 @@
 //! Promise: where an input is not partitioned by the key, that is noticed, and can be mended: each key
 //! then comes out once, whichever partitions it came in, also through kills.
 
-use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, read_committed, told, topic, wait_until};
+use crate::harness::{
+    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, produce, read_committed, told, topic, wait_until,
+};
 use crate::stream::{LIMIT, PARTITIONS};
 use std::collections::HashSet;
 
@@ -42,7 +44,7 @@ fn wait_until_read(setup: &Setup, input: &str, worker: &mut Worker) {
 fn each_key_comes_out_once_wherever_it_came_in() {
     let (input, output) = (topic(broker(), "spread-in", 4), topic(broker(), "spread-out", 4));
     let setup = setup(&input, &output, true);
-    crate::harness::produce(broker(), &input, records());
+    produce(broker(), &input, records());
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
     // Killed, and with the disk lost, while records are on their way through both hops.
     for share in [8, 4, 2] {
@@ -73,7 +75,7 @@ fn each_key_comes_out_once_wherever_it_came_in() {
 fn keys_in_two_partitions_are_noticed() {
     let (input, output) = (topic(broker(), "spread-in", 4), topic(broker(), "spread-out", 4));
     let setup = setup(&input, &output, false);
-    crate::harness::produce(broker(), &input, records());
+    produce(broker(), &input, records());
     let mut worker = setup.start("a");
     wait_until_read(&setup, &input, &mut worker);
     let log = worker.drain();
@@ -81,4 +83,48 @@ fn keys_in_two_partitions_are_noticed() {
     // Of one key in 1,024 both repeats are seen, each in a partition of its own.
     let misplaced = told(&log, "misplaced");
     assert!((u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&misplaced), "{misplaced} of the sample's keys");
+}
+
+/// The topic in between keeps its partitions, so that no key moves, whoever notices first that the input has more.
+#[test]
+fn partitions_added_to_the_input_move_no_key() {
+    let (input, output) = (topic(broker(), "spread-in", 2), topic(broker(), "spread-out", 4));
+    let setup = setup(&input, &output, true).properties("\"topic.metadata.refresh.interval.ms\" = 500");
+    let (first, rest): (Vec<_>, Vec<_>) = records().into_iter().partition(|record| record.partition < 2);
+    produce(broker(), &input, &first);
+    let out = || read_committed(broker(), &output, PARTITIONS).concat();
+    // More members than there are new partitions: not each is given one of them.
+    let mut workers: Vec<_> = ["a", "b", "c"].iter().map(|name| setup.start(name)).collect();
+    wait_until("a part of the keys came out", LIMIT, || {
+        assert!(workers.iter_mut().all(Worker::runs), "a worker has ended");
+        (out().len() >= (KEYS / 8) as usize).then_some(())
+    });
+    add_partitions(broker(), &input, 4);
+    produce(broker(), &input, &rest);
+    wait_until_read(&setup, &input, &mut workers[0]);
+    wait_until("every key came out", LIMIT, || (out().len() >= KEYS as usize).then_some(()));
+    // Each key once more, so that a memory that has none of them shows itself.
+    produce(broker(), &input, &rest);
+    wait_until("all is read again", LIMIT, || {
+        let end = 2 * rest.iter().filter(|record| record.partition == 3).count();
+        (committed_offset(broker(), setup.group(), &input, 3) == i64::try_from(end).ok()).then_some(())
+    });
+    let log: String = workers.into_iter().map(Worker::drain).collect();
+    assert!(log.contains("partitions were added topic="), "{log}");
+    // What was still in between is judged by a worker that starts with more partitions than the topic in between has.
+    let between = format!("{}-{input}-repartition", setup.group());
+    let mut worker = setup.start("a");
+    for partition in 0..2 {
+        wait_until("the topic in between is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            let read = committed_offset(broker(), setup.group(), &between, partition)?;
+            let records = read_committed(broker(), &between, 2)[usize::try_from(partition).expect("a partition")].len();
+            // Markers of transactions have offsets, too.
+            (read >= i64::try_from(records).expect("few enough")).then_some(())
+        });
+    }
+    worker.drain();
+    let out = out();
+    let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
+    assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
 }
