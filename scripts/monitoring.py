@@ -19,7 +19,7 @@ CONFIG = Path("monitoring/prometheus.yml")
 TARGET_LABELS = {"job", "instance", "namespace", "pod"}
 OF_PROMETHEUS = {"up": set()}
 VERDICTS = {"unseen", "duplicate", "late", "invalid", "unsee"}
-STATES = {"connecting", "restoring", "running", "draining"}
+STATES = {"connecting", "restoring", "running", "draining", "blocked"}
 VALUES = {"verdict": VERDICTS, "state": STATES, "result": {"committed", "aborted"}}
 
 FUNCTIONS = set(

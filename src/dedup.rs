@@ -322,8 +322,8 @@ impl Dedup {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
     }
 
-    /// How often the exact memory found that the filter was wrong: its false positives, each put right.
-    /// Counted since the start, not stored.
+    /// How often the exact memory found that the filter was wrong, and put it right: its false positives, and keys that
+    /// were taken back, which it has still. Counted since the start, not stored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected

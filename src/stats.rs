@@ -122,6 +122,8 @@ pub struct Totals {
 pub struct Report {
     /// Whether it has met its group: it knows which partitions are its own, be it none.
     pub joined: bool,
+    /// Why nothing can be committed, as a sentence.
+    pub blocked: Option<String>,
     /// The memories that it keeps.
     pub memories: Vec<MemoryReport>,
     /// The partitions that it reads, or is about to.

@@ -74,11 +74,13 @@ pub enum State {
     Running,
     /// It was told to stop.
     Draining,
+    /// Nothing can be committed: transactions are aborted one after the other.
+    Blocked,
 }
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Connecting, Self::Restoring, Self::Running, Self::Draining];
+    pub const ALL: [Self; 5] = [Self::Connecting, Self::Restoring, Self::Running, Self::Draining, Self::Blocked];
 
     /// As a metric label.
     #[must_use]
@@ -88,6 +90,7 @@ impl State {
             Self::Restoring => "restoring",
             Self::Running => "running",
             Self::Draining => "draining",
+            Self::Blocked => "blocked",
         }
     }
 }
@@ -370,6 +373,8 @@ fn stands(config: &Config, identity: &Identity<'_>, reports: &BTreeMap<usize, Re
                 "{joined} of {workers} workers have joined the group; after a kill, it waits for the old session to end, up to session.timeout.ms"
             )),
         )
+    } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
+        (State::Blocked, Some(reason))
     } else if restoring > 0 {
         (State::Restoring, Some(format!("{restoring} of {} partitions are being restored", inputs().count())))
     } else {

@@ -13,9 +13,10 @@ use crate::key::Fingerprint;
 use crate::record::Offset;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io, process};
 
@@ -36,6 +37,8 @@ pub struct Store {
     /// Checkpoints that were put together in files.
     drafts: AtomicU64,
     batch_bytes: u64,
+    /// The directory's own id, once it was asked for.
+    instance: OnceLock<String>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +49,8 @@ struct Opened {
     failed: bool,
     /// Counts the times that everything stored was lost.
     epoch: u64,
+    /// Device and number of the directory that is open: another one under its name is not it.
+    place: Option<(u64, u64)>,
 }
 
 /// Proof that a partition's state was stored, and into which life of the store. Changes since then
@@ -53,6 +58,11 @@ struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Saved {
     epoch: u64,
+}
+
+/// What tells a directory from another one that takes its name; none if it is not there.
+fn place(dir: &Path) -> Option<(u64, u64)> {
+    fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl Store {
@@ -70,7 +80,9 @@ impl Store {
             }
             opened => opened,
         };
-        store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db?);
+        let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
+        (open.db, open.place) = (Some(db?), place(&store.checkpoints()));
+        drop(open);
         Ok(store)
     }
 
@@ -91,7 +103,8 @@ impl Store {
     }
 
     fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), open: RwLock::default(), drafts: AtomicU64::new(0), batch_bytes: BATCH_BYTES }
+        let (open, drafts, instance) = (RwLock::default(), AtomicU64::new(0), OnceLock::new());
+        Self { dir: dir.to_owned(), open, drafts, batch_bytes: BATCH_BYTES, instance }
     }
 
     /// Where it is.
@@ -105,6 +118,11 @@ impl Store {
     /// # Errors
     /// When it cannot be read or written.
     pub fn instance_id(&self) -> Result<String, Error> {
+        let id = self.read_instance_id()?;
+        Ok(self.instance.get_or_init(|| id).clone())
+    }
+
+    fn read_instance_id(&self) -> Result<String, Error> {
         let path = self.dir.join("instance");
         let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read(&path) {
@@ -117,10 +135,15 @@ impl Store {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let seed = format!("{now} {} {}", process::id(), self.dir.display());
         let id = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
+        self.write_instance_id(&id)?;
+        Ok(id)
+    }
+
+    fn write_instance_id(&self, id: &str) -> Result<(), Error> {
         // A torn file would be another id after a crash: written beside it, then renamed.
         let draft = self.dir.join("instance.new");
-        fs::write(&draft, &id).and_then(|()| fs::rename(&draft, &path)).map_err(io)?;
-        Ok(id)
+        let written = fs::write(&draft, id).and_then(|()| fs::rename(&draft, self.dir.join("instance")));
+        written.map_err(|error| Error::Io { dir: self.dir.clone(), error })
     }
 
     fn checkpoints(&self) -> PathBuf {
@@ -165,12 +188,17 @@ impl Store {
         }
     }
 
-    fn move_away(&self, what: &str) -> Result<PathBuf, Error> {
+    fn move_away(&self, what: &str) -> Result<(), Error> {
+        if !self.checkpoints().exists() {
+            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while it was in use; making it anew");
+            fs::create_dir_all(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+            return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
         tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
-        Ok(aside)
+        Ok(())
     }
 
     /// Moves the whole store away, for a person to look at, and starts an empty one.
@@ -194,6 +222,7 @@ impl Store {
         self.move_away(what)?;
         fault::point("set_aside.moved");
         open.db = Some(self.open_db()?);
+        open.place = place(&self.checkpoints());
         fault::point("set_aside.opened");
         Ok(())
     }
@@ -221,6 +250,10 @@ impl Store {
         self.reopen(true)?;
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
+        // RocksDB would go on writing to files that have no name any more.
+        if place(&self.checkpoints()) != open.place {
+            return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
+        }
         let (mut gone_pages, mut gone_fingerprints) = (Vec::new(), Vec::new());
         if saved == Some(Saved { epoch: open.epoch }) {
             let stored = self.head(db, id)?.map(|stored| stored.memory);

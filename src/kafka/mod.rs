@@ -19,7 +19,7 @@ pub use embedded::{Embedded, Generator, Reader};
 pub use native::Message;
 pub use sink::{Failure, Meanwhile, Outgoing, Refused, Sink};
 pub use source::{Batch, Committed, Rebalance, Source};
-pub use topology::{Topology, check, discover};
+pub use topology::{Topology, check, discover, missing};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]

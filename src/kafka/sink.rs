@@ -38,6 +38,8 @@ pub enum Failure {
     /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
     /// committed offsets tell.
     Unknown(String),
+    /// Like `Unknown`: another producer of this transactional id has begun, or the coordinator gave the transaction up.
+    Fenced(String),
     /// Stop: another try would fail too.
     Exit(String),
 }
@@ -304,9 +306,8 @@ impl Sink {
                 }
                 // In a transaction that has failed already.
                 Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
-                Err(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::Fenced) => {
-                    return Err(Failure::Unknown("the producer was fenced or has failed".to_owned()));
-                }
+                Err(RDKafkaErrorCode::Fenced) => return Err(Failure::Fenced("the producer was fenced".to_owned())),
+                Err(RDKafkaErrorCode::Fatal) => return Err(self.why_ended()),
                 Err(code) => {
                     let error = KafkaError::MessageProduction(code);
                     if code == RDKafkaErrorCode::TopicAuthorizationFailed {
@@ -358,6 +359,14 @@ impl Sink {
             }
         };
         committed.map_err(|failure| self.explain(failure))
+    }
+
+    /// Why the producer is of no use any more.
+    fn why_ended(&self) -> Failure {
+        match self.producer.begin_transaction().as_ref().map_err(next) {
+            Err(failure @ Failure::Fenced(_)) => failure,
+            _ => Failure::Unknown("the producer has failed".to_owned()),
+        }
     }
 
     /// Why the open transaction has failed. Asked to begin another, librdkafka refuses, and says it.
@@ -500,6 +509,12 @@ impl Sink {
     }
 }
 
+/// Whether it says that another producer has this one's transactional id.
+const fn is_fencing(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{Fenced, InvalidProducerEpoch, ProducerFenced};
+    matches!(code, Fenced | ProducerFenced | InvalidProducerEpoch)
+}
+
 /// Whether the same call may yet succeed.
 const fn may_repeat(error: &Refusal) -> bool {
     error.may_repeat && !error.must_abort && !error.is_fatal
@@ -515,6 +530,9 @@ fn next(error: &Refusal) -> Failure {
     if let Some(right) = security::missing_right(error.code) {
         return Failure::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
     }
-    // Else it was fenced, has timed out, or there is something that librdkafka has no way back from.
+    if is_fencing(error.code) {
+        return Failure::Fenced(error.to_string());
+    }
+    // Else it has timed out, or there is something that librdkafka has no way back from.
     if error.must_abort { Failure::Abort(error.to_string()) } else { Failure::Unknown(error.to_string()) }
 }

@@ -105,6 +105,19 @@ pub fn check(config: &Config, tell: &dyn Fn(&str)) -> Result<Vec<String>, Vec<St
     }
 }
 
+/// Says which of the topics that were there are not any more, each as a sentence. Says nothing of what the brokers do not
+/// tell.
+#[must_use]
+pub fn missing(config: &Config, known: &Topology) -> Vec<String> {
+    let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
+    // If no broker answers, that is the reason, and none of the topics.
+    if ask(&observer, config).is_some() {
+        return Vec::new();
+    }
+    let is_gone = |topic: &&String| matches!(partitions(&observer, topic), Ok(0));
+    known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
+}
+
 fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> Result<Topology, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
     wait(&observer, config, insist, stop, tell)?;

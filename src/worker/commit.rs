@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::{Error, Flow, MemoryId, Shared, Worker};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{Committed, Failure, Meanwhile, Refused, Sink, Source};
+use crate::kafka::{self, Committed, Failure, Meanwhile, Refused, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict, log_id};
 use crate::stats::add;
 use std::collections::BTreeMap;
@@ -19,6 +19,13 @@ use std::time::{Duration, Instant};
 
 /// How often a producer may be replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
+
+/// How often brokers may take another producer for ours, and how long each time counts.
+const FENCINGS_MAX: usize = 4;
+const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
+
+/// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
+const ABORTS_SUSPECT: u32 = 4;
 
 /// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
 const BACKOFF: Duration = Duration::from_millis(50);
@@ -65,7 +72,7 @@ impl Worker {
         }
         self.count_commit();
         self.end_transaction();
-        (self.replacements, self.aborts) = (0, 0);
+        (self.replacements, self.aborts, self.blocked) = (0, 0, None);
         fault::point("commit.booked");
         for (&(space, partition), memory) in &mut self.memories {
             let plan = &self.topics[space];
@@ -179,9 +186,11 @@ impl Worker {
         let singly = match failure {
             Failure::Exit(reason) => return Err(Error::Exit(reason)),
             Failure::Unknown(reason) => return self.settle(source, &reason),
+            Failure::Fenced(reason) => return self.fenced_by_another(source, &reason),
             Failure::Abort(reason) => {
                 self.aborts = self.aborts.saturating_add(1);
                 tracing::warn!(reason, attempt = self.aborts, "transaction aborted; writing its records again");
+                self.find_out_why(&reason);
                 false
             }
             Failure::Refused(refused) => self.set_apart(refused)?,
@@ -190,6 +199,7 @@ impl Worker {
             Ok(()) => {}
             Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
             Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
+            Err(Failure::Fenced(reason)) => return self.fenced_by_another(source, &reason),
             Err(Failure::Refused(_)) => return self.settle(source, "records were refused"),
         }
         fault::point("abort.aborted");
@@ -237,6 +247,20 @@ impl Worker {
         Ok(false)
     }
 
+    /// Looks, after some aborts one after the other, for what a person must mend. The worker goes on trying: a topic may
+    /// be made again.
+    fn find_out_why(&mut self, reason: &str) {
+        if self.aborts < ABORTS_SUSPECT || !(self.aborts - ABORTS_SUSPECT).is_multiple_of(ABORTS_SUSPECT) {
+            return;
+        }
+        let missing = kafka::missing(&self.shared.config, &self.shared.topology);
+        let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
+        let blocked = format!("nothing can be committed, {} transactions were aborted one after the other: {why}", self.aborts);
+        tracing::error!("{blocked}");
+        self.blocked = Some(blocked);
+        self.next_report = Instant::now();
+    }
+
     /// Waits before another try, longer each time, while nothing can be committed.
     fn back_off(&self) {
         let Some(doublings) = self.aborts.checked_sub(2) else { return };
@@ -275,6 +299,20 @@ impl Worker {
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
         let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
         read.chain(self.parked().map(|found| (found.partition.clone(), found.parked()))).collect()
+    }
+
+    /// The brokers take another producer for ours. A process that stood still for too long is told so as well; but who is
+    /// told so again and again has a twin, and whoever was told first ends first.
+    fn fenced_by_another(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+        self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
+        self.fencings.push(Instant::now());
+        if self.fencings.len() > FENCINGS_MAX {
+            return Err(Error::Exit(format!(
+                "another process runs as transactional id {:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories",
+                self.transactional_id
+            )));
+        }
+        self.settle(source, reason)
     }
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the

@@ -142,6 +142,8 @@ pub struct Worker {
     replacements: u32,
     /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
     aborts: u32,
+    /// Why nothing can be committed, once that has been so for a while.
+    blocked: Option<String>,
     /// Why it ends with the next commit.
     refused: Option<Error>,
     /// The store's, when last looked at.
@@ -157,6 +159,8 @@ pub struct Worker {
     joined: bool,
     /// When the group lately took another for this member.
     fenced: Vec<Instant>,
+    /// When the brokers lately took another producer for ours.
+    fencings: Vec<Instant>,
     next_report: Instant,
 }
 
@@ -213,12 +217,14 @@ impl Worker {
             written: Written::default(),
             replacements: 0,
             aborts: 0,
+            blocked: None,
             refused: None,
             room: Room::default(),
             number,
             warming: false,
             joined: false,
             fenced: Vec::new(),
+            fencings: Vec::new(),
             next_report: Instant::now(),
         })
     }

@@ -19,7 +19,8 @@ impl Worker {
         }
         self.next_report = Instant::now() + INTERVAL;
         let memories = self.memories.iter_mut().map(|(&(space, _), memory)| memory_report(space, self.topics[space].capacity, memory));
-        let report = Report { joined: self.joined, memories: memories.collect(), inputs: self.input_reports(source) };
+        let blocked = self.blocked.clone();
+        let report = Report { joined: self.joined, blocked, memories: memories.collect(), inputs: self.input_reports(source) };
         self.shared.stats.report(self.number, report);
     }
 

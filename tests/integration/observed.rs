@@ -20,7 +20,7 @@ pub fn address(worker: &mut Worker) -> String {
 }
 
 /// Asks for a path; returns the status code, the headers and the body.
-fn ask(address: &str, path: &str) -> (u16, String, String) {
+pub fn ask(address: &str, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("a request");

@@ -1,7 +1,8 @@
 //! Promise: an output topic that is deleted under a running worker loses what it held, and nothing else: once it is
 //! there again, all that was not committed comes out, once.
 
-use crate::harness::{assert_same, broker, delete_topic, make_topic, wait_for_output};
+use crate::harness::{assert_same, broker, delete_topic, make_topic, wait_for_output, wait_until};
+use crate::observed::{address, ask};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 
 const COUNT: usize = 40_000;
@@ -15,11 +16,22 @@ fn an_output_is_deleted_and_made_again() {
     let before = stream.output();
     delete_topic(broker(), &stream.output);
     stream.produce(COUNT / 2..);
-    worker.wait_for_log("transaction aborted", LIMIT);
+    // It says what is missing, and is not ready until it is there again.
+    let sentence = format!("topic {:?} does not exist any more; create it again", stream.output);
+    worker.wait_for_log(&sentence, LIMIT);
+    let address = address(&mut worker);
+    let body = wait_until("it is not ready", LIMIT, || {
+        let (status, _, body) = ask(&address, "/readyz");
+        (status == 503).then_some(body)
+    });
+    assert!(body.contains(&sentence), "{body}");
+    let metrics = ask(&address, "/metrics").2;
+    assert!(metrics.contains("unseen_state{state=\"blocked\"} 1"), "{metrics}");
     make_topic(broker(), &stream.output, 4);
     let rest: Vec<_> = stream.expected.iter().zip(&before).map(|(all, before)| all[before.len()..].to_vec()).collect();
     let total = rest.iter().map(Vec::len).sum();
     wait_for_output(broker(), &stream.output, total, PARTITIONS, LIMIT, &mut worker);
+    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
     worker.drain();
     assert_same(&rest, &stream.output());
     let first: Vec<_> = stream.expected.iter().zip(&before).map(|(all, before)| all[..before.len()].to_vec()).collect();

@@ -184,3 +184,36 @@ fn a_full_disk_costs_checkpoints_and_nothing_else() {
     worker.kill9();
     stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
 }
+
+/// `rm -rf` of a directory in use: the files live on without names, and a checkpoint in them is lost with the process.
+#[test]
+fn a_deleted_directory_is_noticed_and_made_anew() {
+    for kind in ["kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9", "kind = \"exact\""] {
+        let stream = Stream::remembered_by(
+            broker(),
+            "state-deleted",
+            topic(broker(), "state-deleted-out", 4),
+            News { count: RECORDS, ..News::default() }.records(),
+            Duration::from_secs(24 * 3600),
+            &format!("filter = {{ {kind} }}"),
+        );
+        stream.produce(..BEFORE);
+        let mut worker = stream.setup.start_with("a", &["log.level=info,unseen=debug"]);
+        stream.wait_until_read(BEFORE, &mut worker);
+        let state = stream.setup.state_dir("a");
+        let instance = fs::read(state.join("instance")).expect("an id");
+        let checkpoints = |log: &str| (0..4).all(|partition| log.contains(&format!("checkpoint written partition=news[{partition}]")));
+        wait_until("checkpoints are written", LIMIT, || checkpoints(&worker.log()).then_some(()));
+        let before = worker.log().len();
+        fs::remove_dir_all(&state).expect("it can be deleted");
+        stream.produce(BEFORE..RECORDS - 1_000);
+        worker.wait_for_log("the state directory was deleted while it was in use; making it anew", LIMIT);
+        wait_until("checkpoints are written again", LIMIT, || checkpoints(&worker.log()[before..]).then_some(()));
+        stream.wait_until_read(RECORDS - 1_000, &mut worker);
+        worker.drain();
+        assert_eq!(fs::read(state.join("instance")).expect("an id"), instance, "another id keeps readers from what is open");
+        // It is all there for the next process.
+        stream.produce(RECORDS - 1_000..);
+        stream.check(stream.setup.start_with("a", &["state.cold_start=fail", "state.changelog=false"]));
+    }
+}

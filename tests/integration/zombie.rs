@@ -46,3 +46,25 @@ fn stopped_past_the_session_timeout() {
     zombie.wait(LIMIT);
     stream.check(heir);
 }
+
+/// Two processes of one transactional id fence each other. One ends, with a sentence, and the other goes on.
+#[test]
+fn of_two_with_a_copied_state_directory_one_ends() {
+    let stream = Stream::remembered(broker(), "copied", RECORDS / 5);
+    stream.begin(1_000);
+    let (original, copy) = (stream.setup.state_dir("a"), stream.setup.state_dir("b"));
+    std::fs::create_dir_all(&copy).expect("a directory");
+    std::fs::copy(original.join("instance"), copy.join("instance")).expect("its id can be copied");
+    let feed = stream.feed(10);
+    let mut both = ["a", "b"].map(|name| stream.setup.start(name));
+    let ended = wait_until("one of them ends", LIMIT, || both.iter_mut().position(|worker| !worker.runs()));
+    let [a, b] = both;
+    let (ended, other) = if ended == 0 { (a, b) } else { (b, a) };
+    let log = ended.fails(1);
+    assert!(
+        log.contains("as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\""),
+        "{log}"
+    );
+    feed.join();
+    stream.check(other);
+}
