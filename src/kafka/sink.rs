@@ -226,6 +226,17 @@ impl Sink {
         self.singly
     }
 
+    /// Whether the brokers were heard to say which records of a batch they refuse.
+    #[must_use]
+    pub fn names_records(&self) -> bool {
+        self.producer.context().names_records.load(Ordering::Relaxed)
+    }
+
+    /// The brokers are known to say that.
+    pub fn expect_names(&self) {
+        self.producer.context().names_records.store(true, Ordering::Relaxed);
+    }
+
     /// Begins a transaction.
     ///
     /// # Errors
@@ -403,7 +414,7 @@ impl Sink {
             return Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
         }
         let is_alone = self.singly || refused.len() == 1;
-        let is_named = self.producer.context().names_records.load(Ordering::Relaxed);
+        let is_named = self.names_records();
         let refused = refused.into_iter().map(|(failed, invalid)| {
             let is_certain = match invalid.reason {
                 // Larger than a batch may be, a record was alone in its own.

@@ -85,7 +85,7 @@ impl Worker {
             return Err(refused);
         }
         if self.sink.singly() {
-            self.sink = connect(&self.shared, &self.transactional_id, false)?;
+            self.replace_sink(false)?;
         }
         Ok(Flow::On)
     }
@@ -183,7 +183,9 @@ impl Worker {
     /// partition that is still ours stands where it was committed.
     pub(super) fn fail(&mut self, source: &Source, failure: Failure) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
-        let singly = match failure {
+        // After a refused record, librdkafka's own count of what it has sent has a gap, for which the next transaction
+        // would be aborted, too: a new producer has none.
+        let anew = match failure {
             Failure::Exit(reason) => return Err(Error::Exit(reason)),
             Failure::Unknown(reason) => return self.settle(source, &reason),
             Failure::Fenced(reason) => return self.fenced_by_another(source, &reason),
@@ -191,9 +193,9 @@ impl Worker {
                 self.aborts = self.aborts.saturating_add(1);
                 tracing::warn!(reason, attempt = self.aborts, "transaction aborted; writing its records again");
                 self.find_out_why(&reason);
-                false
+                None
             }
-            Failure::Refused(refused) => self.set_apart(refused)?,
+            Failure::Refused(refused) => Some(self.set_apart(refused)? || self.sink.singly()),
         };
         match self.sink.abort() {
             Ok(()) => {}
@@ -203,8 +205,8 @@ impl Worker {
             Err(Failure::Refused(_)) => return self.settle(source, "records were refused"),
         }
         fault::point("abort.aborted");
-        if singly {
-            self.sink = connect(&self.shared, &self.transactional_id, true)?;
+        if let Some(singly) = anew {
+            self.replace_sink(singly)?;
         }
         self.rewind(source)?;
         self.back_off();
@@ -214,6 +216,8 @@ impl Worker {
     /// Gives the records that their topics do not take another verdict. If it may have been others of their batches, true
     /// is returned, and they are first written one by one.
     fn set_apart(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
+        // Each time, there are fewer of them.
+        self.aborts = 0;
         let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
         if culprits == 0 {
             let (records, why) = (refused.len(), refused.first().map_or("", |refused| &refused.invalid.message));
@@ -315,6 +319,16 @@ impl Worker {
         self.settle(source, reason)
     }
 
+    /// Has another producer take the place of ours, which ends what that left open.
+    fn replace_sink(&mut self, singly: bool) -> Result<(), Error> {
+        let names_records = self.sink.names_records();
+        self.sink = connect(&self.shared, &self.transactional_id, singly)?;
+        if names_records {
+            self.sink.expect_names();
+        }
+        Ok(())
+    }
+
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
     /// other, and lets the group's committed offsets tell.
     fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
@@ -328,7 +342,7 @@ impl Worker {
             )));
         }
         let written = self.sink.take_logged();
-        self.sink = connect(&self.shared, &self.transactional_id, false)?;
+        self.replace_sink(false)?;
         fault::point("settle.replaced");
         if source.lost() {
             return self.rewind(source);

@@ -1,17 +1,22 @@
 //! Promise: whatever happens in whatever order, the same comes out.
 //!
-//! A plan is drawn from a seed: a configuration, and faults over a stream that is being fed (`plan`). It is
-//! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees
-//! is compared with the exact truth. `scripts/chaos` does this for as long as you like.
+//! A plan is drawn from a seed: a configuration (`options`), and faults over a stream that is being fed (`plan`). It is
+//! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees is held
+//! against what docs/guarantees.md promises where these options and faults meet (`table`, `truth`). `scripts/chaos` does
+//! this for as long as you like.
 
 mod act;
+mod options;
 mod plan;
 mod stage;
 mod story;
+mod table;
+mod truth;
 
 use crate::harness::{OwnBroker, broker};
-use plan::{Bounds, Plan};
+use plan::{Bounds, Plan, SERIES};
 use stage::Stage;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -112,4 +117,23 @@ fn at_length() {
         sum.add(plan, &address, Some(&mut broker));
     }
     sum.check();
+}
+
+/// Every choice has a row on the page, every row a choice, and a series of plans has all pairs of choices.
+#[test]
+fn the_page_and_the_plans_have_the_same_rows() {
+    let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
+    let more: Vec<_> = (0..8 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
+    let drawn: BTreeSet<_> = more.iter().flat_map(|plan| plan.rows()).collect();
+    let rows = table::rows();
+    assert_eq!(drawn, rows.keys().map(String::as_str).collect());
+    let pairs = |plans: &[Plan]| plans.iter().flat_map(|plan| plan.conditions.options.pairs()).collect::<BTreeSet<_>>();
+    let (had, all) = (pairs(&plans), pairs(&more));
+    let missing: Vec<_> = all.difference(&had).map(|pair| pair.map(|(at, choice)| options::DIMENSIONS[at][choice])).collect();
+    assert!(missing.len() <= all.len() / 100, "{} of {} pairs are not in a series: {missing:?}", missing.len(), all.len());
+    // And each promise can be told.
+    for plan in &more {
+        let options = &plan.conditions.options;
+        assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_told_by_keys(), "{plan}");
+    }
 }

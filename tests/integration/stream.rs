@@ -81,11 +81,6 @@ impl Stream {
         Feed::start(&self.broker, &self.input, self.records.clone(), count / seconds)
     }
 
-    /// Produces so many records a second, as far as the test allows.
-    pub fn feed_gated(&self, per_second: u32) -> Feed {
-        Feed::start_gated(&self.broker, &self.input, self.records.clone(), per_second)
-    }
-
     /// Produces some of the records, and returns when the broker has them.
     pub fn produce(&self, range: impl SliceIndex<[TestRecord], Output = [TestRecord]>) {
         produce(&self.broker, &self.input, &self.records[range]);

@@ -3,6 +3,7 @@
 use super::plan::{Fault, Harm, Step};
 use super::stage::{Stage, copy};
 use crate::harness::state::{contents, damage_page, entries, flip, open, truncate};
+use crate::harness::{add_partitions, delete_group};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How long two processes of one name may fight over it.
 const FIGHT: Duration = Duration::from_secs(8);
+/// Partitions that an input has in the end.
+const MORE_PARTITIONS: u32 = 6;
 /// Records that a worker is to commit while a fault lasts.
 const SOME: usize = 1_000;
 
@@ -64,6 +67,31 @@ impl Stage<'_> {
                 self.start(at, "");
             }
             Fault::FullDisk { kib, killed } => self.fill_disk(at, *kib, *killed),
+            Fault::ChangeKind => self.while_all_are_down(|stage| {
+                let was_aging = stage.kind.map_or_else(|| stage.conditions.options.has("kind = \"aging\""), |kind| kind == "aging");
+                stage.kind = Some(if was_aging { "cuckoo" } else { "aging" });
+            }),
+            Fault::AddPartitions if self.has_more_partitions => {}
+            Fault::AddPartitions => {
+                self.has_more_partitions = true;
+                let topics: Vec<_> = std::iter::once(self.stream.input.clone()).chain(self.other.clone()).collect();
+                let add = |stage: &mut Self| topics.iter().for_each(|topic| add_partitions(&stage.stream.broker, topic, MORE_PARTITIONS));
+                // Topics that share a space must have as many at any time.
+                if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
+            }
+            Fault::LoseOffsets => self.while_all_are_down(|stage| delete_group(&stage.stream.broker, stage.stream.setup.group())),
+        }
+    }
+
+    /// All members end, something is done, and they start again.
+    fn while_all_are_down(&mut self, act: impl FnOnce(&mut Self)) {
+        let running = self.running();
+        for &at in &running {
+            self.terminate(at);
+        }
+        act(self);
+        for at in running {
+            self.start(at, "");
         }
     }
 

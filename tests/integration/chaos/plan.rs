@@ -3,9 +3,13 @@
 //! As text, a plan is a line for the configuration and one for each fault, so that a failing one can be
 //! made smaller by striking lines out.
 
+use super::options::Options;
 use crate::harness::SplitMix;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// So many seeds that follow each other have all pairs of options.
+pub const SERIES: u64 = 64;
 
 /// Most members of the group.
 pub const MEMBERS_MAX: usize = 3;
@@ -23,30 +27,13 @@ pub struct Plan {
 pub struct Conditions {
     pub seed: u64,
     pub records: usize,
-    pub kind: Kind,
+    pub options: Options,
     /// Distinct keys that the filter is told to expect; fewer than there are make it chain.
     pub capacity: usize,
-    /// Whether some records take their key back.
-    pub takes_back: bool,
-    /// Whether the window covers all records, or rotates a score of times.
-    pub covers: bool,
-    /// Worker threads of a process.
-    pub threads: u8,
-    /// Whether membership outlives a process.
-    pub named: bool,
     pub commit_ms: u64,
     pub checkpoint_ms: u64,
     pub session_ms: u64,
     pub transaction_ms: u64,
-}
-
-/// What remembers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Kind {
-    Aging,
-    Cuckoo,
-    Exact,
-    Confirmed,
 }
 
 /// A fault, and when it is due.
@@ -93,6 +80,12 @@ pub enum Fault {
     State { harm: Harm, killed: bool },
     /// No file may grow any more, until it may again, or until the worker is killed.
     FullDisk { kib: u64, killed: bool },
+    /// All members end, and start with another kind of filter.
+    ChangeKind,
+    /// The input gets more partitions.
+    AddPartitions,
+    /// All members end, and the group's offsets are deleted.
+    LoseOffsets,
 }
 
 /// What may happen to state. A file is named by a number that is taken modulo their count.
@@ -117,16 +110,11 @@ pub struct Bounds {
 
 impl Conditions {
     fn draw(seed: u64, records: usize, random: &mut SplitMix) -> Self {
-        let kind = pick(random, &[Kind::Aging, Kind::Aging, Kind::Cuckoo, Kind::Exact, Kind::Confirmed]);
         Self {
             seed,
             records,
-            kind,
+            options: Options::of_series(seed / SERIES, usize::try_from(seed % SERIES).expect("a small number")),
             capacity: pick(random, &[400, 2_000, 400_000]),
-            takes_back: kind != Kind::Aging && random.below(3) == 0,
-            covers: random.below(2) == 0,
-            threads: pick(random, &[1, 1, 2]),
-            named: random.below(3) > 0,
             commit_ms: pick(random, &[20, 50, 100, 200]),
             checkpoint_ms: pick(random, &[100, 300, 1_000, 2_000]),
             session_ms: pick(random, &[2_000, 3_000, 6_000]),
@@ -183,12 +171,17 @@ impl Fault {
         // Past the transaction's end, past the session's, or neither.
         let ms = pick(random, &[300, conditions.transaction_ms + 1_500, conditions.session_ms + 1_500]);
         let killed = random.below(2) == 0;
+        let has = |choice| conditions.options.has(choice);
+        // What is not exact any more must be told by the keys alone.
+        let is_spared = has("state.changelog = true") || conditions.options.is_told_by_keys() && !has("cold_start = \"fail\"");
+        // Renewals are not all in the changelog.
+        let may_change = has("state.changelog = true") && has("refresh = false") && (has("kind = \"aging\"") || has("kind = \"cuckoo\""));
         loop {
-            return match random.below(26) {
+            return match random.below(29) {
                 0..=3 => Self::Kill,
-                4..=8 => Self::KillAt(points(random, "kill")),
+                4..=8 => Self::KillAt(points(conditions, random, "kill")),
                 9..=10 => Self::FailAt(failures(random)),
-                11..=12 => Self::StopAt { points: points(random, "stop"), ms },
+                11..=12 => Self::StopAt { points: points(conditions, random, "stop"), ms },
                 13..=14 => Self::Stop { ms },
                 15 => Self::Terminate,
                 16..=17 if members < MEMBERS_MAX => Self::Join,
@@ -196,7 +189,10 @@ impl Fault {
                 20 => Self::Roll,
                 21 => Self::Twin { killed },
                 22 if broker => Self::Broker { worker_too: killed },
-                23..=24 => Self::State { harm: Harm::draw(random), killed },
+                23..=24 if is_spared => Self::State { harm: Harm::draw(random), killed },
+                26 if may_change => Self::ChangeKind,
+                27 if conditions.options.is_told_by_keys() => Self::AddPartitions,
+                28 if is_spared => Self::LoseOffsets,
                 25 => Self::FullDisk { kib: pick(random, &[1, 16, 64, 256]), killed },
                 _ => continue,
             };
@@ -207,19 +203,36 @@ impl Fault {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Kill => "kill -9",
-            Self::KillAt(_) => "kill at a point",
-            Self::FailAt(_) => "failing steps",
-            Self::StopAt { .. } => "stop at a point",
-            Self::Stop { .. } => "sigstop",
-            Self::Terminate => "sigterm",
-            Self::Join => "member joins",
-            Self::Leave { .. } => "member leaves",
-            Self::Roll => "rolling restart",
-            Self::Twin { .. } => "twin",
-            Self::Broker { .. } => "broker kill -9",
-            Self::State { .. } => "state harmed",
-            Self::FullDisk { .. } => "full disk",
+            Self::KillAt(_) => "a kill at a given point of the code",
+            Self::FailAt(_) => "steps of a transaction or a checkpoint fail",
+            Self::StopAt { .. } => "a process stands still at a given point of the code",
+            Self::Stop { .. } => "a process stands still",
+            Self::Terminate => "a process is told to stop",
+            Self::Join => "a process joins the group",
+            Self::Leave { .. } => "a process leaves the group",
+            Self::Roll => "a rolling restart",
+            Self::Twin { .. } => "two processes of one name",
+            Self::Broker { .. } => "the only broker is killed",
+            Self::State { .. } => "the state directory is lost or harmed",
+            Self::FullDisk { .. } => "the disk is full",
+            Self::ChangeKind => "another kind of filter",
+            Self::AddPartitions => "partitions are added",
+            Self::LoseOffsets => "the group's offsets are lost",
         }
+    }
+}
+
+impl Plan {
+    /// The rows of docs/guarantees.md that it meets.
+    pub fn rows(&self) -> Vec<&str> {
+        let options = &self.conditions.options;
+        let faults = self.steps.iter().map(|step| match step.fault {
+            Fault::State { .. } if options.has("state.changelog = false") => "the state directory is lost or harmed, without a changelog",
+            Fault::LoseOffsets if options.has("state.changelog = false") => "the group's offsets are lost, without a changelog",
+            Fault::AddPartitions if options.has("repartition = true") => "partitions are added, with repartition",
+            _ => step.fault.name(),
+        });
+        options.names().chain(faults).collect()
     }
 }
 
@@ -231,9 +244,14 @@ impl Harm {
 }
 
 /// A fault point where something happens, and what must happen first for it to be passed.
-fn points(random: &mut SplitMix, action: &str) -> String {
-    // With a changelog, nothing is read again.
-    let is_passed = |point: &str| point != "restore.cold" && !point.starts_with("warm_up.");
+fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> String {
+    // With a changelog, nothing is read again; without one, nothing is rebuilt.
+    let has_changelog = conditions.options.has("state.changelog = true");
+    let is_passed = |point: &str| match point.split('.').next() {
+        Some("warm_up") => !has_changelog,
+        Some("rebuild") => has_changelog,
+        _ => point != "restore.cold",
+    };
     let mut point = pick(random, unseen::fault::POINTS);
     while !is_passed(point) {
         point = pick(random, unseen::fault::POINTS);
@@ -270,6 +288,6 @@ fn failures(random: &mut SplitMix) -> String {
     arms.join(",")
 }
 
-fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
+pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
     choices[random.below(choices.len())]
 }

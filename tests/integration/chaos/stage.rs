@@ -3,9 +3,14 @@
 //! A worker that has ended is started again, if it was meant to end, or had a reason that the plan gave it.
 //! Any other end fails the plan.
 
-use super::plan::{Conditions, Kind, MEMBERS_MAX, Plan};
+use super::options::Options;
+use super::plan::{Conditions, MEMBERS_MAX, Plan};
 use super::story::Story;
-use crate::harness::{Feed, Group, News, OwnBroker, SplitMix, TestRecord, UNSEE, Worker, assert_same, topic, wait_until};
+use super::table::{self, Promise};
+use super::truth::{self, HORIZON, LIMIT_BYTES};
+use crate::harness::{
+    Feed, Group, News, Oracle, OwnBroker, Setup, SplitMix, TestRecord, UNSEE, Worker, produce, read_committed, topic_with, wait_until,
+};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -19,8 +24,15 @@ const PACE: u32 = 6_000;
 /// How far the feed may be ahead of the next fault: what workers have to read meanwhile.
 const LEAD: usize = 4_000;
 
+/// Records that are there before the group is.
+const BEFORE: usize = 500;
+
 /// Why a worker may end by itself while another process has its names.
-const FENCED: [&str; 2] = ["is another process running as transactional id", "another process has joined the group as the same member"];
+const FENCED: [&str; 3] = [
+    "is another process running as transactional id",
+    "another process runs as transactional id",
+    "another process has joined the group as the same member",
+];
 
 pub struct Stage<'a> {
     pub conditions: &'a Conditions,
@@ -31,6 +43,13 @@ pub struct Stage<'a> {
     pub twinned: bool,
     pub members: Vec<Member>,
     pub story: &'a mut Story,
+    /// The other topic of the space, if there is one.
+    pub other: Option<String>,
+    /// What the filter is now, if that was changed.
+    pub kind: Option<&'static str>,
+    /// Whether the input has got more partitions.
+    pub has_more_partitions: bool,
+    promise: Promise,
     group: Group,
     feed: Option<Feed>,
     /// Where everything goes if the plan fails.
@@ -63,21 +82,51 @@ impl<'a> Stage<'a> {
     /// had been there then. Without one it would not know what was seen before its window.
     pub fn new(plan: &'a Plan, address: &str, broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         let conditions = &plan.conditions;
+        let options = &conditions.options;
         let hint = format!("chaos-{}", conditions.seed);
-        let output = topic(address, &format!("{hint}-out"), 4);
-        let window = Duration::from_secs(if conditions.covers { 24 * 3600 } else { 20 * 60 });
-        let stream = Stream::remembered_by(address, &hint, output, records(conditions), window, &lines(conditions)).with(|setup| {
-            let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
-            setup
-                .properties("\"fetch.wait.max.ms\" = \"20\"")
-                .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""))
-        });
+        let endless = ("message.timestamp.after.max.ms", "9223372036854775807");
+        let limit = LIMIT_BYTES.to_string();
+        let output = match () {
+            () if options.has("records that the output refuses") => vec![endless, ("cleanup.policy", "compact")],
+            () if options.has("records too large for the output") => vec![endless, ("max.message.bytes", &*limit)],
+            () => vec![endless],
+        };
+        let make = |what: &str, properties: &[(&str, &str)]| topic_with(address, &format!("{hint}-{what}"), 4, properties);
+        let (input, output) = (make("in", &[endless]), make("out", &output));
+        let other = options.has("a space that topics share").then(|| make("other", &[endless]));
+        let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
+        let key = "key = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nspace = \"news\"";
+        let lines = options.lines(conditions.capacity, &make("dead", &[endless]), &make("duplicates", &[endless]));
+        let lines = format!("{key}\n{lines}");
+        let setup = Setup::new(address, &hint)
+            .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
+            .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
+        let setup = std::iter::once(&input).chain(&other).fold(setup, |setup, input| setup.topic(input, &output, &lines));
+        let (records, oracle) = (records(conditions), Oracle::new(Duration::from_secs(1), 1));
+        produce(address, &input, &records[..BEFORE]);
+        let stream = Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup };
         let group = Group::new(address, stream.setup.group(), &stream.input, PARTITIONS);
         let member = |name| Member { name, worker: None, lives: 0, armed: String::new(), standstill: Duration::ZERO, resume: None };
         let members = ["a", "b", "c"].map(member);
         let members: [Member; MEMBERS_MAX] = members;
-        let members = members.into();
-        let mut stage = Self { conditions, stream, broker, broker_killed: false, twinned: false, members, story, group, feed: None, dir };
+        let promise = table::promise(plan.rows());
+        let mut stage = Self {
+            conditions,
+            stream,
+            broker,
+            broker_killed: false,
+            twinned: false,
+            members: members.into(),
+            story,
+            other,
+            kind: None,
+            has_more_partitions: false,
+            promise,
+            group,
+            feed: None,
+            dir,
+        };
+        stage.story.tell(format_args!("{:?}", stage.promise));
         stage.start(0, "");
         let first = stage.stream.setup.state_dir("a");
         wait_until("the first checkpoints are written", LIMIT, || {
@@ -89,7 +138,12 @@ impl<'a> Stage<'a> {
             copy(&first.join("checkpoints"), &stage.stream.setup.state_dir(other).join("checkpoints"));
         }
         stage.start(0, "");
-        stage.feed = Some(stage.stream.feed_gated(PACE));
+        if let Some(other) = &stage.other {
+            // In the order in which they are read, their keys meet those of the first in any way.
+            produce(address, other, stage.stream.records.iter().step_by(3));
+        }
+        let rest = stage.stream.records[BEFORE..].to_vec();
+        stage.feed = Some(Feed::start_gated(address, &stage.stream.input, rest, PACE));
         stage
     }
 
@@ -115,15 +169,19 @@ impl<'a> Stage<'a> {
 
     /// A worker of that name, under the lasting name of `known_as`, where names last.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
-        let Conditions { threads, named, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
-        let mut overrides = vec![
+        let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
+        let mut overrides = options.overrides();
+        overrides.extend([
             "log.level=info,unseen=debug".to_owned(),
-            format!("worker.workers={threads}"),
             format!("worker.commit_interval={commit_ms}ms"),
             format!("worker.checkpoint_interval={checkpoint_ms}ms"),
             format!("worker.transaction_timeout={transaction_ms}ms"),
-        ];
-        if *named {
+        ]);
+        if let Some(kind) = self.kind {
+            overrides.push(format!("topics[0].filter.kind={kind}"));
+            overrides.extend(self.other.as_ref().map(|_| format!("topics[1].filter.kind={kind}")));
+        }
+        if options.has("instance_id") {
             overrides.push(format!("kafka.instance_id={}-{known_as}", self.stream.setup.group()));
         }
         let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
@@ -270,15 +328,38 @@ impl<'a> Stage<'a> {
         self.wait("everything is sent", |stage| stage.feed().is_finished());
         self.feed.take().expect("it was started").join();
         self.wait("everything is committed", |stage| stage.group.has_read_all());
+        if let Some(other) = self.other.clone() {
+            let group = Group::new(&self.stream.broker, self.stream.setup.group(), &other, PARTITIONS);
+            self.wait("everything of the other topic is committed", |_| group.has_read_all());
+        }
+        let inputs = self.inputs();
+        if self.conditions.options.has("repartition = true") {
+            // What is in between shows no end: markers of transactions are not read.
+            let keys = truth::keys(&self.conditions.options, &inputs);
+            self.wait_for(LIMIT, |stage| {
+                std::thread::sleep(Duration::from_millis(200));
+                truth::lacks_nothing(&keys, &stage.stream.output())
+            });
+        }
         for at in self.running() {
             self.terminate(at);
         }
-        if self.broker_killed {
-            self.stream.expect_from_input();
-        }
         let output = self.stream.output();
         self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
-        assert_same(&self.stream.expected, &output);
+        truth::check(&self.conditions.options, self.promise, &inputs, &output);
+    }
+
+    /// What the inputs hold that the group is to read.
+    fn inputs(&self) -> Vec<Vec<Vec<TestRecord>>> {
+        let mut input = read_committed(&self.stream.broker, &self.stream.input, PARTITIONS);
+        if self.conditions.options.has("start = \"latest\"") {
+            for (partition, records) in input.iter_mut().enumerate() {
+                let before = self.stream.records[..BEFORE].iter().filter(|record| usize::try_from(record.partition) == Ok(partition));
+                records.drain(..before.count());
+            }
+        }
+        let other = self.other.as_ref().map(|other| read_committed(&self.stream.broker, other, PARTITIONS));
+        std::iter::once(input).chain(other).collect()
     }
 }
 
@@ -294,28 +375,39 @@ impl Drop for Stage<'_> {
     }
 }
 
+/// A stream, and among its records some that are not plain.
 fn records(conditions: &Conditions) -> Vec<TestRecord> {
-    let mut records = News { seed: conditions.seed, count: conditions.records, ..News::default() }.records();
-    if conditions.takes_back {
-        let mut random = SplitMix(conditions.seed);
+    let mut records = News { seed: conditions.seed, count: conditions.records + BEFORE, ..News::default() }.records();
+    let mut random = SplitMix(conditions.seed);
+    if conditions.options.has("unsee") {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
         some.for_each(|record| record.headers.push((UNSEE.to_owned(), None)));
+    }
+    // One that is too large costs a transaction of its own.
+    let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };
+    let some = records.iter_mut().filter(|_| random.below(rare) == 0).collect::<Vec<_>>();
+    let mut random = SplitMix(conditions.seed);
+    for record in some {
+        make_odd(&conditions.options, record, &mut random);
     }
     records
 }
 
-/// What the configuration says of the topic's memory. Rates are so low that not one record is expected to fall to
-/// them, or wrong answers are put right.
-fn lines(conditions: &Conditions) -> String {
-    let capacity = conditions.capacity;
-    let filter = match conditions.kind {
-        Kind::Aging => format!("kind = \"aging\", capacity = {capacity}, false_positive_rate = 1e-9"),
-        Kind::Cuckoo => format!("kind = \"cuckoo\", capacity = {capacity}, false_positive_rate = 1e-9"),
-        Kind::Exact => "kind = \"exact\"".to_owned(),
-        Kind::Confirmed => format!("kind = \"aging\", capacity = {capacity}, false_positive_rate = 0.2, confirm = true"),
-    };
-    let unsee = if conditions.takes_back { "unsee = { header = \"unsee\" }\n" } else { "" };
-    format!("{unsee}filter = {{ {filter} }}")
+fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
+    if options.has("records that are late, from the future, or without a time") {
+        // Late by days, at the beginning of time, without one, and years ahead of any clock.
+        record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, HORIZON + 1_000_000_000_000][random.below(4)];
+    } else if options.has("tombstones") {
+        record.value = None;
+    } else if options.has("records that lack what the key is made of") {
+        record.value.iter_mut().for_each(|value| value.truncate(20));
+    } else if options.has("records that the output refuses") {
+        record.key = None;
+    } else if options.has("records too large for the output") {
+        let padding: String = (0..30_000).map(|_| char::from(b'a' + u8::try_from(random.below(26)).unwrap_or_default())).collect();
+        let text = record.text().trim_end_matches('}').to_owned();
+        record.value = Some(format!("{text},\"padding\":\"{padding}\"}}").into_bytes());
+    }
 }
 
 /// Copies a directory of files.

@@ -29,8 +29,8 @@ pub use record::{TestRecord, by_partition, offset_of};
 pub use rights::{Right, grant};
 pub use setup::Setup;
 pub use topic::{
-    Group, add_partitions, alter_topic, client, committed_offset, delete_records_before, delete_topic, first_offset, make_topic,
-    make_topic_with, topic, topic_with,
+    Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, first_offset,
+    make_topic, make_topic_with, topic, topic_with,
 };
 pub use worker::{Worker, told, unseen, unseen_with};
 

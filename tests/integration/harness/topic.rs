@@ -108,6 +108,18 @@ pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) 
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
 
+/// Deletes a group with its offsets, as soon as it has no members any more.
+pub fn delete_group(broker: &str, group: &str) {
+    wait_until(&format!("group {group} is deleted"), PATIENCE, || {
+        let results = block_on(admin(broker).delete_groups(&[group], &options())).expect("the broker answers");
+        match results.first().expect("an answer for the group") {
+            Ok(_) | Err((_, RDKafkaErrorCode::GroupIdNotFound)) => Some(()),
+            Err((_, RDKafkaErrorCode::NonEmptyGroup)) => None,
+            Err((name, code)) => panic!("group {name} could not be deleted: {code}"),
+        }
+    });
+}
+
 /// What a group has committed of a topic, to be asked again and again.
 pub struct Group {
     consumer: BaseConsumer,

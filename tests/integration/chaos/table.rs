@@ -1,0 +1,64 @@
+//! What is promised, read from docs/guarantees.md: so the page and the tests cannot part.
+
+use std::collections::BTreeMap;
+use std::ops::BitAnd;
+use std::path::Path;
+
+/// What holds, whatever happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// Every record that is unseen within the window comes out.
+    pub nothing_lost: bool,
+    /// A key that was emitted is not emitted again within the window.
+    pub nothing_twice: bool,
+    /// What comes out is what one undisturbed run would have written.
+    pub exact: bool,
+}
+
+impl BitAnd for Promise {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self {
+            nothing_lost: self.nothing_lost && other.nothing_lost,
+            nothing_twice: self.nothing_twice && other.nothing_twice,
+            exact: self.exact && other.exact,
+        }
+    }
+}
+
+/// The rows of the tables whose columns are the promises, by their names.
+pub fn rows() -> BTreeMap<String, Promise> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
+    let text = std::fs::read_to_string(page).expect("the page");
+    let mut rows = BTreeMap::new();
+    let mut promises = false;
+    for line in text.lines() {
+        let Some(cells) = line.strip_prefix('|') else {
+            promises = false;
+            continue;
+        };
+        let cells: Vec<_> = cells.split('|').map(str::trim).collect();
+        if cells.len() > 4 && cells[1..4] == ["nothing lost", "nothing twice", "exact"] {
+            promises = true;
+        } else if promises && !cells[0].starts_with("---") {
+            let holds = |cell: &str| match cell {
+                "yes" => true,
+                "no" => false,
+                other => panic!("docs/guarantees.md: {:?} is promised with {other:?}, neither yes nor no", cells[0]),
+            };
+            let promise = Promise { nothing_lost: holds(cells[1]), nothing_twice: holds(cells[2]), exact: holds(cells[3]) };
+            assert!(rows.insert(cells[0].replace('`', ""), promise).is_none(), "docs/guarantees.md has {:?} twice", cells[0]);
+        }
+    }
+    rows
+}
+
+/// What is promised where all of these meet.
+pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
+    let rows = rows();
+    let all = Promise { nothing_lost: true, nothing_twice: true, exact: true };
+    names
+        .into_iter()
+        .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/guarantees.md has no row {name:?}")))
+}

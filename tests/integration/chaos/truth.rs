@@ -1,0 +1,170 @@
+//! What must come out: by a model that is a list, and by the promises of the plan.
+
+use super::options::Options;
+use super::table::Promise;
+use crate::harness::{TestRecord, UNSEE, assert_same};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// No record of a later time is believed: 2027-01-01.
+pub const HORIZON: i64 = 1_798_761_600_000;
+/// What the output takes.
+pub const LIMIT_BYTES: usize = 20_000;
+
+/// The id of a record, from its header: its key may be missing.
+fn id(record: &TestRecord) -> Vec<u8> {
+    record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default()
+}
+
+fn is_broken(record: &TestRecord) -> bool {
+    record.value.as_ref().is_some_and(|value| !value.ends_with(b"}"))
+}
+
+/// Whether the output does not take it.
+fn is_refused(options: &Options, record: &TestRecord) -> bool {
+    let is_compacted = options.has("records that the output refuses");
+    is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
+}
+
+/// The window of one partition, as the documents have it: each key with the slice that it was last put in.
+struct Model<'o> {
+    options: &'o Options,
+    stream_time: Option<i64>,
+    /// Keys put into the current slice of a window by count, and the number of that slice.
+    counted: (i64, i64),
+    /// None for keys that were put in before any time was known.
+    keys: BTreeMap<Vec<u8>, Option<i64>>,
+}
+
+impl<'o> Model<'o> {
+    const fn new(options: &'o Options) -> Self {
+        Self { options, stream_time: None, counted: (0, 0), keys: BTreeMap::new() }
+    }
+
+    fn slices(&self) -> i64 {
+        i64::from(self.options.slices())
+    }
+
+    fn slice(&self) -> Option<i64> {
+        let slice_ms = (self.options.window_seconds() * 1_000).div_euclid(self.slices());
+        match self.options.window_keys() {
+            Some(_) => Some(self.counted.1),
+            None => self.stream_time.map(|time| time.div_euclid(slice_ms)),
+        }
+    }
+
+    fn pass(&mut self, time: Option<i64>) {
+        if let Some(time) = time.filter(|&time| time <= HORIZON && self.stream_time.is_none_or(|now| time > now)) {
+            self.stream_time = Some(time);
+            let first = self.slice();
+            self.keys.values_mut().filter(|slice| slice.is_none()).for_each(|slice| *slice = first);
+        }
+    }
+
+    fn remembers(&self, id: &[u8]) -> bool {
+        self.keys.get(id).is_some_and(|at| match (self.slice(), at) {
+            (Some(now), Some(at)) => now - at <= self.slices(),
+            _ => true,
+        })
+    }
+
+    fn put(&mut self, id: Vec<u8>) {
+        if let Some(keys) = self.options.window_keys() {
+            if self.counted.0 >= (keys + self.slices() - 1) / self.slices() {
+                self.counted = (0, self.counted.1 + 1);
+            }
+            self.counted.0 += 1;
+        }
+        let slice = self.slice();
+        self.keys.insert(id, slice);
+    }
+
+    /// Whether a record comes out.
+    fn emits(&mut self, record: &TestRecord) -> bool {
+        if record.value.is_none() {
+            return self.options.has("on_tombstone = \"emit\"");
+        }
+        if is_broken(record) {
+            return false;
+        }
+        let (id, time) = (id(record), Some(record.timestamp).filter(|&time| time >= 0));
+        self.pass(time);
+        if self.options.has("unsee") && record.headers.iter().any(|(name, _)| name == UNSEE) {
+            self.keys.remove(&id);
+            return false;
+        }
+        if self.remembers(&id) {
+            if self.options.has("refresh = true") && self.keys[&id] != self.slice() {
+                self.put(id);
+            }
+            return false;
+        }
+        let is_late = match (self.options.window_keys(), self.stream_time, time) {
+            (None, Some(now), Some(time)) => now - time > self.options.window_seconds() * 1_000,
+            _ => false,
+        };
+        if is_late && !self.options.has("late = \"emit\"") {
+            return false;
+        }
+        self.put(id);
+        !is_refused(self.options, record)
+    }
+}
+
+/// What one undisturbed run would have written of these records, by partition.
+fn expected(options: &Options, input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
+    let of_partition = |records: &Vec<TestRecord>| {
+        let mut model = Model::new(options);
+        records.iter().filter(|record| model.emits(record)).cloned().collect()
+    };
+    input.iter().map(of_partition).collect()
+}
+
+/// Without repeats that came out marked, and without marks.
+fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
+    let mut output = output.to_vec();
+    for records in &mut output {
+        records.retain(|record| {
+            !record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
+        });
+        for record in records {
+            record.headers.retain(|(name, _)| name != "unseen-verdict");
+        }
+    }
+    output
+}
+
+/// The keys that are to come out, where each is unseen once. Of those that the output refuses once, nobody knows.
+pub fn keys(options: &Options, inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
+    let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
+    let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).map(id).collect();
+    judged().map(id).filter(|id| !apart.contains(id)).collect()
+}
+
+/// Whether all of these keys came out.
+pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bool {
+    let came: BTreeSet<_> = output.iter().flatten().filter(|record| is_judged(record)).map(id).collect();
+    keys.is_subset(&came)
+}
+
+fn is_judged(record: &TestRecord) -> bool {
+    record.value.is_some() && !is_broken(record)
+}
+
+/// Panics unless what came out is as promised.
+pub fn check(options: &Options, promise: Promise, inputs: &[Vec<Vec<TestRecord>>], output: &[Vec<TestRecord>]) {
+    let output = unmarked(output);
+    if promise.exact && options.is_ordered() {
+        return assert_same(&expected(options, &inputs[0]), &output);
+    }
+    assert!(options.is_told_by_keys(), "nobody can tell what is to come out of {options:?}");
+    let known: BTreeSet<_> = inputs.iter().flatten().flatten().filter(|record| is_judged(record)).map(id).collect();
+    let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for record in output.iter().flatten().filter(|record| is_judged(record)) {
+        assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
+        *times.entry(id(record)).or_default() += 1;
+    }
+    let lost = keys(options, inputs).into_iter().find(|id| !times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
+    let twice = times.iter().find(|(_, times)| **times > 1).map(|(id, times)| (String::from_utf8_lossy(id), times));
+    assert!(!promise.nothing_lost || lost.is_none(), "key {lost:?} was lost");
+    assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key came out several times");
+}
