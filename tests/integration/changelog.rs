@@ -266,3 +266,25 @@ fn a_changelog_that_would_lose_is_refused() {
     refused(2, &[("cleanup.policy", "compact")], "has cleanup.policy=compact, and must have cleanup.policy=delete");
     refused(2, &[("retention.ms", "1000")], "has retention.ms=1000, and must have retention.ms=-1");
 }
+
+/// What a broker and librdkafka make of a record of a changelog, on its way there and back.
+#[test]
+fn it_comes_back_as_it_was_written() {
+    for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {
+        let stream = Stream::remembered(broker(), "log-pressed", 8_000)
+            .with(|setup| setup.properties(&format!("\"compression.type\" = \"{compression}\"")).worker("transaction_records_max = 500"));
+        let settings = [("retention.ms", "-1"), ("compression.type", of_topic), ("message.timestamp.after.max.ms", "9223372036854775807")];
+        make_topic_with(broker(), &changelog(&stream), 4, &settings);
+        stream.begin(4_000);
+        let before = digests(&stream, "a");
+        fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+        expire_input(&stream);
+        let worker = start(&stream, "a");
+        wait_until("all are restored", LIMIT, || (worker.log().matches("partition restored").count() == 4).then_some(()));
+        worker.drain();
+        assert_eq!(digests(&stream, "a"), before, "compressed by {compression}, then by {of_topic}");
+        fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
+        stream.produce(4_000..);
+        stream.check(start(&stream, "a"));
+    }
+}

@@ -1,6 +1,8 @@
 //! Promise: a record goes out with the time that it came with, or without one.
 
-use crate::harness::{Setup, TestRecord, assert_same, broker, produce, topic, wait_for_output};
+use crate::harness::{
+    Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, read_committed, topic, wait_for_output, wait_until,
+};
 use crate::stream::LIMIT;
 
 /// What librdkafka takes for "no time".
@@ -21,4 +23,34 @@ fn times_are_kept_and_so_is_their_absence() {
         assert_same(&[records], &out);
         worker.drain();
     }
+}
+
+/// Keys that come before any time is known are remembered for as long as the first that comes with one.
+#[test]
+fn keys_from_before_any_time_outlive_their_disk() {
+    let (input, output) = (topic(broker(), "untimed", 1), topic(broker(), "untimed-out", 1));
+    let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker(), "untimed").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
+    let untimed: Vec<_> = (0..100).map(|number| record(number, NONE)).collect();
+    produce(broker(), &input, &untimed);
+    let mut worker = setup.start("a");
+    let read = |worker: &mut Worker, end: i64| {
+        wait_until("all is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
+        });
+    };
+    read(&mut worker, 100);
+    // The first time; and the changelog is trimmed by it.
+    let timed: Vec<_> = (100..200).map(|number| record(number, 1_700_000_000_000)).collect();
+    produce(broker(), &input, &timed);
+    read(&mut worker, 200);
+    worker.kill9();
+    std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    produce(broker(), &input, (0..200).map(|number| record(number, 1_700_000_000_000)));
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    read(&mut worker, 400);
+    worker.drain();
+    assert_same(&[[untimed, timed].concat()], &read_committed(broker(), &output, 1));
 }

@@ -68,3 +68,38 @@ fn of_two_with_a_copied_state_directory_one_ends() {
     feed.join();
     stream.check(other);
 }
+
+/// What a warm-up remembers is logged without any output. A process that stood still in one, and wakes after another has
+/// the partitions, must not get its part into the changelog behind the other's.
+#[test]
+fn stopped_in_a_warm_up() {
+    for delivery in ["exactly_once", "at_least_once"] {
+        let (records, warm) = (40_000, "warm_up.record:15000:stop");
+        let stream = Stream::remembered(broker(), "warm-zombie", records).with(|setup| {
+            setup
+                .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\ntransaction_records_max = 2000"))
+                .properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
+        });
+        // Read without a changelog; then there is to be one, and the state is gone.
+        stream.produce(..records / 2);
+        let mut worker = stream.setup.start_with("first", &["state.changelog=false"]);
+        stream.wait_until_read(records / 2, &mut worker);
+        worker.drain();
+        let mut zombie = stream.setup.start_armed("zombie", &[], warm);
+        zombie.wait_for_log("action=Stop", LIMIT);
+        // The heir warms up as well, and goes on with what comes.
+        let mut heir = stream.setup.start("heir");
+        stream.produce(records / 2..records - 1_000);
+        stream.wait_until_read(records - 1_000, &mut heir);
+        zombie.sigcont();
+        zombie.wait_for_log("lost=true", LIMIT);
+        zombie.sigterm();
+        zombie.wait(LIMIT);
+        heir.drain();
+        // Whoever has nothing but the changelog remembers all that came out.
+        let logged = stream.setup.start_with("logged", &["state.cold_start=fail"]);
+        stream.produce(records - 1_000..);
+        let log = stream.check(logged);
+        assert!(log.contains("memory rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
+    }
+}
