@@ -6,7 +6,7 @@
 use super::Error;
 use super::client::{self, CALL_TIMEOUT};
 use super::native::{Fetcher, Group, Message, topic_ids};
-use super::security::Login;
+use super::security::{self, Login};
 use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -321,7 +321,7 @@ impl Source {
             return Ok(Vec::new());
         }
         let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot read the group's committed offsets: {error}"));
+        let failed = |error: KafkaError| unanswered("read the group's committed offsets", &error);
         let answer = self.consumer().committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
         partitions
             .iter()
@@ -344,7 +344,7 @@ impl Source {
     pub fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
         self.consumer()
             .fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT)
-            .map_err(|error| Error::Fatal(format!("cannot read how far {partition} reaches: {error}")))
+            .map_err(|error| unanswered(&format!("read how far {partition} reaches"), &error))
     }
 
     /// The ids of topics, by name. Made anew, a topic has another; brokers before Kafka 2.8 give none.
@@ -356,7 +356,7 @@ impl Source {
             return Ok(BTreeMap::new());
         }
         topic_ids(self.consumer().client(), topics, CALL_TIMEOUT)
-            .map_err(|code| Error::Fatal(format!("cannot look at topics {topics:?}: {code}")))
+            .map_err(|code| unanswered(&format!("look at topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }
 
     /// The first offset of a record of that time or later; `None` if there is no such record.
@@ -365,7 +365,7 @@ impl Source {
     /// When no answer came; worth another try.
     pub fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
         let asked = list([(partition, Position::Offset(time))].into_iter())?;
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot find the records of time {time} in {partition}: {error}"));
+        let failed = |error: KafkaError| unanswered(&format!("find the records of time {time} in {partition}"), &error);
         let answer = self.consumer().offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
         let element = answer.find_partition(&partition.topic, partition.partition);
         Ok(element.and_then(|element| match element.offset() {
@@ -411,6 +411,15 @@ impl Source {
             }
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
+    }
+}
+
+/// What a failed question means: a right that this user lacks, or worth another try.
+fn unanswered(what: &str, error: &KafkaError) -> Error {
+    let reason = format!("cannot {what}: {error}");
+    match error.rdkafka_error_code().and_then(security::missing_right) {
+        Some(right) => Error::Refused { advice: format!("the brokers do not allow it; give this user {right}"), reason },
+        None => Error::Fatal(reason),
     }
 }
 

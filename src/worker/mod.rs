@@ -347,7 +347,9 @@ impl Worker {
                 Ok(answer) => return Ok(answer),
                 Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
                 // What a person must mend is said at once.
-                Err(error @ (kafka::Error::Topology(_) | kafka::Error::Property(_))) => return Err(error.into()),
+                Err(error @ (kafka::Error::Topology(_) | kafka::Error::Property(_) | kafka::Error::Refused { .. })) => {
+                    return Err(error.into());
+                }
                 // Offsets in an open transaction are not told. One that the coordinator has lost stays open for ever.
                 Err(error) if asked.elapsed() > self.shared.config.worker.transaction_timeout * 2 => tracing::warn!(
                     error = %error,

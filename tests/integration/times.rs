@@ -1,7 +1,8 @@
 //! Promise: a record goes out with the time that it came with, or without one.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, read_committed, topic, wait_for_output, wait_until,
+    Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, wait_for_output,
+    wait_until,
 };
 use crate::stream::LIMIT;
 
@@ -53,4 +54,32 @@ fn keys_from_before_any_time_outlive_their_disk() {
     read(&mut worker, 400);
     worker.drain();
     assert_same(&[[untimed, timed].concat()], &read_committed(broker(), &output, 1));
+}
+
+/// librdkafka writes no time of 0: such a record goes out a millisecond later, and is one to judge like any other.
+#[test]
+fn a_record_from_the_epoch_itself() {
+    for window in ["\"1h\"", "{ keys = 1000 }"] {
+        let (input, output) = (topic(broker(), "epoch", 1), topic(broker(), "epoch-out", 1));
+        let lines = format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ kind = \"exact\" }}");
+        let setup = Setup::new(broker(), "epoch").worker("commit_interval = \"50ms\"").topic(&input, &output, &lines);
+        let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
+        let sent: Vec<_> = (0..10).map(|number| record(number, i64::from(number / 5) * 3)).collect();
+        assert_eq!(produce_raw(broker(), &input, &sent), 0, "the broker takes no time of 0");
+        let mut worker = setup.start("a");
+        let out = wait_for_output(broker(), &output, sent.len(), 1, LIMIT, &mut worker);
+        let expected: Vec<_> = sent.iter().map(|sent| TestRecord { timestamp: sent.timestamp.max(1), ..sent.clone() }).collect();
+        assert_same(&[expected], &out);
+        // And they are still seen when all but the changelog is gone.
+        worker.kill9();
+        std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+        assert_eq!(produce_raw(broker(), &input, &sent), 0);
+        let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+        wait_until("all is read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (committed_offset(broker(), setup.group(), &input, 0) == Some(20)).then_some(())
+        });
+        worker.drain();
+        assert_eq!(read_committed(broker(), &output, 1)[0].len(), sent.len());
+    }
 }

@@ -17,6 +17,7 @@ mod setup;
 pub mod state;
 mod topic;
 mod turn;
+mod wire;
 mod worker;
 
 pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
@@ -32,6 +33,7 @@ pub use topic::{
     Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, first_offset,
     make_topic, make_topic_with, topic, topic_with,
 };
+pub use wire::produce_raw;
 pub use worker::{Worker, told, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};
