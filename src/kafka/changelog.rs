@@ -74,7 +74,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topolog
 fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), String> {
     match other {
         Some((wanted, other)) if *wanted != count => Err(format!(
-            "topic {name:?} has {count} partitions and {other:?} of the same space {wanted}; they must be as many, so delete {name:?} to have it made anew"
+            "topic {name:?} has {count} partitions and {other:?} of the same space {wanted}; they must be as many, so delete {name:?} once all of it is read, to have it made anew"
         )),
         _ => Ok(()),
     }
@@ -125,7 +125,9 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         }
         std::thread::sleep(TURN / 2);
     }
-    check(config, name).map(|()| wanted)
+    // Somebody else may have been faster, and have known of more.
+    let found = if keeps { look()? } else { wanted };
+    check(config, name).map(|()| found)
 }
 
 /// Whether a topic keeps what it is given.

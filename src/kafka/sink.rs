@@ -276,6 +276,15 @@ impl Sink {
         })
     }
 
+    /// Waits, where no transaction holds them together, until all is written that the changelog will say was: after a kill,
+    /// it must not know of more than came out.
+    ///
+    /// # Errors
+    /// [`Failure`] says what to do.
+    pub fn before_log(&self) -> Result<(), Failure> {
+        if self.transactional() { Ok(()) } else { self.flush().map_err(|failure| self.explain(failure)) }
+    }
+
     /// Hands a record of a changelog to librdkafka.
     ///
     /// # Errors
@@ -413,7 +422,6 @@ impl Sink {
         if refused.is_empty() {
             return Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
         }
-        let is_alone = self.singly || refused.len() == 1;
         let is_named = self.names_records();
         let refused = refused.into_iter().map(|(failed, invalid)| {
             let is_certain = match invalid.reason {
@@ -421,7 +429,7 @@ impl Sink {
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
                 _ => is_named && !failed.reason.is_empty(),
             };
-            Refused { origin: failed.origin, topic: failed.topic.clone(), invalid, is_certain: is_alone || is_certain }
+            Refused { origin: failed.origin, topic: failed.topic.clone(), invalid, is_certain: self.singly || is_certain }
         });
         Failure::Refused(refused.collect())
     }

@@ -54,7 +54,7 @@ impl Worker {
         }
         let _span = tracing::debug_span!("commit", records = self.written.len()).entered();
         let offsets = self.offsets();
-        let logged = self.log().inspect(|()| fault::point("commit.logged"));
+        let logged = self.sink.before_log().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
         let (topics, scratch) = (&self.topics, &mut self.room.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);

@@ -102,7 +102,6 @@ impl Worker {
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
             all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
         }
-        self.find_first(source, &mut all)?;
         fault::point("restore.offsets");
         for found in &all {
             let (id, plan) = (self.memory_of(found), &self.topics[found.topic]);
@@ -112,6 +111,7 @@ impl Worker {
                 fault::point("restore.loaded");
             }
         }
+        self.find_first(source, &mut all)?;
         // Topics of one space share their memory: if it reaches past one's committed offset, it is of no use to any.
         for found in &all {
             self.drop_if_beyond(source, found)?;
@@ -138,7 +138,8 @@ impl Worker {
 
     /// Says where partitions are read from that the group has committed nothing of, if that is at their end. One of
     /// several was added since the group began, and nothing of it was ever read. If there is nothing of any, the group
-    /// begins now, and with all of them: whoever has the others begins at the same place, and later.
+    /// begins now, and with all of them: whoever has the others begins at the same place, and later. But where a checkpoint,
+    /// a changelog or a topic in between shows that it had begun, its offsets were lost: then nothing is passed over.
     fn find_first(&mut self, source: &Source, all: &mut [Found]) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
@@ -153,6 +154,13 @@ impl Worker {
             if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
                 continue;
             }
+            if self.has_begun(source, topic, all)? {
+                tracing::warn!(
+                    topic = plan.topic.input,
+                    "the group has no committed offsets, but it has begun before; reading what nothing is known of from its beginning"
+                );
+                continue;
+            }
             all.iter_mut().filter(is_new).for_each(|found| found.first = found.high);
             for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
                 let (_, high) = self.patiently(|| source.watermarks(&partition))?;
@@ -160,6 +168,25 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Whether anything is left of an earlier life of the group.
+    fn has_begun(&self, source: &Source, topic: usize, all: &[Found]) -> Result<bool, Error> {
+        let is_stored = |memory: &Memory| !memory.offsets.is_empty();
+        let of_topic = all.iter().filter(|found| found.topic == topic);
+        if of_topic.filter_map(|found| self.memories.get(&self.memory_of(found))).any(is_stored) {
+            return Ok(true);
+        }
+        let plan = &self.topics[topic];
+        let Some(own) = plan.forward.as_ref().map(|forward| &forward.topic).or(plan.log.as_ref()) else { return Ok(false) };
+        let count = self.shared.topology.partitions.get(own).copied().unwrap_or(0).cast_signed();
+        for partition in 0..count {
+            let partition = TopicPartition { topic: own.clone(), partition };
+            if self.patiently(|| source.watermarks(&partition))?.1 > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Partitions that were added since the start are not known yet: neither to us, nor to the changelog.
@@ -216,6 +243,10 @@ impl Worker {
             take(&self.shared.stats.rebuilding, 1);
             if !self.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
                 continue;
+            }
+            // Told to stop, it may have ended half-way.
+            if self.stopping() {
+                return Ok(());
             }
             let memory = memory?;
             let Some(mut waiting) = self.waiting.remove(&id) else { continue };

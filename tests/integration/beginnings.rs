@@ -1,8 +1,8 @@
 //! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_records_before, produce, read_committed, topic,
-    wait_for_output, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_records_before, produce, read_committed,
+    topic, wait_for_output, wait_until,
 };
 use crate::stream::LIMIT;
 use std::fs;
@@ -118,4 +118,38 @@ fn a_cold_start_near_the_epoch() {
     topics.wait_until_read(0, 200, &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
+}
+
+/// `latest` is where a group begins, not where one goes on whose offsets were lost.
+#[test]
+fn a_group_that_has_lost_its_offsets_begins_nowhere_anew() {
+    let topics = Topics::new("begin-again", "start = \"latest\"", "", 2);
+    let setup = &topics.setup;
+    let two = ["worker.workers=2"];
+    let mut worker = setup.start_with("a", &two);
+    for partition in 0..2 {
+        topics.wait_until_read(partition, 0, &mut worker);
+    }
+    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
+    for partition in 0..2 {
+        topics.wait_until_read(partition, 50, &mut worker);
+    }
+    worker.drain();
+    delete_group(broker(), setup.group());
+    produce(broker(), &topics.input, records(100..200, 0..2, TIME));
+    // With no state but the changelog, and killed while the two members say where they begin.
+    fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    let mut worker = setup.start_with("a", &two);
+    worker.wait_for_log("it has begun before", LIMIT);
+    worker.kill9();
+    let mut worker = setup.start_with("a", &two);
+    for partition in 0..2 {
+        topics.wait_until_read(partition, 100, &mut worker);
+    }
+    worker.drain();
+    let mut keys: Vec<_> = read_committed(broker(), &topics.output, 2).concat().into_iter().map(|record| record.key).collect();
+    keys.sort();
+    let all = keys.len();
+    keys.dedup();
+    assert_eq!((all, keys.len()), (200, 200), "a record was lost, or came twice");
 }

@@ -228,6 +228,7 @@ impl Plan {
         let options = &self.conditions.options;
         let faults = self.steps.iter().map(|step| match step.fault {
             Fault::State { .. } if options.has("state.changelog = false") => "the state directory is lost or harmed, without a changelog",
+            Fault::LoseOffsets if options.has("repartition = true") => "the group's offsets are lost, with repartition",
             Fault::LoseOffsets if options.has("state.changelog = false") => "the group's offsets are lost, without a changelog",
             Fault::AddPartitions if options.has("repartition = true") => "partitions are added, with repartition",
             _ => step.fault.name(),
