@@ -346,7 +346,7 @@ impl<'a> Stage<'a> {
         }
         let output = self.stream.output();
         self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
-        truth::check(&self.conditions.options, self.promise, &inputs, &output);
+        truth::check(&self.conditions.options, self.promise, &self.stream.records[..BEFORE], &inputs, &output);
     }
 
     /// What the inputs hold that the group is to read.

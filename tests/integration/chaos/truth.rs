@@ -150,14 +150,15 @@ fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record)
 }
 
-/// Panics unless what came out is as promised.
-pub fn check(options: &Options, promise: Promise, inputs: &[Vec<Vec<TestRecord>>], output: &[Vec<TestRecord>]) {
+/// Panics unless what came out is as promised. What was there `before` the group may come out where it may forget that.
+pub fn check(options: &Options, promise: Promise, before: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>], output: &[Vec<TestRecord>]) {
     let output = unmarked(output);
     if promise.exact && options.is_ordered() {
         return assert_same(&expected(options, &inputs[0]), &output);
     }
     assert!(options.is_told_by_keys(), "nobody can tell what is to come out of {options:?}");
-    let known: BTreeSet<_> = inputs.iter().flatten().flatten().filter(|record| is_judged(record)).map(id).collect();
+    let before = before.iter().filter(|_| !promise.exact);
+    let known: BTreeSet<_> = inputs.iter().flatten().flatten().chain(before).filter(|record| is_judged(record)).map(id).collect();
     let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for record in output.iter().flatten().filter(|record| is_judged(record)) {
         assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
