@@ -202,36 +202,35 @@ impl LogReader {
         Ok((stable >= end).then_some((low, stable)))
     }
 
-    /// Hands over the committed records from `from` to the end, in order, until `take` says to stop by `false`, or
-    /// `stop` does.
+    /// Hands over the committed records from `from` to `end`, and what follows that by then, in order, until `take` says
+    /// to stop by `false`, or `stop` does. Returns false if the log does not reach back to there any more.
     ///
     /// # Errors
     /// When the log cannot be read, or what `take` fails with.
     pub fn read<E: From<Error>>(
         &self,
         log: &TopicPartition,
-        from: Offset,
+        (from, end): (Offset, Offset),
         stop: &dyn Fn() -> bool,
         take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
-    ) -> Result<(), E> {
+    ) -> Result<bool, E> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot read {log}: {error}"));
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(&log.topic, log.partition, Position::Offset(from)).map_err(failed)?;
         self.committed.assign(&list).map_err(failed)?;
         let ended = loop {
             match self.committed.poll(TURN) {
-                _ if stop() => break Ok(()),
-                None => {}
+                _ if stop() => break Ok(true),
                 Some(Ok(message)) => match take(Logged { offset: message.offset(), value: message.payload().unwrap_or_default() }) {
                     Ok(true) => {}
-                    Ok(false) => break Ok(()),
+                    Ok(false) => break Ok(true),
                     Err(error) => break Err(error),
                 },
-                Some(Err(KafkaError::PartitionEOF(_))) => break Ok(()),
-                Some(Err(
-                    error @ KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange),
-                )) => {
-                    break Err(failed(error).into());
+                // A leader that has just become one may not know yet that more is committed.
+                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(log, end) => break Ok(true),
+                None | Some(Err(KafkaError::PartitionEOF(_))) => {}
+                Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
+                    break Ok(false);
                 }
                 Some(Err(error)) => throttle::tell(&format!("reading {log} {error}"), |left_out| {
                     tracing::warn!(log = %log, error = %error, left_out, "trouble reading a changelog; still trying");
@@ -240,6 +239,11 @@ impl LogReader {
         };
         self.committed.unassign().map_err(failed)?;
         ended
+    }
+
+    fn reaches(&self, log: &TopicPartition, end: Offset) -> bool {
+        let found = self.committed.fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT);
+        found.is_ok_and(|(_, reached)| reached >= end)
     }
 
     /// Deletes the records below an offset.

@@ -14,7 +14,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -422,7 +422,9 @@ impl Sink {
         if refused.is_empty() {
             return Failure::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
         }
-        let is_named = self.names_records();
+        // What is said of each in other words is of none else.
+        let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
+        let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().map(|(failed, invalid)| {
             let is_certain = match invalid.reason {
                 // Larger than a batch may be, a record was alone in its own.

@@ -175,15 +175,7 @@ fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error>
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
-    let (low, end) = loop {
-        match reader.ends(&job.log) {
-            _ if stop() => return Ok(Memory::new(job.rules)),
-            Ok(Some(ends)) => break ends,
-            // The partition's former owner has left a transaction open.
-            Ok(None) => std::thread::sleep(PAUSE),
-            Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
-        }
-    };
+    let Some((mut low, mut end)) = ends(reader, &job.log, &stop) else { return Ok(Memory::new(job.rules)) };
     if low == end {
         // Nothing is logged yet.
         return Ok(job.memory);
@@ -202,7 +194,13 @@ fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error>
     };
     loop {
         let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, told: Instant::now(), cut: None, gap: false };
-        let follower = follow.read(reader, from, &stop)?;
+        let Some(follower) = follow.read(reader, from, &stop)? else {
+            tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
+            let Some(now) = ends(reader, &job.log, &stop) else { return Ok(Memory::new(job.rules)) };
+            (low, end) = now;
+            (from, job.memory) = (low, Memory::new(job.rules));
+            continue;
+        };
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
@@ -233,6 +231,32 @@ fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error>
     }
 }
 
+/// Where a log begins and ends, once no transaction is open in it any more; `None` if told to stop before.
+fn ends(reader: &LogReader, log: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
+    let mut told = Instant::now();
+    loop {
+        let found = reader.ends(log);
+        if stop() {
+            return None;
+        }
+        let is_time = told.elapsed() > PROGRESS_INTERVAL;
+        match found {
+            Ok(Some(ends)) => return Some(ends),
+            // The partition's former owner has left a transaction open.
+            Ok(None) if is_time => tracing::warn!(
+                log = %log,
+                "the memory waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
+            ),
+            Err(error) if is_time => tracing::warn!(log = %log, error = %error, "no answer from the brokers yet; asking again"),
+            Ok(None) | Err(_) => {}
+        }
+        if is_time {
+            told = Instant::now();
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 /// One reading of a log.
 struct Follow<'a> {
     needs: &'a Needs,
@@ -246,15 +270,15 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    fn read(&mut self, reader: &LogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Follower, Error> {
+    /// `None` if the log does not reach back to there any more.
+    fn read(&mut self, reader: &LogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Follower>, Error> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.memory.changelog.epoch;
         let mut follower = Follower::new(job.memory.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
         let log = job.log.clone();
-        if from < self.end {
-            reader.read(&log, from, stop, &mut |logged| self.take(&mut follower, &logged))?;
-        }
-        Ok(follower)
+        let end = self.end;
+        let is_read = from >= end || reader.read(&log, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
+        Ok(is_read.then_some(follower))
     }
 
     fn take(&mut self, follower: &mut Follower, logged: &Logged<'_>) -> Result<bool, Error> {
