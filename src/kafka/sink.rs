@@ -28,6 +28,9 @@ const TURN: Duration = Duration::from_millis(50);
 /// How long a record waits for room in a full queue before it is tried again.
 const FULL_TURN: Duration = Duration::from_millis(10);
 
+/// Where batches are to be smaller than this, each record has one.
+const SINGLY_BYTES: usize = 512;
+
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
 pub enum Failure {
@@ -179,17 +182,12 @@ impl Reports for Context {
 impl Sink {
     /// A producer that is ready to begin; whatever its past selves left open is aborted.
     ///
-    /// `batch_bytes` bounds what is written together, `singly` makes each record travel alone.
+    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone.
     ///
     /// # Errors
     /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
-    pub fn connect(
-        config: &Config,
-        transactional_id: &str,
-        batch_bytes: usize,
-        singly: bool,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<Self, Error> {
+    pub fn connect(config: &Config, transactional_id: &str, batch_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Self, Error> {
+        let singly = batch_bytes < SINGLY_BYTES;
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
         let login = Login::of(&config.kafka);
         let context = Context { login, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
@@ -220,10 +218,10 @@ impl Sink {
         matches!(self.delivery, Delivery::ExactlyOnce)
     }
 
-    /// Whether each record travels alone.
+    /// Most bytes of a batch.
     #[must_use]
-    pub const fn singly(&self) -> bool {
-        self.singly
+    pub const fn batch_bytes(&self) -> usize {
+        self.batch_bytes
     }
 
     /// Whether the brokers were heard to say which records of a batch they refuse.

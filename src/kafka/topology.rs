@@ -11,7 +11,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -272,7 +272,9 @@ fn batch_bytes(config: &Config) -> usize {
     let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config)) else {
         return BATCH_BYTES;
     };
-    let topics: Vec<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| ResourceSpecifier::Topic(name)).collect();
+    // Asked for one twice, a broker answers for none.
+    let names: BTreeSet<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| name).collect();
+    let topics: Vec<_> = names.into_iter().map(ResourceSpecifier::Topic).collect();
     let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
     let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
     let limits = answer

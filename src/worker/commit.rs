@@ -27,6 +27,9 @@ const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
 /// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
 const ABORTS_SUSPECT: u32 = 4;
 
+/// How much smaller batches become where one is refused, and nobody says for which record.
+const SMALLER: usize = 8;
+
 /// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
 const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -84,8 +87,10 @@ impl Worker {
         if let Some(refused) = self.refused.take() {
             return Err(refused);
         }
-        if self.sink.singly() {
-            self.replace_sink(false)?;
+        if self.sink.batch_bytes() < self.shared.topology.batch_bytes {
+            // Its limits may be others than at the start.
+            self.refresh_topology()?;
+            self.replace_sink(self.shared.topology.batch_bytes)?;
         }
         Ok(Flow::On)
     }
@@ -185,7 +190,7 @@ impl Worker {
         add(&self.shared.stats.aborts, 1);
         // After a refused record, librdkafka's own count of what it has sent has a gap, for which the next transaction
         // would be aborted, too: a new producer has none.
-        let anew = match failure {
+        let batch_bytes = match failure {
             Failure::Exit(reason) => return Err(Error::Exit(reason)),
             Failure::Unknown(reason) => return self.settle(source, &reason),
             Failure::Fenced(reason) => return self.fenced_by_another(source, &reason),
@@ -195,7 +200,7 @@ impl Worker {
                 self.find_out_why(&reason);
                 None
             }
-            Failure::Refused(refused) => Some(self.set_apart(refused)? || self.sink.singly()),
+            Failure::Refused(refused) => Some(self.sink.batch_bytes() / if self.set_apart(refused)? { 1 } else { SMALLER }),
         };
         match self.sink.abort() {
             Ok(()) => {}
@@ -205,24 +210,24 @@ impl Worker {
             Err(Failure::Refused(_)) => return self.settle(source, "records were refused"),
         }
         fault::point("abort.aborted");
-        if let Some(singly) = anew {
-            self.replace_sink(singly)?;
+        if let Some(batch_bytes) = batch_bytes {
+            self.replace_sink(batch_bytes)?;
         }
         self.rewind(source)?;
         self.back_off();
         Ok(())
     }
 
-    /// Gives the records that their topics do not take another verdict. If it may have been others of their batches, true
-    /// is returned, and they are first written one by one.
+    /// Gives the records that their topics do not take another verdict. If it may have been others of their batches, false
+    /// is returned: they are written in smaller ones, in the end each in its own.
     fn set_apart(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
         // Each time, there are fewer of them.
         self.aborts = 0;
         let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
         if culprits == 0 {
             let (records, why) = (refused.len(), refused.first().map_or("", |refused| &refused.invalid.message));
-            tracing::warn!(records, why, "a topic does not take a batch; writing its records one by one");
-            return Ok(true);
+            tracing::warn!(records, why, "a topic does not take a batch; writing its records in smaller ones");
+            return Ok(false);
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
             let Some((topic, partition, offset)) = self.written.origin(origin) else { continue };
@@ -248,7 +253,7 @@ impl Worker {
             self.tallies[plan.counted].count(Verdict::Invalid(invalid.reason));
             input.decisions.refuse(offset, invalid);
         }
-        Ok(false)
+        Ok(true)
     }
 
     /// Looks, after some aborts one after the other, for what a person must mend. The worker goes on trying: a topic may
@@ -320,9 +325,9 @@ impl Worker {
     }
 
     /// Has another producer take the place of ours, which ends what that left open.
-    fn replace_sink(&mut self, singly: bool) -> Result<(), Error> {
+    fn replace_sink(&mut self, batch_bytes: usize) -> Result<(), Error> {
         let names_records = self.sink.names_records();
-        self.sink = connect(&self.shared, &self.transactional_id, singly)?;
+        self.sink = connect(&self.shared, &self.transactional_id, batch_bytes)?;
         if names_records {
             self.sink.expect_names();
         }
@@ -342,7 +347,7 @@ impl Worker {
             )));
         }
         let written = self.sink.take_logged();
-        self.replace_sink(false)?;
+        self.replace_sink(self.sink.batch_bytes())?;
         fault::point("settle.replaced");
         if source.lost() {
             return self.rewind(source);
@@ -379,7 +384,7 @@ pub(super) fn inputs_of<'w>(
 }
 
 /// A producer for the worker of that transactional id.
-pub(super) fn connect(shared: &Shared, transactional_id: &str, singly: bool) -> Result<Sink, Error> {
+pub(super) fn connect(shared: &Shared, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
     let stop = || shared.stop.load(Ordering::Relaxed);
-    Ok(Sink::connect(&shared.config, transactional_id, shared.topology.batch_bytes, singly, &stop)?)
+    Ok(Sink::connect(&shared.config, transactional_id, batch_bytes, &stop)?)
 }

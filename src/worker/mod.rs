@@ -195,7 +195,7 @@ impl Worker {
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
-        let sink = commit::connect(&shared, &transactional_id, false)?;
+        let sink = commit::connect(&shared, &transactional_id, shared.topology.batch_bytes)?;
         fault::point("connect.ready");
         let topics = plans(&shared);
         let tallies = vec![Tally::default(); shared.stats.topics.len()];

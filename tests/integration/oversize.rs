@@ -142,6 +142,25 @@ fn an_output_that_takes_less_from_now_on_loses_nothing() {
     alter_topic(broker(), &stream.output, "max.message.bytes", "2000");
     stream.produce(..);
     let log = stream.check(worker);
-    assert!(log.contains("a topic does not take a batch; writing its records one by one"), "{log}");
+    assert!(log.contains("a topic does not take a batch; writing its records in smaller ones"), "{log}");
     assert_eq!(told(&log, "invalid"), 0, "a record was blamed for its batch");
+}
+
+/// Inputs may share an output. Its limit is asked for all the same, and batches keep to it.
+#[test]
+fn the_limit_of_an_output_that_inputs_share_is_known() {
+    let stream = Stream::into(
+        broker(),
+        "oversize-shared",
+        small_topic("oversize-shared"),
+        News { count: 5_000, ..News::default() }.records(),
+        WINDOW,
+    );
+    let lines = Stream::lines(WINDOW, "filter = { kind = \"exact\" }").replace("\"news\"", "\"other\"");
+    let other = topic(broker(), "oversize-shared-too", 4);
+    let output = stream.output.clone();
+    let stream = stream.with(|setup| setup.topic(&other, &output, &lines));
+    stream.produce(..);
+    let log = stream.check(stream.setup.start("a"));
+    assert!(!log.contains("a topic does not take a batch"), "{log}");
 }

@@ -250,7 +250,8 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
     let has_changelog = conditions.options.has("state.changelog = true");
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,
-        Some("rebuild") => has_changelog,
+        // State is harmed for these.
+        Some("rebuild" | "set_aside") => has_changelog,
         _ => point != "restore.cold",
     };
     let mut point = pick(random, unseen::fault::POINTS);
