@@ -3,17 +3,25 @@
 //! Owns the life of a transaction and says of each failure what to do next: see [`Failure`]. Calls
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
+mod failure;
+mod refused;
+
 use super::client::{self, BATCH_BYTES, CALL_TIMEOUT};
 use super::native::{Group, Headers, Message, Producer, Record, Refusal, Reports, Timestamped, Undelivered};
 use super::security::{self, Login};
+pub use failure::Failure;
+pub use refused::Refused;
+
 use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
-use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition};
+use crate::record::{Offset, Reason, Timestamp, TopicPartition};
+use failure::{may_repeat, next, not_allowed};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use refused::{BYSTANDER, Failed, oversize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -30,35 +38,6 @@ const FULL_TURN: Duration = Duration::from_millis(10);
 
 /// Where batches are to be smaller than this, each record has one.
 const SINGLY_BYTES: usize = 512;
-
-/// What to do after a failure. Nothing is lost by any: what is not committed is written again.
-#[derive(Debug)]
-pub enum Failure {
-    /// Abort the transaction, and write what was in it again.
-    Abort(String),
-    /// Like `Abort`, but these records are why: their topics will never take them.
-    Refused(Vec<Refused>),
-    /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
-    /// committed offsets tell.
-    Unknown(String),
-    /// Like `Unknown`: another producer of this transactional id has begun, or the coordinator gave the transaction up.
-    Fenced(String),
-    /// Stop: another try would fail too.
-    Exit(String),
-}
-
-/// A record that its topic does not take.
-#[derive(Debug)]
-pub struct Refused {
-    /// The value given to [`Outgoing::origin`].
-    pub origin: usize,
-    /// The topic that does not take it.
-    pub topic: String,
-    /// What is wrong with it.
-    pub invalid: Invalid,
-    /// Whether it is this record. Otherwise it may be another of the same batch, and written alone it may be taken.
-    pub is_certain: bool,
-}
 
 /// A record to be written: one that was read, to another topic.
 pub struct Outgoing<'a> {
@@ -101,49 +80,6 @@ struct Context {
     /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
     names_records: AtomicBool,
 }
-
-/// A record that the broker did not take.
-struct Failed {
-    origin: usize,
-    bytes: usize,
-    code: RDKafkaErrorCode,
-    topic: String,
-    /// The broker's words on this record; empty if it had none.
-    reason: String,
-    /// Whether it did not fail by itself.
-    given_up: bool,
-}
-
-impl Failed {
-    fn message(&self) -> String {
-        let Self { topic, code, .. } = self;
-        format!("to {topic}: {}", KafkaError::MessageProduction(*code))
-    }
-
-    /// What is wrong with the record, if its topic will never take it.
-    fn invalid(&self) -> Option<Invalid> {
-        let (topic, bytes) = (&self.topic, self.bytes);
-        match self.code {
-            RDKafkaErrorCode::MessageSizeTooLarge | RDKafkaErrorCode::MessageBatchTooLarge => Some(oversize(bytes)),
-            RDKafkaErrorCode::InvalidRecord | RDKafkaErrorCode::InvalidTimestamp => {
-                let code = KafkaError::MessageProduction(self.code).to_string();
-                let why = if self.reason.is_empty() { &code } else { self.reason.trim_end_matches('.') };
-                Some(Invalid { reason: Reason::Refused, message: format!("topic {topic:?} does not take the record: {why}") })
-            }
-            _ => None,
-        }
-    }
-}
-
-/// What is wrong with a record that is larger than its topic takes.
-fn oversize(bytes: usize) -> Invalid {
-    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
-    Invalid { reason: Reason::Oversize, message }
-}
-
-/// How librdkafka's words begin on a record that failed with the others of its batch: where one was refused, it gives
-/// that one's code to all.
-const BYSTANDER: &str = "Failed to append record because it was part of a batch";
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -526,32 +462,4 @@ impl Sink {
     fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
         self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether it says that another producer has this one's transactional id.
-const fn is_fencing(code: RDKafkaErrorCode) -> bool {
-    use RDKafkaErrorCode::{Fenced, InvalidProducerEpoch, ProducerFenced};
-    matches!(code, Fenced | ProducerFenced | InvalidProducerEpoch)
-}
-
-/// Whether the same call may yet succeed.
-const fn may_repeat(error: &Refusal) -> bool {
-    error.may_repeat && !error.must_abort && !error.is_fatal
-}
-
-/// Writing to a topic needs a right that another try would lack too.
-fn not_allowed(message: &str) -> Failure {
-    Failure::Exit(format!("the brokers do not allow to write {message}; give this user Write on that topic"))
-}
-
-/// What to do after an error of the producer that a repetition would not mend.
-fn next(error: &Refusal) -> Failure {
-    if let Some(right) = security::missing_right(error.code) {
-        return Failure::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
-    }
-    if is_fencing(error.code) {
-        return Failure::Fenced(error.to_string());
-    }
-    // Else it has timed out, or there is something that librdkafka has no way back from.
-    if error.must_abort { Failure::Abort(error.to_string()) } else { Failure::Unknown(error.to_string()) }
 }

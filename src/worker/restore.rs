@@ -4,12 +4,14 @@
 //! changelog has, and is taken in beside the work on other partitions; what both lack, warm-up reads
 //! again without emitting. Must never start past the committed offset.
 
+mod first;
+
 use super::commit::inputs_of;
 use super::note::Note;
 use super::partition::{Input, Memory, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
-use crate::config::{ColdStart, OnTruncation, Start};
+use crate::config::{ColdStart, OnTruncation};
 use crate::fault;
 use crate::kafka::{Committed, Source};
 use crate::record::{Offset, TopicPartition, log_id, log_name};
@@ -134,59 +136,6 @@ impl Worker {
         }
         fault::point("restore.placed");
         Ok(starts)
-    }
-
-    /// Says where partitions are read from that the group has committed nothing of, if that is at their end. One of
-    /// several was added since the group began, and nothing of it was ever read. If there is nothing of any, the group
-    /// begins now, and with all of them: whoever has the others begins at the same place, and later. But where a checkpoint,
-    /// a changelog or a topic in between shows that it had begun, its offsets were lost: then nothing is passed over.
-    fn find_first(&mut self, source: &Source, all: &mut [Found]) -> Result<(), Error> {
-        if self.shared.config.kafka.start != Start::Latest {
-            return Ok(());
-        }
-        for (topic, plan) in self.topics.iter().enumerate().filter(|(_, plan)| !plan.is_ours) {
-            let is_new = |found: &&mut Found| found.topic == topic && found.committed.offset.is_none();
-            if !all.iter_mut().any(|found| is_new(&found)) {
-                continue;
-            }
-            let count = self.shared.topology.partitions.get(&plan.topic.input).copied().unwrap_or(0).cast_signed();
-            let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: plan.topic.input.clone(), partition }).collect();
-            if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
-                continue;
-            }
-            if self.has_begun(source, topic, all)? {
-                tracing::warn!(
-                    topic = plan.topic.input,
-                    "the group has no committed offsets, but it has begun before; reading what nothing is known of from its beginning"
-                );
-                continue;
-            }
-            all.iter_mut().filter(is_new).for_each(|found| found.first = found.high);
-            for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
-                let (_, high) = self.patiently(|| source.watermarks(&partition))?;
-                self.beginnings.insert(partition, high);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether anything is left of an earlier life of the group.
-    fn has_begun(&self, source: &Source, topic: usize, all: &[Found]) -> Result<bool, Error> {
-        let is_stored = |memory: &Memory| !memory.offsets.is_empty();
-        let of_topic = all.iter().filter(|found| found.topic == topic);
-        if of_topic.filter_map(|found| self.memories.get(&self.memory_of(found))).any(is_stored) {
-            return Ok(true);
-        }
-        let plan = &self.topics[topic];
-        let Some(own) = plan.forward.as_ref().map(|forward| &forward.topic).or(plan.log.as_ref()) else { return Ok(false) };
-        let count = self.shared.topology.partitions.get(own).copied().unwrap_or(0).cast_signed();
-        for partition in 0..count {
-            let partition = TopicPartition { topic: own.clone(), partition };
-            if self.patiently(|| source.watermarks(&partition))?.1 > 0 {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Partitions that were added since the start are not known yet: neither to us, nor to the changelog.
