@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// Version of all that is stored.
-const FORMAT: &str = "4";
+const FORMAT: &str = "5";
 const FORMAT_KEY: &[u8] = b"format";
 
 /// What a checkpoint writes beyond that is not put together in memory.

@@ -17,6 +17,8 @@ const KEYS_MAX: u64 = 1 << 14;
 const SHARE: u64 = 64;
 /// How far a filter beyond its capacity may have more watched, before the share is halved.
 const OVERFULL: u64 = 4;
+/// With fewer than one in so many of those that may be watched, the share is doubled again.
+const SPARSE: u64 = 8;
 
 /// What is known of a watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +72,12 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct Sample {
-    /// One key of 2 to the power of this is watched.
+    /// One key of 2 to the power of this counts.
     halvings: u32,
+    /// The least that this may become again after a burst.
+    least: u32,
+    /// Since when twice that share is watched. It counts once all keys have expired that were emitted before.
+    doubled: Option<i64>,
     keys_max: u64,
     /// How many eras a key is remembered for after its own.
     eras: i64,
@@ -85,14 +91,20 @@ impl Sample {
     pub(super) fn new(keys: u64, eras: i64) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
-        Self { halvings, keys_max: keys_max * OVERFULL, eras, era: None, keys: HashMap::new(), observed: BTreeMap::new() }
+        let (keys_max, keys, observed) = (keys_max * OVERFULL, HashMap::new(), BTreeMap::new());
+        Self { halvings, least: halvings, doubled: None, keys_max, eras, era: None, keys, observed }
     }
 
     /// The name of a key that is watched. Of a share of a share, none is lost; and the bits that choose it are not
     /// those that a filter takes.
     fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
         let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (name.leading_zeros() >= self.halvings).then_some(name)
+        (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
+    }
+
+    /// Whether a watched key is of the share that counts.
+    const fn counts(&self, name: u64) -> bool {
+        name.leading_zeros() >= self.halvings
     }
 
     /// The filter has come to an era: forgets what it has.
@@ -107,6 +119,12 @@ impl Sample {
         let oldest = now.saturating_sub(self.eras);
         self.keys.retain(|_, watched| watched.era.is_some_and(|era| era >= oldest));
         self.observed.retain(|&era, _| era >= oldest);
+        if self.doubled.is_some_and(|since| since < oldest) {
+            (self.halvings, self.doubled) = (self.halvings - 1, None);
+        }
+        if self.doubled.is_none() && self.halvings > self.least && (self.keys.len() as u64) < self.keys_max / SPARSE {
+            self.doubled = Some(now);
+        }
     }
 
     // Few keys are watched: how far the filter has come is asked for those only.
@@ -115,7 +133,7 @@ impl Sample {
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, era: impl FnOnce() -> Option<i64>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(era());
-        if !self.keys.contains_key(&name) {
+        if self.counts(name) && !self.keys.contains_key(&name) {
             self.watch(name, Watched { era: self.era, wrong: true });
             self.count(1);
         }
@@ -126,7 +144,7 @@ impl Sample {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(era());
         // One that was there had been forgotten before its time.
-        if self.keys.get(&name).is_none_or(|watched| watched.wrong) {
+        if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
         self.watch(name, Watched { era: self.era, wrong: false });
@@ -153,13 +171,13 @@ impl Sample {
     fn watch(&mut self, name: u64, watched: Watched) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
-            self.halve_to(self.halvings + 1);
+            self.halve_to(self.halvings + u32::from(self.doubled.is_none()));
         }
     }
 
     /// Makes the share smaller, and forgets what is not of it any more.
     fn halve_to(&mut self, halvings: u32) {
-        self.halvings = halvings;
+        (self.halvings, self.doubled) = (halvings, None);
         self.keys.retain(|name, _| name.leading_zeros() >= halvings);
     }
 
@@ -183,7 +201,7 @@ impl Sample {
 
     /// Takes in what another watched.
     pub(super) fn union(&mut self, other: &Self) {
-        self.halvings = self.halvings.max(other.halvings);
+        self.halve_to(self.halvings.max(other.halvings));
         self.come_to(self.era.max(other.era));
         let oldest = self.era.map(|era| era.saturating_sub(self.eras));
         for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.era >= oldest) {
@@ -202,6 +220,8 @@ impl Sample {
 #[serde(deny_unknown_fields)]
 struct Stored {
     halvings: u32,
+    least: u32,
+    doubled: Option<i64>,
     keys_max: u64,
     eras: i64,
     era: Option<i64>,
@@ -225,6 +245,8 @@ impl From<Sample> for Stored {
         };
         Self {
             halvings: sample.halvings,
+            least: sample.least,
+            doubled: sample.doubled,
             keys_max: sample.keys_max,
             eras: sample.eras,
             era: sample.era,
@@ -248,8 +270,11 @@ impl TryFrom<Stored> for Sample {
                 }
             }
         }
-        let Stored { halvings, keys_max, eras, era, observed, .. } = stored;
-        Ok(Self { halvings, keys_max, eras, era, keys, observed: observed.into_iter().collect() })
+        let Stored { halvings, least, doubled, keys_max, eras, era, observed, .. } = stored;
+        if doubled.is_some() && halvings == 0 {
+            return Err("a share of all keys cannot be doubled");
+        }
+        Ok(Self { halvings, least, doubled, keys_max, eras, era, keys, observed: observed.into_iter().collect() })
     }
 }
 

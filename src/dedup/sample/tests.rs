@@ -148,3 +148,34 @@ fn a_key_that_is_taken_back_is_not_expected() {
     }
     assert_eq!(dedup.observed().unwrap(), Observed { checked: 3, wrong: 0 });
 }
+
+/// A burst makes the share smaller; when its keys have expired, it grows back, and no key that was emitted before is
+/// taken for one that was dropped wrongly.
+#[test]
+fn after_a_burst_the_share_grows_back() {
+    let window = Window::time(1_000, 1);
+    let filter = Spec::Aging { window, plan: Plan::new(window, 1 << 17, 1e-12) };
+    let mut dedup = Dedup::new(rules(window, filter));
+    let share = |dedup: &Dedup| dedup.sample.as_ref().map(|sample| sample.halvings);
+    let (mut number, before) = (0, share(&dedup));
+    for slice in 0..40_i64 {
+        // Three slices of twenty times as many; each key twice, and again a slice later.
+        let keys = if (5..8).contains(&slice) { 400_000 } else { 20_000 };
+        for at in number..number + keys {
+            let time = Some(slice * 1_000);
+            assert_eq!(dedup.judge(key(at), time, i64::MAX).unwrap(), Verdict::Unseen);
+            assert_eq!(dedup.judge(key(at), time, i64::MAX).unwrap(), Verdict::Duplicate);
+            if slice != 5 && slice != 8 && slice > 0 {
+                assert_eq!(dedup.judge(key(at - keys), time, i64::MAX).unwrap(), Verdict::Duplicate);
+            }
+        }
+        number += keys;
+        assert_eq!(dedup.observed().unwrap().wrong, 0, "in slice {slice}");
+        if slice == 8 {
+            assert!(share(&dedup) > before, "it was no burst");
+            let text = serde_json::to_string(&dedup.snapshot()).unwrap();
+            assert_eq!(serde_json::from_str::<crate::dedup::Snapshot>(&text).unwrap(), dedup.snapshot());
+        }
+    }
+    assert_eq!(share(&dedup), before);
+}
