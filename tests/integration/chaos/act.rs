@@ -196,6 +196,8 @@ impl Stage<'_> {
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {
+        // Without room for what a start writes, a worker ends with a sentence.
+        self.wait_for_log(at, "started version=");
         let life = self.members[at].lives;
         // A fault point may be faster.
         let Some(worker) = self.members[at].alive() else { return };
