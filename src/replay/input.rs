@@ -81,6 +81,7 @@ type Header<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
     pub(crate) partition: i32,
+    /// As in a worker, what lies before the epoch is no time.
     pub(crate) time: Option<Timestamp>,
     pub(crate) key: Option<Cow<'a, [u8]>>,
     pub(crate) value: Option<Cow<'a, [u8]>>,
@@ -92,7 +93,7 @@ impl<'a> Recorded<'a> {
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, Fault> {
         match format {
             Format::Ndjson => {
-                let time = time.and_then(|field| parse_time(&field.text(line)?));
+                let time = time.and_then(|field| parse_time(&field.text(line)?)).filter(|&time| time >= 0);
                 Ok(Self { time, value: Some(Cow::Borrowed(line)), ..Self::default() })
             }
             Format::Kcat => {
@@ -124,8 +125,7 @@ impl<'a> TryFrom<Kcat<'a>> for Recorded<'a> {
     type Error = String;
 
     fn try_from(kcat: Kcat<'a>) -> Result<Self, String> {
-        // As librdkafka has it, -1 is no time.
-        let time = kcat.ts.filter(|&ts| ts != -1 && kcat.tstype.as_deref() != Some("unknown"));
+        let time = kcat.ts.filter(|&ts| ts >= 0 && kcat.tstype.as_deref() != Some("unknown"));
         let mut headers = Vec::with_capacity(kcat.headers.len() / 2);
         let mut texts = kcat.headers.into_iter();
         while let Some(name) = texts.next() {
@@ -253,11 +253,17 @@ mod tests {
 
     #[test]
     fn no_time_is_no_time() {
-        for time in [r#""tstype":"unknown","ts":0,"#, r#""tstype":"create","ts":-1,"#, r#""tstype":"create","ts":null,"#, ""] {
+        for time in [
+            r#""tstype":"unknown","ts":0,"#,
+            r#""tstype":"create","ts":-1,"#,
+            r#""tstype":"logappend","ts":-2,"#,
+            r#""tstype":"create","ts":null,"#,
+            "",
+        ] {
             let line = format!("{{{time}\"partition\":0,\"key\":null,\"payload\":null}}");
             assert_eq!(kcat(&line).unwrap().time, None, "{time}");
         }
-        assert_eq!(kcat(r#"{"tstype":"logappend","ts":-2,"partition":0,"key":null,"payload":null}"#).unwrap().time, Some(-2));
+        assert_eq!(kcat(r#"{"tstype":"create","ts":0,"partition":0,"key":null,"payload":null}"#).unwrap().time, Some(0));
     }
 
     #[test]

@@ -45,6 +45,9 @@ impl Sum {
             let mut stage = Stage::new(plan, address, own, &mut story, &dir);
             for (step, next) in plan.steps.iter().zip(plan.steps.iter().skip(1).map(Some).chain([None])) {
                 stage.reach(step.at, step.read);
+                if plan.conditions.options.has("records of time 0, or before it") {
+                    stage.bring_of_time_0(step.at);
+                }
                 stage.wait_for(std::time::Duration::from_millis(step.delay_ms), |_| false);
                 stage.allow(next.map_or(plan.conditions.records, |next| next.at));
                 stage.act(step);
@@ -119,6 +122,16 @@ fn at_length() {
     sum.check();
 }
 
+/// Which options meet which faults.
+fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
+    fn of_plan(plan: &Plan) -> Vec<(&str, &str)> {
+        let (options, faults) = (plan.conditions.options.names().collect::<Vec<_>>(), plan.rows());
+        let faults = faults[options.len()..].to_vec();
+        options.into_iter().flat_map(move |option| faults.clone().into_iter().map(move |fault| (option, fault))).collect()
+    }
+    plans.iter().flat_map(of_plan).collect()
+}
+
 /// Every choice has a row on the page, every row a choice, and a series of plans has all pairs of choices.
 #[test]
 fn the_page_and_the_plans_have_the_same_rows() {
@@ -131,6 +144,9 @@ fn the_page_and_the_plans_have_the_same_rows() {
     let (had, all) = (pairs(&plans), pairs(&more));
     let missing: Vec<_> = all.difference(&had).map(|pair| pair.map(|(at, choice)| options::DIMENSIONS[at][choice])).collect();
     assert!(missing.len() <= all.len() / 100, "{} of {} pairs are not in a series: {missing:?}", missing.len(), all.len());
+    let two: Vec<_> = (SERIES..3 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
+    let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
+    assert!(missing.len() <= meetings(&more).len() / 10, "{} options meet no such fault in two series: {missing:?}", missing.len());
     // And each promise can be told.
     for plan in &more {
         let options = &plan.conditions.options;

@@ -77,7 +77,7 @@ impl Message<'_> {
         let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message lives, and `kind` is there to be written to.
         let time = unsafe { rd::rd_kafka_message_timestamp(self.ptr(), &raw mut kind) };
-        (kind != rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE && time != -1).then_some(time)
+        (kind != rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE && time >= 0).then_some(time)
     }
 
     /// Its key.

@@ -3,7 +3,7 @@
 use super::plan::{Fault, Harm, Step};
 use super::stage::{Stage, copy};
 use crate::harness::state::{contents, damage_page, entries, flip, open, truncate};
-use crate::harness::{add_partitions, delete_group};
+use crate::harness::{add_partitions, committed_offset, delete_group, move_offset};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const FIGHT: Duration = Duration::from_secs(8);
 /// Partitions that an input has in the end.
 const MORE_PARTITIONS: u32 = 6;
+/// Records that a log has lost.
+const GONE: i64 = 1_000;
 /// Records that a worker is to commit while a fault lasts.
 const SOME: usize = 1_000;
 
@@ -67,10 +69,11 @@ impl Stage<'_> {
                 self.start(at, "");
             }
             Fault::FullDisk { kib, killed } => self.fill_disk(at, *kib, *killed),
-            Fault::ChangeKind => self.while_all_are_down(|stage| {
-                let was_aging = stage.kind.map_or_else(|| stage.conditions.options.has("kind = \"aging\""), |kind| kind == "aging");
-                stage.kind = Some(if was_aging { "cuckoo" } else { "aging" });
+            Fault::Change(change) => self.while_all_are_down(|stage| {
+                stage.memory.change(*change, &stage.conditions.options);
+                stage.story.tell(stage.memory.lines());
             }),
+            Fault::ShortLog { partition } => self.shorten(at, *partition),
             Fault::AddPartitions if self.has_more_partitions => {}
             Fault::AddPartitions => {
                 self.has_more_partitions = true;
@@ -193,6 +196,29 @@ impl Stage<'_> {
         let Some(broker) = &mut self.broker else { return };
         broker.wait_until_back();
         self.story.tell("the broker is back");
+    }
+
+    /// Has the group's offset lie past the end of a log, while nothing new is written.
+    fn shorten(&mut self, at: usize, partition: i32) {
+        self.rest();
+        let (broker, group) = (self.stream.broker.clone(), self.stream.setup.group().to_owned());
+        let offset = committed_offset(&broker, &group, &self.stream.input, partition).expect("all is committed");
+        let mut running = self.running();
+        for &at in &running {
+            self.terminate(at);
+        }
+        move_offset(&broker, &group, &self.stream.input, partition, offset + GONE);
+        if self.conditions.options.has("on_truncation = \"fail\"") {
+            let name = self.members[at].name;
+            let log = self.spawn(name, name, "").fails(1);
+            assert!(log.contains("its log became shorter"), "{name} has not said that the log became shorter");
+            move_offset(&broker, &group, &self.stream.input, partition, offset);
+        }
+        // Who has the partition says first where it goes on.
+        running.retain(|&other| other != at);
+        self.start(at, "");
+        self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
+        running.into_iter().for_each(|at| self.start(at, ""));
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {

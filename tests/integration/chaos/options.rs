@@ -7,10 +7,21 @@ use crate::harness::SplitMix;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
+/// Kinds of filters. The last promises no window.
+const KINDS: &[&str] = &[
+    "kind = \"aging\"",
+    "kind = \"cuckoo\"",
+    "kind = \"exact\"",
+    "kind = \"aging\", confirm = true",
+    "kind = \"cuckoo\", confirm = true",
+    "kind = \"stable\"",
+];
+const STABLE: usize = 5;
+
 /// Of each, one is chosen. The last says what records there are among plain ones.
 pub const DIMENSIONS: &[&[&str]] = &[
     &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""],
-    &["kind = \"aging\"", "kind = \"cuckoo\"", "kind = \"exact\"", "kind = \"aging\", confirm = true", "kind = \"cuckoo\", confirm = true"],
+    KINDS,
     &[
         "a window by time that rotates",
         "a window by time that covers all",
@@ -28,12 +39,14 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["start = \"earliest\"", "start = \"latest\""],
     &["on_duplicate = \"drop\"", "on_duplicate = \"mark\"", "on_duplicate = { topic }"],
     &["on_invalid = \"fail\"", "on_invalid = \"drop\"", "on_invalid = { topic }"],
-    &["on_tombstone = \"emit\"", "on_tombstone = \"drop\""],
+    &["on_tombstone = \"emit\"", "on_tombstone = \"drop\"", "on_tombstone = \"invalid\""],
+    &["on_truncation = \"fail\"", "on_truncation = \"continue\""],
     &["no instance_id", "instance_id"],
     &["workers = 1", "workers = 2"],
     &[
         "plain records",
         "records that are late, from the future, or without a time",
+        "records of time 0, or before it",
         "tombstones",
         "records that lack what the key is made of",
         "records too large for the output",
@@ -90,18 +103,17 @@ impl Options {
     /// Whether the configuration is accepted, and what comes out can be told.
     fn is_possible(&self) -> bool {
         let has = |choice| self.has(choice);
-        let confirms = has("kind = \"aging\", confirm = true") || has("kind = \"cuckoo\", confirm = true");
         let is_invalid =
             ["records that lack what the key is made of", "records too large for the output", "records that the output refuses"];
         let accepted = (!has("repartition = true") || has("state.changelog = true"))
             && (has("late = \"emit\"") || self.window_keys().is_none())
             && (!has("late = \"dead_letter\"") || has("on_invalid = { topic }"))
-            // A cuckoo filter alone may take out the copy of another key.
-            && (!has("unsee") || confirms || has("kind = \"exact\""))
+            && (!has("unsee") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
+            && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
             // A repartitioned record is refused on its second way, or ends the worker on its first.
             && (!has("repartition = true") || !has("records too large for the output"));
-        accepted && (self.is_ordered() || self.is_told_by_keys())
+        accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_told_by_keys())
     }
 
     /// Whether each record's fate follows from the input alone, in order.
@@ -111,26 +123,28 @@ impl Options {
 
     /// Whether each key is unseen once, whatever the order.
     pub fn is_told_by_keys(&self) -> bool {
-        !self.has("a window by time that rotates")
-            && !self.has("a window by count that rotates")
+        !self.rotates()
             && self.has("no unsee")
             && !self.has("records that are late, from the future, or without a time")
+            && !self.has("records of time 0, or before it")
     }
 
-    /// What the configuration says of each topic, but for its names. Rates are so low that not one record is expected to
-    /// fall to them, or wrong answers are put right.
-    pub fn lines(&self, capacity: usize, dead_letters: &str, duplicates: &str) -> String {
+    /// Whether keys are forgotten in the course of a plan.
+    pub fn rotates(&self) -> bool {
+        self.has("a window by time that rotates") || self.has("a window by count that rotates")
+    }
+
+    /// What is remembered, to begin with.
+    pub fn memory(&self, capacity: usize) -> Memory {
+        let kind = KINDS.iter().position(|kind| self.has(kind)).expect("one of them was chosen");
+        let window = self.window_keys().unwrap_or_else(|| self.window_seconds());
+        Memory { kind, by_count: self.window_keys().is_some(), window, slices: self.slices(), capacity, is_resized: false }
+    }
+
+    /// What the configuration says of each topic, but for its names and what it remembers.
+    pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
-        let capacity = if self.window_keys().is_some() { String::new() } else { format!(", capacity = {capacity}") };
-        let filter = match DIMENSIONS[1].iter().position(|kind| has(kind)) {
-            Some(0) => format!("kind = \"aging\"{capacity}, false_positive_rate = 1e-9"),
-            Some(1) => format!("kind = \"cuckoo\"{capacity}, false_positive_rate = 1e-9"),
-            Some(3) => format!("kind = \"aging\"{capacity}, false_positive_rate = 0.2, confirm = true"),
-            Some(4) => format!("kind = \"cuckoo\"{capacity}, false_positive_rate = 0.2, confirm = true"),
-            _ => "kind = \"exact\"".to_owned(),
-        };
-        let (window, slices) = (self.window(), self.slices());
-        let mut lines = format!("window = {window}\nfilter = {{ {filter}, slices = {slices} }}\n");
+        let mut lines = String::new();
         for plain in [
             "refresh = true",
             "late = \"drop\"",
@@ -139,6 +153,7 @@ impl Options {
             "on_duplicate = \"mark\"",
             "on_invalid = \"drop\"",
             "on_tombstone = \"drop\"",
+            "on_tombstone = \"invalid\"",
         ] {
             if has(plain) {
                 lines += plain;
@@ -167,19 +182,12 @@ impl Options {
         let cold = [("rebuild", has("cold_start = \"rebuild\"")), ("empty", has("cold_start = \"empty\"")), ("fail", true)];
         overrides.extend(cold.into_iter().find(|(_, is_it)| *is_it).map(|(cold, _)| format!("state.cold_start={cold}")));
         overrides.push(format!("kafka.start={}", if has("start = \"latest\"") { "latest" } else { "earliest" }));
+        overrides.push(format!("kafka.on_truncation={}", if has("on_truncation = \"fail\"") { "fail" } else { "continue" }));
         overrides
     }
 
     pub fn slices(&self) -> u32 {
         if self.has("slices = 1") { 1 } else { 4 }
-    }
-
-    /// The window as the configuration has it.
-    fn window(&self) -> String {
-        match self.window_keys() {
-            Some(keys) => format!("{{ keys = {keys} }}"),
-            None => format!("\"{}s\"", self.window_seconds()),
-        }
     }
 
     /// Keys of a window by count, in each partition.
@@ -190,5 +198,68 @@ impl Options {
 
     pub fn window_seconds(&self) -> i64 {
         if self.has("a window by time that rotates") { 20 * 60 } else { 24 * 3600 }
+    }
+}
+
+/// What a topic's memory is configured as, which may change between two runs.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    kind: usize,
+    by_count: bool,
+    /// In keys or in seconds.
+    window: i64,
+    slices: u32,
+    capacity: usize,
+    is_resized: bool,
+}
+
+/// A part of the configuration that changes between two runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Change {
+    /// To another kind that promises the same.
+    Kind,
+    /// To or from the one that promises no window.
+    Stable,
+    /// Capacity and rate.
+    Size,
+    Slices,
+    /// To one twice as long, or half.
+    Window,
+}
+
+impl Memory {
+    /// Changes a part, or changes it back.
+    pub fn change(&mut self, change: Change, options: &Options) {
+        match change {
+            Change::Kind => {
+                // A filter of this kind alone takes no key back.
+                let first = usize::from(options.has("unsee"));
+                self.kind = if self.kind + 1 < STABLE { self.kind + 1 } else { first };
+            }
+            Change::Stable => self.kind = if self.kind == STABLE { 0 } else { STABLE },
+            Change::Size => self.is_resized = !self.is_resized,
+            Change::Slices => self.slices = if self.slices == 1 { 4 } else { 1 },
+            Change::Window if self.window == options.memory(0).window => self.window *= 2,
+            Change::Window => self.window /= 2,
+        }
+    }
+
+    /// What the configuration says of it. Rates are so low that not one record is expected to fall to them, or wrong
+    /// answers are put right.
+    pub fn lines(&self) -> String {
+        let Self { window, slices, .. } = self;
+        let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
+        let capacity = if self.is_resized { self.capacity * 10 } else { self.capacity };
+        let capacity = if self.by_count { String::new() } else { format!(", capacity = {capacity}") };
+        let alone = if self.is_resized { "1e-8" } else { "1e-9" };
+        let confirmed = if self.is_resized { "0.02" } else { "0.2" };
+        let kind = KINDS[self.kind];
+        let filter = match self.kind {
+            0 | 1 => format!("{kind}{capacity}, false_positive_rate = {alone}, slices = {slices}"),
+            3 | 4 => format!("{kind}{capacity}, false_positive_rate = {confirmed}, slices = {slices}"),
+            STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
+            _ => format!("{kind}, slices = {slices}"),
+        };
+        format!("window = {window}\nfilter = {{ {filter} }}\n")
     }
 }

@@ -3,9 +3,10 @@
 //! As text, a plan is a line for the configuration and one for each fault, so that a failing one can be
 //! made smaller by striking lines out.
 
-use super::options::Options;
+use super::options::{Change, Options};
 use crate::harness::SplitMix;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// So many seeds that follow each other have all pairs of options.
@@ -80,12 +81,14 @@ pub enum Fault {
     State { harm: Harm, killed: bool },
     /// No file may grow any more, until it may again, or until the worker is killed.
     FullDisk { kib: u64, killed: bool },
-    /// All members end, and start with another kind of filter.
-    ChangeKind,
+    /// All members end, and start with another configuration.
+    Change(Change),
     /// The input gets more partitions.
     AddPartitions,
     /// All members end, and the group's offsets are deleted.
     LoseOffsets,
+    /// All members end, and the group's offset of a partition is past the end of its log, as if that had become shorter.
+    ShortLog { partition: i32 },
 }
 
 /// What may happen to state. A file is named by a number that is taken modulo their count.
@@ -130,8 +133,20 @@ impl Plan {
         let conditions = Conditions::draw(seed, bounds.records, &mut random);
         let (mut members, mut broker) = (1, bounds.broker);
         let part = bounds.records / (bounds.faults + 1);
+        let mut had = BTreeSet::new();
+        // After a fault that weakens the promise, all others are held against less.
+        let keeps_little = random.below(2) == 0;
         let step = |number| {
-            let fault = Fault::draw(&conditions, members, broker, &mut random);
+            let mut fault = Fault::draw(&conditions, members, broker, &mut random);
+            for _ in 0..8 {
+                // The rare ones are as welcome as the frequent.
+                let is_welcome = !had.contains(fault.name()) && (keeps_little || !fault.weakens(&conditions.options));
+                if is_welcome {
+                    break;
+                }
+                fault = Fault::draw(&conditions, members, broker, &mut random);
+            }
+            had.insert(fault.name());
             match fault {
                 Fault::Join => members += 1,
                 Fault::Leave { .. } => members -= 1,
@@ -174,10 +189,17 @@ impl Fault {
         let has = |choice| conditions.options.has(choice);
         // What is not exact any more must be told by the keys alone.
         let is_spared = has("state.changelog = true") || conditions.options.is_told_by_keys() && !has("cold_start = \"fail\"");
-        // Renewals are not all in the changelog.
-        let may_change = has("state.changelog = true") && has("refresh = false") && (has("kind = \"aging\"") || has("kind = \"cuckoo\""));
+        let may_change = |change| match change {
+            Change::Size => !has("kind = \"stable\""),
+            // Renewals are not all in the changelog.
+            Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
+            Change::Stable => has("state.changelog = true") && conditions.options.is_told_by_keys(),
+            Change::Slices => has("state.changelog = true") && !conditions.options.rotates(),
+            Change::Window => has("state.changelog = true") && !conditions.options.rotates(),
+        };
         loop {
-            return match random.below(29) {
+            let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
+            return match random.below(32) {
                 0..=3 => Self::Kill,
                 4..=8 => Self::KillAt(points(conditions, random, "kill")),
                 9..=10 => Self::FailAt(failures(random)),
@@ -190,12 +212,25 @@ impl Fault {
                 21 => Self::Twin { killed },
                 22 if broker => Self::Broker { worker_too: killed },
                 23..=24 if is_spared => Self::State { harm: Harm::draw(random), killed },
-                26 if may_change => Self::ChangeKind,
+                26 | 29..=30 if may_change(change) => Self::Change(change),
+                31 => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 27 if conditions.options.is_told_by_keys() => Self::AddPartitions,
                 28 if is_spared => Self::LoseOffsets,
                 25 => Self::FullDisk { kib: pick(random, &[1, 16, 64, 256]), killed },
                 _ => continue,
             };
+        }
+    }
+
+    /// Whether less is promised after it.
+    fn weakens(&self, options: &Options) -> bool {
+        let has = |choice| options.has(choice);
+        match self {
+            Self::Change(Change::Stable) => true,
+            Self::State { .. } => has("state.changelog = false"),
+            Self::LoseOffsets => has("state.changelog = false") || has("repartition = true"),
+            Self::AddPartitions => has("repartition = false"),
+            _ => false,
         }
     }
 
@@ -215,9 +250,14 @@ impl Fault {
             Self::Broker { .. } => "the only broker is killed",
             Self::State { .. } => "the state directory is lost or harmed",
             Self::FullDisk { .. } => "the disk is full",
-            Self::ChangeKind => "another kind of filter",
+            Self::Change(Change::Kind) => "another kind of filter",
+            Self::Change(Change::Stable) => "a change to or from stable",
+            Self::Change(Change::Size) => "another capacity and rate",
+            Self::Change(Change::Slices) => "other slices",
+            Self::Change(Change::Window) => "a longer or shorter window, where both cover all",
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",
+            Self::ShortLog { .. } => "the log ends before the group's offset",
         }
     }
 }

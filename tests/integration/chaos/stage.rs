@@ -3,13 +3,14 @@
 //! A worker that has ended is started again, if it was meant to end, or had a reason that the plan gave it.
 //! Any other end fails the plan.
 
-use super::options::Options;
+use super::options::{Memory, Options};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
 use super::story::Story;
 use super::table::{self, Promise};
 use super::truth::{self, HORIZON, LIMIT_BYTES};
 use crate::harness::{
-    Feed, Group, News, Oracle, OwnBroker, Setup, SplitMix, TestRecord, UNSEE, Worker, produce, read_committed, topic_with, wait_until,
+    Feed, Group, News, Oracle, OwnBroker, Setup, SplitMix, TestRecord, UNSEE, Worker, by_partition, produce, produce_raw, read_committed,
+    topic_with, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::fs;
@@ -45,13 +46,17 @@ pub struct Stage<'a> {
     pub story: &'a mut Story,
     /// The other topic of the space, if there is one.
     pub other: Option<String>,
-    /// What the filter is now, if that was changed.
-    pub kind: Option<&'static str>,
+    /// What is remembered now; it may have changed.
+    pub memory: Memory,
     /// Whether the input has got more partitions.
     pub has_more_partitions: bool,
     promise: Promise,
     group: Group,
     feed: Option<Feed>,
+    /// Records that the feed may bring by now.
+    allowed: usize,
+    /// Records that came beside it.
+    beside: usize,
     /// Where everything goes if the plan fails.
     dir: &'a Path,
 }
@@ -96,8 +101,9 @@ impl<'a> Stage<'a> {
         let other = options.has("a space that topics share").then(|| make("other", &[endless]));
         let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
         let key = "key = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nspace = \"news\"";
-        let lines = options.lines(conditions.capacity, &make("dead", &[endless]), &make("duplicates", &[endless]));
-        let lines = format!("{key}\n{lines}");
+        let memory = options.memory(conditions.capacity);
+        let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
+        let lines = format!("{key}\n{}{lines}", memory.lines());
         let setup = Setup::new(address, &hint)
             .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
             .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
@@ -119,11 +125,13 @@ impl<'a> Stage<'a> {
             members: members.into(),
             story,
             other,
-            kind: None,
+            memory,
             has_more_partitions: false,
             promise,
             group,
             feed: None,
+            allowed: 0,
+            beside: 0,
             dir,
         };
         stage.story.tell(format_args!("{:?}", stage.promise));
@@ -177,15 +185,13 @@ impl<'a> Stage<'a> {
             format!("worker.checkpoint_interval={checkpoint_ms}ms"),
             format!("worker.transaction_timeout={transaction_ms}ms"),
         ]);
-        if let Some(kind) = self.kind {
-            overrides.push(format!("topics[0].filter.kind={kind}"));
-            overrides.extend(self.other.as_ref().map(|_| format!("topics[1].filter.kind={kind}")));
-        }
         if options.has("instance_id") {
             overrides.push(format!("kafka.instance_id={}-{known_as}", self.stream.setup.group()));
         }
         let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
         let config = self.stream.setup.write_config(name);
+        let first = options.memory(self.conditions.capacity).lines();
+        fs::write(&config, self.stream.setup.config(name).replace(&first, &self.memory.lines())).expect("the configuration can be written");
         let dir = self.stream.setup.dir().join(name);
         let life = fs::read_dir(&dir)
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("log-")).count());
@@ -312,7 +318,29 @@ impl<'a> Stage<'a> {
 
     /// Lets the feed go on to a place from where on there is a fault, and beyond it.
     pub fn allow(&mut self, records: usize) {
-        self.feed().allow(records + LEAD);
+        self.allowed = self.allowed.max(records + LEAD);
+        self.feed().allow(self.allowed);
+    }
+
+    /// Waits until everything is committed that may be brought by now.
+    pub fn rest(&mut self) {
+        let most = self.allowed.min(self.conditions.records);
+        self.wait("what may be sent is sent", |stage| stage.feed().sent() >= most);
+        let all = BEFORE + self.feed().sent() + self.beside;
+        self.wait("all of it is committed", |stage| stage.committed() >= all);
+    }
+
+    /// Brings some records of time 0, which the feed cannot write: of keys that came, and of keys that come.
+    pub fn bring_of_time_0(&mut self, near: usize) {
+        let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
+        let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
+        for records in by_partition(some, PARTITIONS).iter().filter(|records| !records.is_empty()) {
+            // Just back, a broker may lead nothing yet.
+            wait_until("the broker takes records of time 0", LIMIT, || {
+                (produce_raw(&self.stream.broker, &self.stream.input, records) == 0).then_some(())
+            });
+            self.beside += records.len();
+        }
     }
 
     fn feed(&self) -> &Feed {
@@ -394,7 +422,9 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
 }
 
 fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
-    if options.has("records that are late, from the future, or without a time") {
+    if options.has("records of time 0, or before it") {
+        record.timestamp = -2 - i64::try_from(random.below(100_000_000)).unwrap_or_default();
+    } else if options.has("records that are late, from the future, or without a time") {
         // Late by days, at the beginning of time, without one, and years ahead of any clock.
         record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, HORIZON + 1_000_000_000_000][random.below(4)];
     } else if options.has("tombstones") {

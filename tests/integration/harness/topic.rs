@@ -4,7 +4,7 @@ use super::{PATIENCE, unique, wait_until};
 use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 use std::time::Duration;
@@ -106,6 +106,16 @@ pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) 
     // A broker that has just made its offsets topic, or has just come back, does not know the group's place yet.
     let committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
+}
+
+/// Commits another offset of a partition in a group's name, with the note that is there, while the group has no members.
+pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
+    let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
+    let mut partitions = TopicPartitionList::new();
+    partitions.add_partition(topic, partition);
+    let mut committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
+    committed.set_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
+    wait_until("the group takes the offset", PATIENCE, || consumer.commit(&committed, CommitMode::Sync).ok());
 }
 
 /// Deletes a group with its offsets, as soon as it has no members any more.

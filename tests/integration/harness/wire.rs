@@ -42,7 +42,13 @@ fn batch(records: &[TestRecord]) -> Vec<u8> {
             varint(&mut bytes, part.as_ref().map_or(-1, |part| i64::from(length(part))));
             bytes.extend(part.iter().flatten());
         }
-        varint(&mut bytes, 0);
+        varint(&mut bytes, i64::try_from(record.headers.len()).expect("few enough"));
+        for (name, value) in &record.headers {
+            varint(&mut bytes, i64::from(length(name.as_bytes())));
+            bytes.extend(name.as_bytes());
+            varint(&mut bytes, value.as_ref().map_or(-1, |value| i64::from(length(value))));
+            bytes.extend(value.iter().flatten());
+        }
         varint(&mut body, i64::from(length(&bytes)));
         body.extend(bytes);
     }
