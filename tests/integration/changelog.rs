@@ -1,9 +1,10 @@
 //! Promise: what was remembered outlives the disk, the machine and the settings it was remembered
 //! with; it comes back from the changelog exactly, whatever the input still shows.
 
+use crate::harness::state::digests as digests_of;
 use crate::harness::{
     News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_records_before,
-    first_offset, make_topic_with, produce, read_committed, topic, unseen, wait_for_output, wait_until,
+    first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -29,13 +30,7 @@ fn expire_input(stream: &Stream) {
 
 /// The digests of what a worker's state directory holds, by partition.
 fn digests(stream: &Stream, name: &str) -> BTreeMap<String, String> {
-    let dir = stream.setup.state_dir(name);
-    let (code, out, err) = unseen(["inspect", "--json", dir.to_str().expect("a path in UTF-8")]);
-    assert_eq!(code, Some(0), "{err}");
-    let all: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    let partitions = all["directories"][0]["partitions"].as_array().expect("the directory's partitions");
-    let name = |partition: &serde_json::Value| format!("{}[{}]", partition["space"], partition["partition"]);
-    partitions.iter().map(|partition| (name(partition), partition["digest"].to_string())).collect()
+    digests_of(&stream.setup.state_dir(name))
 }
 
 fn changelog(stream: &Stream) -> String {

@@ -1,7 +1,8 @@
 //! Promise: topics that share a space share what was seen, also where one of them must first remember it.
 
+use crate::harness::state::digests;
 use crate::harness::{
-    Setup, TestRecord, Worker, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
+    Setup, TestRecord, UNSEE, Worker, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
 };
 use crate::stream::LIMIT;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -26,14 +27,17 @@ struct Two {
 
 impl Two {
     fn new(hint: &str) -> Self {
+        Self::with(hint, "", |setup| setup.state("changelog = false").worker("commit_interval = \"50ms\""))
+    }
+
+    fn with(hint: &str, lines: &str, set: impl FnOnce(Setup) -> Setup) -> Self {
         let inputs = ["a", "b"].map(|name| unique(&format!("{hint}-{name}")));
         for input in &inputs {
             make_topic(broker(), input, 1);
         }
         let output = topic(broker(), &format!("{hint}-out"), 1);
-        let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
-        let setup = Setup::new(broker(), hint).state("changelog = false").worker("commit_interval = \"50ms\"");
-        let setup = inputs.iter().fold(setup, |setup, input| setup.topic(input, &output, lines));
+        let lines = format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = \"24h\"\nfilter = {{ kind = \"exact\" }}\n{lines}");
+        let setup = inputs.iter().fold(set(Setup::new(broker(), hint)), |setup, input| setup.topic(input, &output, &lines));
         Self { inputs, output, setup }
     }
 
@@ -98,4 +102,35 @@ fn a_warm_up_may_end_without_a_record() {
     worker.drain();
     let total = i64::try_from(read_committed(broker(), &two.output, 1)[0].len()).expect("few");
     assert_eq!(total, KEYS);
+}
+
+/// Whatever is committed is logged in the order in which it was decided, and with a stream time that holds no more. So the
+/// memory that comes back is that which was lost: where one topic takes keys back that the other brings, and commits fail.
+#[test]
+fn aborted_transactions_keep_the_order_of_both_topics() {
+    let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\ntransaction_records_max = 500");
+    let two = Two::with("shared-order", "unsee = { header = \"unsee\" }", keeps_order);
+    // Two and a half windows of few keys.
+    let record = |number: i64| TestRecord {
+        key: Some((number % 97).to_string().into_bytes()),
+        timestamp: 1_700_000_000_000 + number * 10_000,
+        headers: if number % 3 == 0 { vec![(UNSEE.to_owned(), None)] } else { Vec::new() },
+        ..TestRecord::default()
+    };
+    let records: Vec<_> = (0..20 * KEYS).map(record).collect();
+    for input in &two.inputs {
+        produce(broker(), input, &records);
+    }
+    let points = "commit.begin:3:error,commit.flushed:7:error,commit.begin:12:error,commit.offsets_sent:20:error,commit.begin:30:error";
+    let mut worker = two.setup.start_armed("a", &[], points);
+    two.wait_until_read([20 * KEYS; 2], &mut worker);
+    let log = worker.drain();
+    assert!(log.matches("writing its records again").count() >= 4, "few transactions were aborted");
+    let state = two.setup.state_dir("a");
+    let before = digests(&state);
+    two.lose_state();
+    let worker = two.setup.start_with("a", &["state.cold_start=fail"]);
+    wait_until("both are restored", LIMIT, || (worker.log().matches("partition restored").count() == 2).then_some(()));
+    worker.drain();
+    assert_eq!(digests(&state), before, "what was rebuilt is not what was lost");
 }

@@ -20,7 +20,9 @@ fn times_are_kept_and_so_is_their_absence() {
         let mut records: Vec<_> = (0..).zip(times).map(record).collect();
         produce(broker(), &input, &records);
         // What lies before the epoch is no time: Kafka's own clients write none of it.
-        records.iter_mut().for_each(|record| record.timestamp = record.timestamp.max(NONE));
+        for record in &mut records {
+            record.timestamp = record.timestamp.max(NONE);
+        }
         let mut worker = setup.start("a");
         let out = wait_for_output(broker(), &output, records.len(), 1, LIMIT, &mut worker);
         assert_same(&[records], &out);

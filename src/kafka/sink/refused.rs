@@ -8,7 +8,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 /// A record that its topic does not take.
 #[derive(Debug)]
 pub struct Refused {
-    /// The value given to [`Outgoing::origin`].
+    /// The value given to [`Outgoing::origin`](super::Outgoing::origin).
     pub origin: usize,
     /// The topic that does not take it.
     pub topic: String,

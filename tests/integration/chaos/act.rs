@@ -218,7 +218,9 @@ impl Stage<'_> {
         running.retain(|&other| other != at);
         self.start(at, "");
         self.wait("the group has the log's end", |stage| committed_offset(&broker, &group, &stage.stream.input, partition) == Some(offset));
-        running.into_iter().for_each(|at| self.start(at, ""));
+        for at in running {
+            self.start(at, "");
+        }
     }
 
     fn fill_disk(&mut self, at: usize, kib: u64, killed: bool) {

@@ -194,8 +194,7 @@ impl Fault {
             // Renewals are not all in the changelog.
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has("state.changelog = true") && conditions.options.is_told_by_keys(),
-            Change::Slices => has("state.changelog = true") && !conditions.options.rotates(),
-            Change::Window => has("state.changelog = true") && !conditions.options.rotates(),
+            Change::Slices | Change::Window => has("state.changelog = true") && !conditions.options.rotates(),
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);

@@ -1,5 +1,6 @@
 //! State directories as no worker leaves them: looked into, cut off, damaged.
 
+use super::unseen;
 use rocksdb::{DB, IteratorMode};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -60,4 +61,14 @@ pub fn damage_page(state: &Path) {
 /// Everything in it, key by key.
 pub fn contents(db: &DB) -> BTreeMap<Box<[u8]>, Box<[u8]>> {
     db.iterator(IteratorMode::Start).collect::<Result<_, _>>().expect("it can be read")
+}
+
+/// The digests of what a state directory holds, by partition.
+pub fn digests(state: &Path) -> BTreeMap<String, String> {
+    let (code, out, err) = unseen(["inspect", "--json", state.to_str().expect("a path in UTF-8")]);
+    assert_eq!(code, Some(0), "{err}");
+    let all: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let partitions = all["directories"][0]["partitions"].as_array().expect("the directory's partitions");
+    let name = |partition: &serde_json::Value| format!("{}[{}]", partition["space"], partition["partition"]);
+    partitions.iter().map(|partition| (name(partition), partition["digest"].to_string())).collect()
 }
