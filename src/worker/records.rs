@@ -245,9 +245,12 @@ impl Run<'_> {
         }
         let time = message.timestamp();
         let Some(memory) = self.memory.as_deref_mut() else { return self.forward(message, time, keyed) };
-        if self.input.is_warm_up(self.input.position) && !self.input.is_warm_up(offset) {
-            // The stretch ends without a record. Others of the state may still have some of theirs to come.
-            self.input.warmed_up(self.input.warm_until - 1);
+        if !self.input.is_warm_up(offset) {
+            if self.input.is_warm_up(self.input.position) {
+                // The stretch ends without a record.
+                self.input.warmed_up(self.input.warm_until - 1);
+            }
+            // Others of the state may still have some of theirs to come.
             if self.others_warm_up {
                 self.input.pass_over();
                 return Err(Halt::WarmedUp);
