@@ -152,15 +152,15 @@ impl Worker {
             let is_whole = inputs_of(&self.topics, &self.inputs, input.memory).all(|input| input.decisions.is_all_carried());
             let memory = self.memories.get(&input.memory).filter(|_| is_whole);
             let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
-            let note = Note { began: false, stream_time, id: log_id(&input.log).map(str::to_owned) };
+            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
             (input.partition.clone(), input.position, note.to_string())
         });
         let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
         let unmoved = self.inputs.values().filter(is_told);
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
-        let began = Note { began: true, ..Note::default() }.to_string();
-        let beginnings = self.beginnings.iter().map(move |(partition, &offset)| (partition.clone(), offset, began.clone()));
+        let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
+        let beginnings = self.beginnings.iter().map(move |(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 

@@ -2,14 +2,14 @@
 //!
 //! Owns it as text. Must never decide what follows from it.
 
-use crate::record::Timestamp;
+use crate::record::{Offset, Timestamp};
 use std::fmt;
 
 /// What is committed beside an offset. Notes of others mean nothing, and say nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Whether the group only begins there: nothing was judged yet, and there is nothing to remember.
-    pub(super) began: bool,
+    /// Where the group began. At that offset, nothing was judged yet, and there is nothing to remember.
+    pub(super) first: Option<Offset>,
     /// Stream time, which a warm-up must not take further.
     pub(super) stream_time: Option<Timestamp>,
     /// The id of the log that the offset is of.
@@ -25,7 +25,8 @@ impl Note {
             match word.split_once('=') {
                 Some(("stream_time", time)) => note.stream_time = time.parse().ok(),
                 Some(("topic_id", id)) => note.id = Some(id.to_owned()),
-                _ => note.began |= word == "began",
+                Some(("first", offset)) => note.first = offset.parse().ok(),
+                _ => {}
             }
         }
         note
@@ -35,8 +36,8 @@ impl Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("unseen")?;
-        if self.began {
-            f.write_str(" began")?;
+        if let Some(first) = self.first {
+            write!(f, " first={first}")?;
         }
         if let Some(time) = self.stream_time {
             write!(f, " stream_time={time}")?;
@@ -51,15 +52,15 @@ mod tests {
 
     #[test]
     fn notes_are_read_as_they_were_written() {
-        for began in [false, true] {
+        for first in [None, Some(0), Some(i64::MAX)] {
             for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
                 for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {
-                    let note = Note { began, stream_time, id };
+                    let note = Note { first, stream_time, id };
                     assert_eq!(Note::read(&note.to_string()), note);
                 }
             }
         }
-        for text in ["", "unseen", "something else stream_time=5", "unseen stream_time=x"] {
+        for text in ["", "unseen", "something else stream_time=5", "unseen stream_time=x first=y"] {
             assert_eq!(Note::read(text), Note::default(), "{text}");
         }
     }

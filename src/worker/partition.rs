@@ -41,6 +41,8 @@ pub(super) struct Input {
     pub(super) topic: usize,
     /// Whose memory it uses.
     pub(super) memory: MemoryId,
+    /// Where the group began, as far as that is known.
+    pub(super) first: Option<Offset>,
     /// The next record to decide.
     pub(super) position: Offset,
     /// Where to go back to if the open transaction aborts.

@@ -11,7 +11,7 @@ use super::note::Note;
 use super::partition::{Input, Memory, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::{Error, MemoryId, Worker};
-use crate::config::{ColdStart, OnTruncation};
+use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Source};
 use crate::record::{Offset, TopicPartition, log_id, log_name};
@@ -268,16 +268,21 @@ impl Worker {
             memory.is_new = true;
         }
         let mut group = found.committed.clone();
+        let mut first = found.note().first;
         if group.offset.is_none() || course.is_elsewhere {
             let memory = self.memories.get(&id).filter(|memory| memory.offset(&found.log).is_some());
             let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
-            let note = Note { began: memory.is_none(), stream_time, id: log_id(&found.log).map(str::to_owned) };
+            if memory.is_none() {
+                first = Some(course.start);
+            }
+            let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned) };
             group = Committed { offset: None, metadata: note.to_string() };
         }
         let input = Input {
             topic: found.topic,
             memory: id,
             position: course.start,
+            first,
             committed: course.start,
             group,
             warm_until: course.warm_until,
@@ -359,7 +364,7 @@ impl Worker {
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
             }
-            None if found.note().began => Ok(Course::at(resume)),
+            None if found.note().first == Some(committed) => Ok(Course::at(resume)),
             None => self.cold_start(source, found, resume, "there is none"),
         }
     }
@@ -388,13 +393,19 @@ impl Worker {
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
                 let window = self.topics[found.topic].topic.window.length_ms();
+                let oldest = match found.note().first {
+                    Some(first) => first.clamp(found.low, resume),
+                    // What the group may never have read did not come out: it must not be taken for seen.
+                    None if self.shared.config.kafka.start == Start::Latest && !self.topics[found.topic].is_ours => resume,
+                    None => found.low,
+                };
                 match (found.note().stream_time, window) {
                     (Some(stream_time), Some(window)) => {
                         let first = self.patiently(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
-                        first.unwrap_or(resume).clamp(found.low, resume)
+                        first.unwrap_or(resume).clamp(oldest, resume)
                     }
                     // Without stream time, or for a window by count, nobody knows how far back it reaches.
-                    _ => found.low,
+                    _ => oldest,
                 }
             }
         };

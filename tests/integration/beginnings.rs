@@ -2,9 +2,10 @@
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_records_before, produce, read_committed,
-    topic, wait_for_output, wait_until,
+    reset_offset, topic, wait_for_output, wait_until,
 };
 use crate::stream::LIMIT;
+use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
 
@@ -102,6 +103,33 @@ fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
     fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
     let log = topics.setup.start("a").fails(1);
     assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+}
+
+/// What came before the group began never came out. A cold start must not take it for seen.
+#[test]
+fn a_cold_start_reaches_no_further_back_than_the_group() {
+    // Where the beginning is not known any more, nothing is taken for seen.
+    for is_known in [true, false] {
+        let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
+        produce(broker(), &topics.input, records(0..100, 0..1, TIME));
+        let mut worker = topics.setup.start("a");
+        topics.wait_until_read(0, 100, &mut worker);
+        produce(broker(), &topics.input, records(100..200, 0..1, TIME));
+        topics.wait_until_read(0, 200, &mut worker);
+        worker.drain();
+        fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+        if !is_known {
+            reset_offset(broker(), topics.setup.group(), &topics.input, 0, 200);
+        }
+        produce(broker(), &topics.input, records(0..200, 0..1, TIME));
+        let mut worker = topics.setup.start("a");
+        topics.wait_until_read(0, 400, &mut worker);
+        worker.drain();
+        let out: Vec<_> = read_committed(broker(), &topics.output, 4).concat();
+        let keys: BTreeSet<_> = out.iter().map(|record| record.key.clone()).collect();
+        assert_eq!(keys.len(), 200, "keys from before the group were never let out");
+        assert_eq!(out.len(), if is_known { 200 } else { 300 }, "known: {is_known}");
+    }
 }
 
 /// Times in seconds, taken for milliseconds, lie within a day of the epoch.

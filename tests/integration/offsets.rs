@@ -1,12 +1,10 @@
 //! Promise: whatever becomes of the group's offsets, no record that is still there is lost, and the log says what happened.
 
 use crate::harness::{
-    Group, News, TestRecord, alter_topic, assert_same, broker, client, committed_offset, delete_records_before, delete_topic, make_topic,
-    told, topic_with, wait_until,
+    Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, make_topic,
+    reset_offset, told, topic_with, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,10 +15,7 @@ const HALF: usize = RECORDS / 2;
 
 /// Commits an offset in the group's name, while none of its members is there.
 fn commit(stream: &Stream, partition: i32, offset: i64) {
-    let consumer: BaseConsumer = client(broker()).set("group.id", stream.setup.group()).create().expect("a consumer");
-    let mut offsets = TopicPartitionList::new();
-    offsets.add_partition_offset(&stream.input, partition, Offset::Offset(offset)).expect("a valid offset");
-    wait_until("the group takes the offset", LIMIT, || consumer.commit(&offsets, CommitMode::Sync).ok());
+    reset_offset(broker(), stream.setup.group(), &stream.input, partition, offset);
 }
 
 fn committed(stream: &Stream, partition: i32) -> i64 {

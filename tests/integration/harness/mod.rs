@@ -31,7 +31,7 @@ pub use rights::{Right, grant};
 pub use setup::Setup;
 pub use topic::{
     Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, first_offset,
-    make_topic, make_topic_with, move_offset, topic, topic_with,
+    make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
 };
 pub use wire::produce_raw;
 pub use worker::{Worker, told, unseen, unseen_with};

@@ -108,6 +108,18 @@ pub fn committed_offset(broker: &str, group: &str, topic: &str, partition: i32) 
     committed.find_partition(topic, partition)?.offset().to_raw().filter(|&offset| offset >= 0)
 }
 
+/// Commits an offset of a partition in a group's name, as by hand, while the group has no members.
+pub fn reset_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
+    commit(broker, group, &offsets);
+}
+
+fn commit(broker: &str, group: &str, offsets: &TopicPartitionList) {
+    let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
+    wait_until("the group takes the offset", PATIENCE, || consumer.commit(offsets, CommitMode::Sync).ok());
+}
+
 /// Commits another offset of a partition in a group's name, with the note that is there, while the group has no members.
 pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offset: i64) {
     let consumer: BaseConsumer = client(broker).set("group.id", group).create().expect("a consumer");
@@ -115,7 +127,7 @@ pub fn move_offset(broker: &str, group: &str, topic: &str, partition: i32, offse
     partitions.add_partition(topic, partition);
     let mut committed = wait_until("the broker answers", PATIENCE, || consumer.committed_offsets(partitions.clone(), PATIENCE).ok());
     committed.set_partition_offset(topic, partition, Offset::Offset(offset)).expect("a valid offset");
-    wait_until("the group takes the offset", PATIENCE, || consumer.commit(&committed, CommitMode::Sync).ok());
+    commit(broker, group, &committed);
 }
 
 /// Deletes a group with its offsets, as soon as it has no members any more.
