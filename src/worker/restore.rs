@@ -266,6 +266,10 @@ impl Worker {
             // this process exact: its heir reads the log from here.
             memory.changed = true;
             memory.is_new = true;
+            if memory.offsets.is_empty() && self.topics[id.0].log.is_some() {
+                // All of the changelog comes after it. So where that was trimmed, a checkpoint of now is of no use any more.
+                memory.changelog.end.get_or_insert(0);
+            }
         }
         let mut group = found.committed.clone();
         let mut first = found.note().first;

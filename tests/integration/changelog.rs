@@ -3,8 +3,8 @@
 
 use crate::harness::state::digests as digests_of;
 use crate::harness::{
-    News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_records_before,
-    first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
+    News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
+    delete_records_before, first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -100,6 +100,24 @@ fn it_is_trimmed_behind_what_is_still_needed() {
     for partition in 0..4 {
         wait_until("the changelog is trimmed", LIMIT, || (first_offset(&stream.broker, &changelog(&stream), partition) > 0).then_some(()));
     }
+}
+
+/// A checkpoint from before anything was logged is older than a trimmed changelog, too. Without the group's offsets, only the
+/// changelog says how far the group had come.
+#[test]
+fn a_state_from_before_the_first_record() {
+    let stream = Stream::new(broker(), "log-first", RECORDS);
+    let mut worker = stream.setup.start_with("b", &["log.level=info,unseen=debug"]);
+    wait_until("the first checkpoints are written", LIMIT, || (worker.log().matches("checkpoint written").count() >= 4).then_some(()));
+    worker.kill9();
+    stream.begin(RECORDS / 2);
+    for partition in 0..4 {
+        wait_until("the changelog is trimmed", LIMIT, || (first_offset(&stream.broker, &changelog(&stream), partition) > 0).then_some(()));
+    }
+    delete_group(&stream.broker, stream.setup.group());
+    stream.produce(RECORDS / 2..);
+    let log = stream.check(start(&stream, "b"));
+    assert!(log.contains("memory rebuilt from the changelog"), "{log}");
 }
 
 #[test]
