@@ -18,13 +18,15 @@ CONFIG = Path("monitoring/prometheus.yml")
 # Of any target, by Prometheus itself.
 TARGET_LABELS = {"job", "instance", "namespace", "pod"}
 OF_PROMETHEUS = {"up": set()}
+# Of kube-state-metrics, where there is one.
+OF_KUBERNETES = {"kube_statefulset_replicas": {"statefulset"}}
 VERDICTS = {"unseen", "duplicate", "late", "invalid", "unsee"}
 STATES = {"connecting", "restoring", "running", "draining", "blocked"}
 VALUES = {"verdict": VERDICTS, "state": STATES, "result": {"committed", "aborted"}}
 
 FUNCTIONS = set(
-    "absent and avg bool by changes count deriv group_left group_right histogram_quantile ignoring increase"
-    " label_values last_over_time max max_over_time min offset on or predict_linear rate round sqrt sum time unless without".split()
+    "absent and avg bool by changes count deriv group group_left group_right histogram_quantile ignoring increase"
+    " label_replace label_values last_over_time max max_over_time min min_over_time offset on or predict_linear rate resets round sqrt sum time unless without".split()
 )
 WORD = re.compile(r"(?<![\w:$])[a-zA-Z_][\w:]*")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\(([^)]*)\)")
@@ -96,7 +98,7 @@ def misnamed(expression, series):
                 problems.append(f"{name} has no label {label}")
             if not set(value.split("|") if "~" in matches else [value]) <= VALUES.get(label, {*value.split("|"), value}):
                 problems.append(f"{name}: {label} is never {value}")
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\boffset \w+", "", expression)
+    bare = re.sub(r'\{[^}]*\}|\[[^\]]*\]|"[^"]*"|\boffset \w+', "", expression)
     words = WORD.findall(GROUPING.sub("", bare))
     problems += [f"no metric is called {word}" for word in words if word not in series and word not in FUNCTIONS]
     if not any(word in series for word in words):
@@ -199,7 +201,7 @@ def check_dashboard(series, scratch):
 def main():
     series, problems = exported()
     check(f"docs/metrics.md lists {len(series)} series", problems or ([] if series else ["it has no table"]))
-    series |= OF_PROMETHEUS
+    series |= OF_PROMETHEUS | OF_KUBERNETES
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         for path in [RULES, CONFIG, *TESTS]:

@@ -3,6 +3,7 @@
 //! Owns the names of the metrics: `docs/metrics.md` lists them, and a test holds one against the other. Must never
 //! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
 
+use crate::record::Reason;
 use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, Verdicts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
@@ -122,7 +123,11 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     };
     encoder.counters("unseen_records", "Records read, by what was decided of them", status.topics.iter().flat_map(verdicts))?;
     let invalid = status.topics.iter().flat_map(|topic| {
-        topic.invalid.iter().map(|(reason, &count)| ([("topic", topic.topic.clone()), ("reason", reason.clone())], count))
+        // Every reason from the start: Prometheus sees no rise in a counter that is born at its first value.
+        Reason::ALL.map(|reason| {
+            let count = topic.invalid.get(reason.label()).copied().unwrap_or_default();
+            ([("topic", topic.topic.clone()), ("reason", reason.label().to_owned())], count)
+        })
     });
     encoder.counters("unseen_invalid", "Records without a usable key, or too large to be written, by reason", invalid)?;
     encoder.counters("unseen_consumed_bytes", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;

@@ -111,6 +111,8 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
     let count = keys as f64;
     assert_eq!(sample("unseen_records_total", &format!("topic=\"{input}\",verdict=\"unseen\"")), Some(count));
     assert_eq!(sample("unseen_consumer_lag_records", &format!("topic=\"{input}\",partition=\"3\"")), Some(0.0));
+    // Of a reason that did not occur, too: a rise shows only where there was a 0 before.
+    assert_eq!(sample("unseen_invalid_total", &format!("topic=\"{input}\",reason=\"oversize\"")), Some(0.0));
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
     assert!(text.ends_with("# EOF\n"));
