@@ -20,16 +20,10 @@ config.state.dir: is on the pod's volume and set by the chart; leave it out
 {{- if include "unseen.config" (list $config "http.listen" "") }}
 config.http.listen: is set by the chart; use http.host and http.port
 {{- end }}
-{{- range $name, $value := dig "kafka" "properties" dict $config | default dict }}
-{{- if and (has $name (list "sasl.password" "ssl.key.password" "ssl.key.pem" "ssl.keystore.password")) (not (contains "${" (toString $value))) }}
-config.kafka.properties.{{ $name }}: would be readable in the ConfigMap; write ${file:{{ $.Values.secretMountPath }}/NAME} and name a Secret in existingSecret
-{{- end }}
-{{- end }}
+{{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
 {{- range $index, $topic := $config.topics }}
 {{- if kindIs "map" (get $topic "hash") }}
-{{- if not (contains "${" (get $topic.hash "siphash" | toString)) }}
-config.topics[{{ $index }}].hash.siphash: would be readable in the ConfigMap; write ${file:{{ $.Values.secretMountPath }}/NAME} and name a Secret in existingSecret
-{{- end }}
+{{- include "unseen.readable" (list $ (printf "config.topics[%d].hash.siphash" $index) (get $topic.hash "siphash")) }}
 {{- end }}
 {{- end }}
 {{- $drain := include "unseen.shutdownTimeout" . }}
@@ -59,6 +53,30 @@ keda.activationLagThreshold: must be at least keda.partitions, {{ int64 .partiti
 {{- if and (not .bootstrapServers) (contains "${" $brokers) }}
 keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variable, which KEDA cannot see
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+A fault where a secret at a path is written out, in whole or in part: only references keep it out of the ConfigMap, and
+the default of one is written out, too.
+*/}}
+{{- define "unseen.readable" -}}
+{{- if not (regexMatch "^([$][{](file:[^}]+|[A-Za-z0-9_]+(:-|:[?][^}]*)?)[}])+$" (index . 2 | toString)) }}
+{{ index . 1 }}: would be readable in the ConfigMap; write ${file:{{ (index . 0).Values.secretMountPath }}/NAME} and name a Secret in existingSecret, or write ${P} and give P by extraEnv; nothing beside it, and no default
+{{- end }}
+{{- end }}
+
+{{/* The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. */}}
+{{- define "unseen.readableProperties" -}}
+{{- $root := index . 0 }}
+{{- $above := index . 1 }}
+{{- range $name, $value := index . 2 }}
+{{- $path := printf "%s.%s" $above $name }}
+{{- if kindIs "map" $value }}
+{{- include "unseen.readableProperties" (list $root $path $value) }}
+{{- else if regexMatch "password|secret|passphrase|key[.]pem$" $path }}
+{{- include "unseen.readable" (list $root $path $value) }}
 {{- end }}
 {{- end }}
 {{- end }}
