@@ -1,5 +1,6 @@
 """What scripts/chart checks. Needs Helm, the built worker, and the package kubernetes-validate."""
 
+import http.server
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 
 import kubernetes_validate
 import yaml
@@ -219,15 +221,65 @@ def check_options():
         triggers, [("news.events", "12"), ("news-news.events-repartition", "12"), ("orders.created", "12")]))
 
 
+class Cluster(http.server.BaseHTTPRequestHandler):
+    """As much of a Kubernetes API as Helm asks for to see one StatefulSet, which has `replicas`."""
+
+    replicas = None
+
+    def do_GET(self):
+        path = self.path.split("?")[0]
+        answer = {
+            "/version": {"major": "1", "minor": "30", "gitVersion": "v1.30.0"},
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [{
+                "name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}],
+                "preferredVersion": {"groupVersion": "apps/v1", "version": "v1"}}]},
+            "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+            "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
+                {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}]},
+        }.get(path)
+        if path == "/apis/apps/v1/namespaces/streams/statefulsets/news-unseen" and self.replicas is not None:
+            answer = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "news-unseen"}, "spec": {"replicas": self.replicas}}
+        self.send_response(200 if answer else 404)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer or {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}).encode())
+
+    def log_message(self, *args):
+        pass
+
+
+def check_enabling_keda(directory):
+    """An upgrade that enables KEDA leaves as many pods as there are: without a number, Kubernetes takes 1."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    keda = ["--set", "keda.enabled=true,keda.partitions=12,keda.maxReplicaCount=12", "--dry-run=server"]
+    path = pathlib.Path(directory) / "kubeconfig"
+    path.write_text(json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a"}}],
+    }))
+    for replicas in (None, 0, 5):
+        Cluster.replicas = replicas
+        objects = render("-f", CHART / "ci/minimal.yaml", *keda, "--kubeconfig", path)
+        got = only(objects, "StatefulSet")["spec"].get("replicas")
+        check(f"KEDA finds as many pods as there were, {replicas}", unequal(got, replicas))
+    server.shutdown()
+
+
 def check_grace():
     default = json.loads(pathlib.Path("config/schema.json").read_text())["properties"]["worker"]["properties"]["shutdown_timeout"]["default"]
     for drain, grace in [
         (None, 30), (default, 30), ("500ms", 11), ("90s", 100), ("1m 30s", 100), ("1m30s", 100), ("1.5 minutes", 100), ("2min", 130),
-        ("1hour", 3610), ("1d", 86410),
+        ("1hour", 3610), ("1d", 86410), ("1 0s", 20),
     ]:
         setting = ["--set-string", f"config.worker.shutdown_timeout={drain}"] if drain else []
         spec = pod(render("-f", CHART / "ci/minimal.yaml", *setting))["spec"]
         check(f"time for a drain of {drain}", unequal(spec["terminationGracePeriodSeconds"], grace))
+    environment = 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","value":"2m"}]'
+    spec = pod(render("-f", CHART / "ci/minimal.yaml", "--set", "config.worker.shutdown_timeout=5s", "--set-json", environment))["spec"]
+    check("time for a drain that the environment sets", unequal(spec["terminationGracePeriodSeconds"], 130))
 
 
 def check_examples(directory):
@@ -271,6 +323,12 @@ def check_refusals():
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
         ([*minimal, "--set-string", "config.worker.shutdown_timeout=${DRAIN}"], ["terminationGracePeriodSeconds: required"]),
+        ([*minimal, "--set-json", 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","value":"2m"}]', "--set", "terminationGracePeriodSeconds=60"],
+         ["terminationGracePeriodSeconds: must be above"]),
+        ([*minimal, "--set-json", 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}]'],
+         ["terminationGracePeriodSeconds: required"]),
+        ([*minimal, "--set-json", 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","value":"$(DRAIN)"}]'],
+         ["terminationGracePeriodSeconds: required"]),
         ([*minimal, "--set", "replica=3"], ["replica"]),
         ([*minimal, "--set", "persistence.whenDeleted=Keep"], ["/persistence/whenDeleted"]),
         (keda, ["keda.partitions: required", "keda.maxReplicaCount: required"]),
@@ -301,6 +359,7 @@ def main():
         for path in CASES:
             check_case(path, directory)
         check_options()
+        check_enabling_keda(directory)
         check_grace()
         check_examples(directory)
         check_refusals()

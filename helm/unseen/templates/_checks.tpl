@@ -28,12 +28,12 @@ config.http.listen: is set by the chart; use http.host and http.port
 {{- end }}
 {{- $drain := include "unseen.shutdownTimeout" . }}
 {{- $grace := .Values.terminationGracePeriodSeconds }}
-{{- if contains "${" $drain }}
+{{- if contains "$" $drain }}
 {{- if not $grace }}
-terminationGracePeriodSeconds: required where config.worker.shutdown_timeout is a variable
+terminationGracePeriodSeconds: required where config.worker.shutdown_timeout, or UNSEEN__WORKER__SHUTDOWN_TIMEOUT in extraEnv, is a variable
 {{- end }}
 {{- else if and $grace (le (int64 $grace) (include "unseen.seconds" $drain | int64)) }}
-terminationGracePeriodSeconds: must be above config.worker.shutdown_timeout, {{ $drain }}, got {{ int64 $grace }}
+terminationGracePeriodSeconds: must be above the shutdown timeout, {{ $drain }}, got {{ int64 $grace }}
 {{- end }}
 {{- with .Values.keda }}
 {{- if .enabled }}

@@ -57,7 +57,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Seconds of a duration such as "1m 30s", as a whole number that is not less. */}}
 {{- define "unseen.seconds" -}}
 {{- $sum := 0.0 }}
-{{- range regexFindAll "[0-9.]+\\s*[a-zA-Zµ]+" . -1 }}
+{{- range regexFindAll "[0-9.]+[a-zA-Zµ]+" (regexReplaceAll "\\s" . "") -1 }}
 {{- $unit := regexFind "[a-zA-Zµ]+" . }}
 {{- $scale := 0.001 }}
 {{- if hasPrefix "s" $unit }}{{ $scale = 1 }}
@@ -73,8 +73,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- ceil $sum | int64 }}
 {{- end }}
 
+{{/* Text with a `$` where only the pod will know. The environment prevails over the configuration. */}}
 {{- define "unseen.shutdownTimeout" -}}
-{{ include "unseen.config" (list .Values.config "worker.shutdown_timeout" "20s") }}
+{{- $timeout := include "unseen.config" (list .Values.config "worker.shutdown_timeout" "20s") }}
+{{- range .Values.extraEnv }}
+{{- if eq (get . "name" | toString) "UNSEEN__WORKER__SHUTDOWN_TIMEOUT" }}
+{{- $timeout = hasKey . "valueFrom" | ternary "$" (get . "value" | toString) }}
+{{- end }}
+{{- end }}
+{{- $timeout }}
 {{- end }}
 
 {{- define "unseen.terminationGracePeriodSeconds" -}}
