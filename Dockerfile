@@ -1,10 +1,15 @@
-# syntax=docker/dockerfile:1
 # The worker as an image: the binary alone, run by a user without rights.
 #
 # Needs a configuration at /etc/unseen/unseen.toml, whose `state.dir` should be /var/lib/unseen; writes
 # nowhere else, so that the rest may be read-only.
 
-FROM rust:1-bookworm AS build
+# The compiler has an exact version. Tags can move all the same: a release names both images by digest, with
+# --build-arg BUILD_IMAGE=rust@sha256:... --build-arg BASE_IMAGE=debian@sha256:... (`docker buildx imagetools inspect`
+# shows the digest of a tag). The system's packages are the newest of bookworm.
+ARG BUILD_IMAGE=rust:1.95.0-bookworm
+ARG BASE_IMAGE=debian:bookworm-slim
+
+FROM ${BUILD_IMAGE} AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libclang-dev libssl-dev pkg-config zlib1g-dev \
     && rm -rf /var/lib/apt/lists/*
@@ -27,13 +32,17 @@ RUN sed -i '/^\[\[\(test\|bench\)\]\]$/,/^$/d' Cargo.toml \
 COPY src src
 # Newer than what was built of the empty sources.
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked --bin unseen
+# What the licences of linked libraries ask for.
+COPY scripts/notices scripts/notices
+RUN scripts/notices > THIRD-PARTY.txt
 
-FROM debian:bookworm-slim
+FROM ${BASE_IMAGE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libssl3 libstdc++6 zlib1g \
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o 65532 -g 65532 /var/lib/unseen /etc/unseen
 COPY --from=build /src/target/release/unseen /usr/local/bin/unseen
+COPY --from=build /src/THIRD-PARTY.txt /usr/share/doc/unseen/
 
 LABEL org.opencontainers.image.title="unseen" \
       org.opencontainers.image.description="Emits each Kafka record once: a stream deduplication worker" \

@@ -29,6 +29,7 @@ fn copy(from: &Path, to: &Path) {
             copy(&entry.path(), &to.join(entry.file_name()));
         }
     } else {
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(from, to).unwrap_or_else(|error| panic!("COPY {}: {error}", from.display()));
     }
 }
