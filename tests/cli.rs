@@ -174,3 +174,10 @@ fn settings_in_the_environment_are_not_mistaken() {
     );
     assert!(Path::new(&setup.path("unseen.toml")).exists());
 }
+
+#[test]
+fn the_demo_ends_well() {
+    let Output { status, stdout, stderr } = Command::new(cargo_bin("unseen")).args(["demo", "--seconds", "1"]).output().unwrap();
+    let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    assert!(status.success() && out.contains(" 0 ids came out twice") && err.contains("records/s"), "{out}{err}");
+}

@@ -41,7 +41,7 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys in a window of 4 slices, 1 partition\nerror: share of unseen keys called seen, to be at most 1e-4\n\nkind ";
+    let heading = "10M keys in a window of 4 slices, 1 partition\nthe error is the share of unseen keys called seen: at most 1e-4 are asked for\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
     let (costs, rest) = text.split_once("\n\nerror at").expect("the table of errors");
     let named: Vec<_> = costs.lines().skip(4).filter_map(|line| line.split(' ').next()).collect();

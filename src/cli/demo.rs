@@ -48,7 +48,7 @@ output = "news.unseen"
 space  = "seen-news"
 key    = [{{ json = "/news_id" }}]
 window = "24h"
-filter = {{ kind = "aging", capacity = "4M", false_positive_rate = 1e-4 }}
+filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
 "#,
         dir.join("state").display()
     )
@@ -209,6 +209,12 @@ impl Line {
         let Totals { records, unseen, duplicates, .. } = stats.totals();
         let terminal = std::io::stderr().is_terminal();
         if !terminal && !last && self.at.elapsed() < Duration::from_secs(2) {
+            return;
+        }
+        if records == 0 && !last {
+            eprint!("{:>5.1} s  the worker joins its group{}", self.began.elapsed().as_secs_f64(), if terminal { '\r' } else { '\n' });
+            let _ = std::io::stderr().flush();
+            self.at = Instant::now();
             return;
         }
         let rate = u128::from(records - self.shown) * 1000 / self.at.elapsed().as_millis().max(1);

@@ -9,6 +9,7 @@ use super::vars::{Environment, substitute};
 use config::{FileFormat, FileSourceString, Source, Value, ValueKind};
 use serde_json::Value as Json;
 use serde_path_to_error::Segment;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// What a variable must begin with to be a setting.
@@ -32,7 +33,8 @@ fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)]
     let file = read(path).map_err(|message| report.add("", message)).ok()?;
     let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, report));
     for (path, text) in overrides {
-        let value = Value::new(Some(&FLAGS.to_owned()), text.as_str());
+        let path = &with_brackets(path);
+        let value = inline(text).unwrap_or_else(|| Value::new(Some(&FLAGS.to_owned()), text.as_str()));
         match indices_are_small(path).then(|| builder.clone().set_override(path, value)) {
             Some(Ok(next)) => builder = next,
             _ => report.add_from(FLAGS, path, "expected a path such as worker.workers or topics[0].window"),
@@ -42,13 +44,33 @@ fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)]
     Some(layered.cache)
 }
 
+/// A path in which places of lists are in brackets: `topics.0.window` is `topics[0].window`.
+fn with_brackets(path: &str) -> String {
+    let is_index = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = path.split('.').map(|part| if is_index(&part) { format!("[{part}]") } else { format!(".{part}") });
+    parts.collect::<String>().trim_start_matches('.').to_owned()
+}
+
+/// A table or list as a flag has it, in TOML.
+fn inline(text: &str) -> Option<Value> {
+    let is_inline = text.starts_with(['{', '[']);
+    let parse = || File::from_str(&format!("value = {text}"), FileFormat::Toml).collect().ok()?.remove("value");
+    let value = is_inline.then(parse)??;
+    Some(Value::new(Some(&FLAGS.to_owned()), value.kind))
+}
+
 fn read(path: &Path) -> Result<File, String> {
     let format = match path.extension().and_then(|ending| ending.to_str()) {
         Some("toml") => FileFormat::Toml,
         Some("yaml" | "yml") => FileFormat::Yaml,
         _ => return Err("expected a file that ends in .toml, .yaml or .yml".to_owned()),
     };
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read the file: {error}"))?;
+    let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            "there is no such file; name one with --config, or write one: config/example.toml has every option".to_owned()
+        }
+        _ => format!("cannot read the file: {error}"),
+    })?;
     let file = File::from_str(&text, format);
     let tree = file.collect().map_err(|error| one_line(&error.to_string()))?;
     match tree.keys().find(|key| !indices_are_small(key)) {

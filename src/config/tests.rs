@@ -210,7 +210,10 @@ fn endless_faults_end() {
 #[test]
 fn files_that_cannot_be_read() {
     let missing = Config::load(Path::new("no/such/file.toml"), &[]).unwrap_err().to_string();
-    assert_eq!(missing, "no/such/file.toml: cannot read the file: No such file or directory (os error 2)");
+    assert_eq!(
+        missing,
+        "no/such/file.toml: there is no such file; name one with --config, or write one: config/example.toml has every option"
+    );
     assert_eq!(load_as("x.json", "{}", &[], &[]).unwrap_err(), "x.json: expected a file that ends in .toml, .yaml or .yml");
     for (name, text) in [
         ("x.toml", "[kafka]\npassword = \"secret"),
@@ -513,4 +516,21 @@ fn a_variable_that_is_nearly_a_setting_is_refused() {
     ] {
         assert!(load_as("x.toml", MINIMAL, &[(name, "4")], &[]).is_ok(), "{name}");
     }
+}
+
+#[test]
+fn flags_name_places_of_lists_either_way_and_hold_tables() {
+    for (path, text, holds) in [
+        ("topics[0].window", "2h", "2h, 10000000 keys"),
+        ("topics.0.window", "2h", "2h, 10000000 keys"),
+        ("topics[0].filter", "{ capacity = \"200K\" }", "1day, 200000 keys"),
+    ] {
+        let config = load_as("x.toml", MINIMAL, &[], &[(path, text)]).unwrap();
+        let (window, capacity) = (super::window_text(config.topics[0].window), config.topics[0].filter.capacity);
+        assert_eq!(format!("{window}, {} keys", capacity.unwrap()), holds, "{path}={text}");
+    }
+    let config = load_as("x.toml", MINIMAL, &[], &[("topics.0.on_duplicate", "{ topic = \"again\" }")]).unwrap();
+    assert_eq!(config.topics[0].on_duplicate, OnDuplicate::Topic("again".to_owned()));
+    let error = load_as("x.toml", MINIMAL, &[], &[("topics.0.on_duplicate", "{ topic }")]).unwrap_err();
+    assert_eq!(error, "flags: topics[0].on_duplicate: expected \"drop\", \"mark\" or { topic = \"name\" }, got \"{ topic }\"");
 }

@@ -10,10 +10,20 @@ use std::time::Duration;
 /// Longest duration that is taken: ten years. Beyond it a number is a slip, and arithmetic would overflow.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-pub(super) const COUNT_UNITS: [(&str, u64); 4] = [("", 1), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+/// Of units of one scale, the last is how it is written.
+pub(super) const COUNT_UNITS: [(&str, u64); 5] = [("", 1), ("K", 1_000), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
 
-pub(super) const BYTE_UNITS: [(&str, u64); 8] =
-    [("", 1), ("B", 1), ("kB", 1_000), ("MB", 1_000_000), ("GB", 1_000_000_000), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+pub(super) const BYTE_UNITS: [(&str, u64); 9] = [
+    ("", 1),
+    ("B", 1),
+    ("KB", 1_000),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+];
 
 /// The message for a value of the wrong form.
 pub(super) fn expected(what: &str, got: &Value) -> String {

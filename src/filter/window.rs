@@ -3,6 +3,7 @@
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// How long a key stays seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +79,10 @@ impl Window {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Time { slice_ms, slices } => write!(f, "{slices} slices of {slice_ms} ms"),
+            Self::Time { slice_ms, slices } => {
+                let slice = Duration::from_millis(u64::try_from(*slice_ms).unwrap_or(0));
+                write!(f, "{slices} slices of {}", humantime::format_duration(slice))
+            }
             Self::Keys { slice_keys, slices } => write!(f, "{slices} slices of {slice_keys} keys"),
         }
     }

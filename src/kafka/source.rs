@@ -352,9 +352,6 @@ impl Source {
     /// # Errors
     /// When no answer came; worth another try.
     pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
-        if topics.is_empty() {
-            return Ok(BTreeMap::new());
-        }
         topic_ids(self.consumer().client(), topics, CALL_TIMEOUT)
             .map_err(|code| unanswered(&format!("look at topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }

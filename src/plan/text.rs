@@ -13,7 +13,7 @@ impl Report {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys in a window of {} slices, {each}\nerror: share of unseen keys called seen, to be at most {:e}\n",
+            "{} keys in a window of {} slices, {each}\nthe error is the share of unseen keys called seen: at most {:e} are asked for\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate

@@ -160,7 +160,9 @@ impl Worker {
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        let beginnings = self.beginnings.iter().map(move |(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
+        let is_elsewhere = |partition: &TopicPartition| self.inputs.values().all(|input| input.partition != *partition);
+        let beginnings = self.beginnings.iter().filter(|(partition, _)| is_elsewhere(partition));
+        let beginnings = beginnings.map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 

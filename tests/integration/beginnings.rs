@@ -1,10 +1,11 @@
 //! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_records_before, produce, read_committed,
-    reset_offset, topic, wait_for_output, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_group, delete_records_before, make_topic_with,
+    produce, read_committed, reset_offset, topic, wait_for_output, wait_until,
 };
 use crate::stream::LIMIT;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
@@ -63,6 +64,24 @@ fn killed_before_its_first_commit() {
         keys.dedup();
         assert_eq!(keys.len(), 10, "{delivery}");
     }
+}
+
+/// A partition may wait for its state, and go to another member meanwhile: to which it must not look like one that was added.
+#[test]
+fn a_partition_that_waits_for_its_state_has_begun() {
+    let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
+    let changelog = format!("{}-ids-changelog", topics.setup.group());
+    make_topic_with(broker(), &changelog, 2, &[("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")]);
+    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
+    let stranger: BaseProducer = client(broker()).set("transactional.id", &changelog).create().expect("a producer");
+    stranger.init_transactions(LIMIT).and_then(|()| stranger.begin_transaction()).expect("a transaction");
+    stranger.send(BaseRecord::<(), str>::to(&changelog).partition(1).payload("open")).expect("it is sent");
+    stranger.flush(LIMIT).expect("it is written");
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(1, 50, &mut worker);
+    assert!(!worker.log().contains("[1] start="), "it has not waited");
+    stranger.abort_transaction(LIMIT).expect("it is aborted");
+    worker.drain();
 }
 
 #[test]

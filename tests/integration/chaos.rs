@@ -14,7 +14,7 @@ mod table;
 mod truth;
 
 use crate::harness::{OwnBroker, broker};
-use plan::{Bounds, Plan, SERIES};
+use plan::{Bounds, Fault, Plan, SERIES};
 use stage::Stage;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,17 +32,19 @@ const SMALL: Bounds = Bounds { records: 20_000, faults: 5, broker: false };
 struct Sum {
     exact: usize,
     failed: Vec<u64>,
+    /// Plans in which the lone broker lost the end of a transaction.
+    void: Vec<u64>,
     counts: Counts,
 }
 
 impl Sum {
     /// Carries a plan out, and says in a line what came of it.
-    fn add(&mut self, plan: &Plan, address: &str, own: Option<&mut OwnBroker>) {
+    fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));
         let mut story = Story::new(plan);
         let round = AssertUnwindSafe(|| {
-            let mut stage = Stage::new(plan, address, own, &mut story, &dir);
+            let mut stage = Stage::new(plan, address, own.as_deref_mut(), &mut story, &dir);
             for (step, next) in plan.steps.iter().zip(plan.steps.iter().skip(1).map(Some).chain([None])) {
                 stage.reach(step.at, step.read);
                 if plan.conditions.options.has("records of time 0, or before it") {
@@ -56,7 +58,13 @@ impl Sum {
         });
         let outcome = catch_unwind(round);
         self.counts.add(story.counts());
-        if let Err(panic) = &outcome {
+        let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
+        let lost = own.filter(|_| outcome.is_err() && was_killed).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
+        if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()) {
+            story.tell(lost);
+            self.void.push(seed);
+            eprintln!("seed {seed}: {}: void, for Kafka was killed and has lost something: {lost}", story.counts());
+        } else if let Err(panic) = &outcome {
             let reason = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
             let reason = reason.unwrap_or("it panicked");
             story.tell(reason);
@@ -73,7 +81,8 @@ impl Sum {
 
     fn check(&self) {
         let kills = self.counts.of("kill -9") + self.counts.of("kill at a point");
-        eprintln!("{} plans exact, {} not; {kills} workers killed; {}", self.exact, self.failed.len(), self.counts);
+        let void = if self.void.is_empty() { String::new() } else { format!(" ({} more void: {:?})", self.void.len(), self.void) };
+        eprintln!("{} plans exact, {} not{void}; {kills} workers killed; {}", self.exact, self.failed.len(), self.counts);
         assert!(self.failed.is_empty(), "not exact: seeds {:?}; see {}", self.failed, dir().display());
     }
 }

@@ -38,7 +38,7 @@ fn joined(hint: &str, filter: &str) {
     let dirs = [stream.setup.state_dir("a"), other.state_dir("b")];
     let (code, shown, error) = inspect(&[&dirs[1]]);
     assert_eq!(code, Some(0), "beside a running worker: {error}");
-    assert!(shown.contains("news[0]") && shown.contains("4 slices of 21600000 ms"), "{shown}");
+    assert!(shown.contains("news[0]") && shown.contains("4 slices of 6h"), "{shown}");
     worker.drain();
 
     let target = other.state_dir("c");

@@ -6,7 +6,7 @@ use super::queue::Queue;
 use super::{millis, text};
 use rdkafka::bindings as rd;
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
 use std::ptr::NonNull;
@@ -40,6 +40,10 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     topics: &[&str],
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, RDKafkaErrorCode> {
+    let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
+    // Any broker knows. Unless it is told which one, librdkafka waits for the controller.
+    let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
+    let broker = client.fetch_metadata(Some(first), timeout).map_err(code)?.orig_broker_id();
     let names: Vec<_> =
         topics.iter().map(|&name| CString::new(name)).collect::<Result<_, _>>().map_err(|_| RDKafkaErrorCode::InvalidTopic)?;
     let mut pointers: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
@@ -57,6 +61,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
         )?;
         let mut error: [c_char; 256] = [0; 256];
         rd::rd_kafka_AdminOptions_set_request_timeout(options.ptr(), millis(timeout), error.as_mut_ptr(), error.len());
+        rd::rd_kafka_AdminOptions_set_broker(options.ptr(), broker, error.as_mut_ptr(), error.len());
         let queue = Queue::new(rd::rd_kafka_queue_new(client)).ok_or(RDKafkaErrorCode::Fail)?;
         rd::rd_kafka_DescribeTopics(client, asked.ptr(), options.ptr(), queue.ptr());
         // librdkafka answers in time, if only to say that the brokers did not.

@@ -34,7 +34,11 @@ impl Worker {
                 );
                 continue;
             }
-            all.iter_mut().filter(is_new).for_each(|found| found.first = found.high);
+            for found in all.iter_mut().filter(is_new) {
+                found.first = found.high;
+                // It may have to wait for its state, and go to someone else meanwhile.
+                self.beginnings.insert(found.partition.clone(), found.high);
+            }
             for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
                 let (_, high) = self.patiently(|| source.watermarks(&partition))?;
                 self.beginnings.insert(partition, high);

@@ -4,6 +4,7 @@
 //! The shared one is, in this order: the one that `UNSEEN_TEST_BROKER` names; the one of
 //! docker-compose.yml, where a Docker engine answers; one that scripts/kafka starts.
 
+use super::segments::transactions_without_end;
 use super::{PATIENCE, turn};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -114,6 +115,11 @@ impl OwnBroker {
     pub fn kill(&mut self) {
         let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("the broker's process id");
         assert!(succeeds(Command::new("kill").args(["-KILL", pid.trim()])), "the broker cannot be killed");
+    }
+
+    /// Transactions that it has lost the end of, in topics whose names begin like this.
+    pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
+        transactions_without_end(self.dir.path(), prefix)
     }
 
     /// Waits until it serves again.

@@ -13,6 +13,7 @@ mod produce;
 mod read;
 mod record;
 mod rights;
+mod segments;
 mod setup;
 pub mod state;
 mod topic;

@@ -120,14 +120,15 @@ impl Worker {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Lets it go on, if it has not ended.
     pub fn sigcont(&mut self) {
-        self.signal("CONT");
+        if self.runs() {
+            self.signal("CONT");
+        }
     }
 
+    /// Not waited for yet, its process id can be nobody else's, also if it has ended meanwhile.
     fn signal(&mut self, name: &str) {
-        // Not waited for yet, its process id can be nobody else's.
-        assert!(self.runs(), "the worker has already ended");
         let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
         assert!(status.is_ok_and(|status| status.success()), "SIG{name} could not be sent");
     }

@@ -1,0 +1,68 @@
+//! What a broker has on disk: whether each transaction has an end.
+//!
+//! Kafka's documentation, "Record Batch" version 2. A broker that is killed without replicas can lose the end of a
+//! transaction. Its records then stay open for ever, or become visible with the next transaction of their producer.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a batch before what its length counts, and of its header.
+const HEAD: usize = 12;
+const HEADER: usize = 61;
+const TRANSACTIONAL: i16 = 0x10;
+const CONTROL: i16 = 0x20;
+
+/// The transactions without an end in the partitions whose directories begin with `prefix`, each as a sentence.
+pub fn transactions_without_end(broker: &Path, prefix: &str) -> Vec<String> {
+    let is_of_topic = |path: &PathBuf| path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let mut found = Vec::new();
+    for partition in super::state::entries(broker).into_iter().filter(is_of_topic) {
+        let mut segments: Vec<_> = super::state::entries(&partition);
+        segments.retain(|path| path.extension().is_some_and(|ending| ending == "log"));
+        segments.sort();
+        // Of each producer, its epoch and the first offset of what is open.
+        let mut open: BTreeMap<i64, (i16, i64)> = BTreeMap::new();
+        let mut lost = |offset: i64| found.push(format!("a transaction has no end in {} from offset {offset}", partition.display()));
+        for segment in segments {
+            let bytes = fs::read(segment).expect("a segment");
+            let mut left = &*bytes;
+            while let Some(batch) = Batch::first(left) {
+                if batch.attributes & CONTROL != 0 {
+                    open.remove(&batch.producer);
+                } else if batch.attributes & TRANSACTIONAL != 0 {
+                    let &mut (epoch, first) = open.entry(batch.producer).or_insert((batch.epoch, batch.offset));
+                    if epoch != batch.epoch {
+                        lost(first);
+                        open.insert(batch.producer, (batch.epoch, batch.offset));
+                    }
+                }
+                left = &left[batch.bytes..];
+            }
+        }
+        for &(_, first) in open.values() {
+            lost(first);
+        }
+    }
+    found
+}
+
+struct Batch {
+    bytes: usize,
+    offset: i64,
+    attributes: i16,
+    producer: i64,
+    epoch: i16,
+}
+
+impl Batch {
+    /// The first of some batches; none where a segment ends, or is not written any further.
+    fn first(bytes: &[u8]) -> Option<Self> {
+        let header: &[u8; HEADER] = bytes.first_chunk()?;
+        let long = |at: usize| i64::from_be_bytes(*header[at..].first_chunk().expect("within the header"));
+        let short = |at: usize| i16::from_be_bytes(*header[at..].first_chunk().expect("within the header"));
+        let length = i32::from_be_bytes(*header[8..].first_chunk().expect("within the header"));
+        let length = usize::try_from(length).ok().filter(|&length| length >= HEADER - HEAD && HEAD + length <= bytes.len())?;
+        Some(Self { bytes: HEAD + length, offset: long(0), attributes: short(21), producer: long(43), epoch: short(51) })
+    }
+}
