@@ -1,9 +1,9 @@
 //! How long a key stays seen, and how that time is cut into slices.
 
 use crate::record::Timestamp;
+use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::time::Duration;
 
 /// How long a key stays seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
