@@ -181,3 +181,47 @@ fn the_demo_ends_well() {
     let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
     assert!(status.success() && out.contains(" 0 ids came out twice") && err.contains("records/s"), "{out}{err}");
 }
+
+/// Half a request on each of these, with more connections than descriptors: the oldest are closed, and probes are answered.
+#[test]
+fn connections_that_say_nothing_keep_no_descriptors() {
+    use std::io::{Read as _, Write as _};
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let setup = Setup::new("connect_timeout = \"10m\"", ID);
+    let mut run = Command::new("sh");
+    run.args(["-c", "ulimit -n 256 && exec \"$0\" run -c \"$1\" --set \"$2\""]);
+    run.arg(cargo_bin("unseen")).arg(setup.path("unseen.toml")).arg(format!("http.listen={address}"));
+    let mut worker = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let probe = || -> std::io::Result<String> {
+        let mut stream = std::net::TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let started = std::time::Instant::now();
+    while probe().is_err() && started.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let half = |_| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        // The oldest are closed already.
+        let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost:");
+        stream
+    };
+    let idle: Vec<_> = (0..400).map(half).collect();
+    let answer = probe();
+    let open = fs::read_dir(format!("/proc/{}/fd", worker.id())).map_or(0, Iterator::count);
+    // Each of them ends, by the side of the worker.
+    let ended = idle.into_iter().all(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        !matches!(stream.read(&mut [0; 512]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    worker.kill().unwrap();
+    worker.wait().unwrap();
+    let answer = answer.expect("no answer to a probe");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cache-control: no-store"), "{answer}");
+    assert!(open < 200, "{open} descriptors are open");
+    assert!(ended, "a connection stays");
+}

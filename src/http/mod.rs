@@ -15,6 +15,7 @@
 mod events;
 mod metrics;
 mod process;
+mod server;
 
 pub use events::Events;
 
@@ -24,6 +25,7 @@ use crate::status::{Identity, Status};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::net::SocketAddr;
@@ -80,11 +82,8 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 /// Answers until it is dropped.
-///
-/// # Errors
-/// When the listener fails.
-pub async fn serve(listener: TcpListener, view: View) -> std::io::Result<()> {
-    axum::serve(listener, router(view)).await
+pub async fn serve(listener: TcpListener, view: View) {
+    server::serve(listener, router(view)).await;
 }
 
 fn router(view: View) -> Router {
@@ -99,6 +98,13 @@ fn router(view: View) -> Router {
         .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
         .with_state(view)
+        .layer(map_response(fresh))
+}
+
+/// No cache may answer in place of this process, least of all for a probe.
+async fn fresh(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 async fn readyz(State(view): State<View>) -> Response {
@@ -122,6 +128,6 @@ fn json(value: &impl serde::Serialize) -> Response {
 }
 
 fn text(content_type: &'static str, body: String) -> Response {
-    let fresh = [(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, "no-store"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (fresh, body).into_response()
+    let headers = [(header::CONTENT_TYPE, content_type), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, body).into_response()
 }
