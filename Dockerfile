@@ -46,7 +46,6 @@ COPY --from=build /src/THIRD-PARTY.txt /usr/share/doc/unseen/
 
 LABEL org.opencontainers.image.title="unseen" \
       org.opencontainers.image.description="Emits each Kafka record once: a stream deduplication worker" \
-      org.opencontainers.image.source="https://github.com/unseen-stream/unseen" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 USER 65532:65532

@@ -208,6 +208,11 @@ def check_options():
     check("options can be had", unequal(sorted(item["kind"] for item in objects), sorted(ALWAYS + OPTIONAL)))
 
     check("the rules are the file's", unequal(only(objects, "PrometheusRule")["spec"], load(CHART / "files/rules.yaml")))
+    url = "https://runbooks.example/unseen"
+    linked = render("-f", CHART / "ci/everything.yaml", "--set", f"metrics.prometheusRule.runbookUrl={url}")
+    rules = [rule for group in only(linked, "PrometheusRule")["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+    urls = [rule["annotations"]["runbook_url"] for rule in rules]
+    check("alerts link to where the runbook is", [at for at in urls if not at.startswith(f"{url}#unseen")])
     board = json.loads(only(objects, "ConfigMap", "-dashboard")["data"]["unseen.json"])
     check("the dashboard is the file's", unequal(board, json.loads((CHART / "files/grafana.json").read_text())))
     wanted = only(objects, "ServiceMonitor")["spec"]["selector"]["matchLabels"].items()
