@@ -119,7 +119,7 @@ impl OwnBroker {
 
     /// Transactions that it has lost the end of, in topics whose names begin like this.
     pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
-        transactions_without_end(self.dir.path(), prefix)
+        transactions_without_end(&self.dir.path().join("broker"), prefix)
     }
 
     /// Waits until it serves again.
