@@ -1,7 +1,8 @@
 // The dashboard: asks api/v1/status again and again, and shows what it says.
 // Markup and wording are in index.html; here are the numbers. Names are not trusted: text goes in by textContent only.
 
-const POLL_MS = Math.max(100, Number(new URLSearchParams(location.search).get('poll')) || 2000);
+// A browser's timer of more than 2^31 ms fires at once.
+const POLL_MS = Math.min(3_600_000, Math.max(100, Number(new URLSearchParams(location.search).get('poll')) || 2000));
 const TIMEOUT_MS = Math.max(5000, POLL_MS);
 // Bounds of what is remembered: by time for the curves, by number for a page that polls fast.
 const HISTORY_MS = 5 * 60_000;
