@@ -6,7 +6,7 @@
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes that point for the third time;
 //! several are separated by commas. What may happen: `kill` (SIGKILL), `abort`, `stop` (SIGSTOP: it goes on
-//! after SIGCONT), and at a [`step`] also `error`.
+//! after SIGCONT), `hang` (the thread waits for ever), and at a [`step`] also `error`.
 //!
 //! To add a point, pass it in the code and name it in [`POINTS`]; `tests/integration/faults.rs` then wants
 //! a scenario that passes it, and kills there.
@@ -121,6 +121,7 @@ mod armed {
         Kill,
         Abort,
         Stop,
+        Hang,
         Error,
     }
 
@@ -132,6 +133,7 @@ mod armed {
                 "kill" => Action::Kill,
                 "abort" => Action::Abort,
                 "stop" => Action::Stop,
+                "hang" => Action::Hang,
                 "error" => Action::Error,
                 _ => return None,
             };
@@ -159,6 +161,9 @@ mod armed {
             },
             Action::Abort => std::process::abort(),
             Action::Stop => send(Signal::STOP),
+            Action::Hang => loop {
+                std::thread::park();
+            },
             Action::Error => return true,
         }
         false

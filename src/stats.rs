@@ -9,7 +9,7 @@ use crate::record::{Offset, Reason, Timestamp, TopicPartition, Verdict};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Upper bounds of the buckets of a [`Histogram`], in seconds; another one takes what is above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
@@ -49,6 +49,10 @@ pub struct Stats {
     pub checkpoint_time: Histogram,
     /// From the assignment of a partition to its first record.
     pub restore_time: Histogram,
+    /// When a broker last answered a producer of this process. Producers ask every ten seconds, if for nothing else.
+    pub broker_contact: LastTime,
+    /// When each worker thread last began a round of its loop, or another attempt at what it waits for.
+    pub rounds: Vec<LastTime>,
     reports: Mutex<BTreeMap<usize, Report>>,
 }
 
@@ -182,6 +186,23 @@ pub enum InputState {
     Running,
 }
 
+/// When something last happened, by the clock that is never set. Any thread may note it.
+#[derive(Debug, Default)]
+pub struct LastTime(Mutex<Option<Instant>>);
+
+impl LastTime {
+    /// It happens now.
+    pub fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// How long ago it was; `None` if it never was.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|time| time.elapsed())
+    }
+}
+
 /// Durations, counted by size.
 #[derive(Debug, Default)]
 pub struct Histogram {
@@ -220,6 +241,7 @@ impl Stats {
         Self {
             topics: topics(config).map(|_| TopicCounts::default()).collect(),
             spaces: config.topics.iter().map(|_| SpaceCounts::default()).collect(),
+            rounds: (0..config.worker.workers).map(|_| LastTime::default()).collect(),
             ..Self::default()
         }
     }

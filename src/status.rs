@@ -3,11 +3,17 @@
 //! Owns the shape of that: `docs/status.schema.json` is made from these types. Must never know more than what
 //! was counted and told: no key, no secret, and nothing that grows but with topics and partitions.
 
+mod state;
+
+pub use state::{State, dead};
+
 use crate::config::{Config, Topic, window_text};
 use crate::dedup::Observed;
 use crate::filter::Window;
 use crate::record::{Offset, Reason, Timestamp};
-use crate::stats::{BUCKETS, Histogram, InputReport, InputState, MemoryReport, Report, SpaceCounts, Stats, TopicCounts, get, topics};
+use crate::stats::{
+    BUCKETS, Histogram, InputReport, InputState, LastTime, MemoryReport, Report, SpaceCounts, Stats, TopicCounts, get, topics,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -34,6 +40,11 @@ pub struct Status {
     pub time_ms: Timestamp,
     /// When the process started.
     pub started_ms: Timestamp,
+    /// When a broker last answered this process; null before the first answer.
+    pub broker_contact_ms: Option<Timestamp>,
+    /// How long ago each worker thread last began a round of its loop, or another attempt at what it waits for; null
+    /// before the first.
+    pub loop_ages_seconds: Vec<Option<f64>>,
     /// What was decided, by topic that is read; a topic that brings records to their partitions has only bytes.
     pub topics: Vec<TopicStatus>,
     /// From a record's time to the commit of what came of it, of every 64th record that is written.
@@ -60,39 +71,6 @@ pub struct Status {
     pub process: Process,
     /// What was logged last, but for debugging; newest last, at most 100.
     pub events: Vec<Event>,
-}
-
-/// What a worker process is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// It has not met the brokers and its group yet.
-    Connecting,
-    /// Some of its partitions wait for their memory, or are warming up.
-    Restoring,
-    /// Records flow.
-    Running,
-    /// It was told to stop.
-    Draining,
-    /// Nothing can be committed: transactions are aborted one after the other.
-    Blocked,
-}
-
-impl State {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Connecting, Self::Restoring, Self::Running, Self::Draining, Self::Blocked];
-
-    /// As a metric label.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Connecting => "connecting",
-            Self::Restoring => "restoring",
-            Self::Running => "running",
-            Self::Draining => "draining",
-            Self::Blocked => "blocked",
-        }
-    }
 }
 
 /// What was decided of one topic's records.
@@ -322,7 +300,9 @@ impl Status {
     #[must_use]
     pub fn new(config: &Config, stats: &Stats, identity: &Identity<'_>, process: Process, events: Vec<Event>) -> Self {
         let reports = stats.reports();
-        let (doing, reason) = stands(config, identity, &reports);
+        let contact = stats.broker_contact.age();
+        let rounds: Vec<_> = stats.rounds.iter().map(LastTime::age).collect();
+        let (doing, reason) = state::look(config, identity, &reports, contact, &rounds);
         let checkpoint_at = stats.checkpoint_at.load(Ordering::Relaxed);
         let written = get(&stats.checkpoints);
         Self {
@@ -335,6 +315,8 @@ impl Status {
             reason,
             time_ms: identity.time_ms,
             started_ms: identity.started_ms,
+            broker_contact_ms: contact.map(|age| identity.time_ms - i64::try_from(age.as_millis()).unwrap_or(i64::MAX)),
+            loop_ages_seconds: rounds.iter().map(|age| age.map(|age| age.as_secs_f64())).collect(),
             topics: topics(config).zip(&stats.topics).map(topic_status).collect(),
             end_to_end_latency: durations(&stats.latency),
             transaction_duration: durations(&stats.transaction_time),
@@ -354,31 +336,6 @@ impl Status {
             process,
             events,
         }
-    }
-}
-
-fn stands(config: &Config, identity: &Identity<'_>, reports: &BTreeMap<usize, Report>) -> (State, Option<String>) {
-    let inputs = || reports.values().flat_map(|report| &report.inputs);
-    let joined = reports.values().filter(|report| report.joined).count();
-    let restoring = inputs().filter(|input| input.state != InputState::Running).count();
-    if identity.draining {
-        (State::Draining, Some("it was told to stop, and commits what it has read".to_owned()))
-    } else if identity.instance.is_none() {
-        (State::Connecting, Some("it has not reached the brokers yet".to_owned()))
-    } else if joined < usize::from(config.worker.workers) {
-        let workers = config.worker.workers;
-        (
-            State::Connecting,
-            Some(format!(
-                "{joined} of {workers} workers have joined the group; after a kill, it waits for the old session to end, up to session.timeout.ms"
-            )),
-        )
-    } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
-        (State::Blocked, Some(reason))
-    } else if restoring > 0 {
-        (State::Restoring, Some(format!("{restoring} of {} partitions are being restored", inputs().count())))
-    } else {
-        (State::Running, None)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::key::Fingerprint;
 use crate::record::Offset;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -73,7 +73,8 @@ impl Store {
     /// # Errors
     /// When it cannot be read or written, is in use, or is of another format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
+        // What it holds of others' keys is for this user only.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
         let store = Self::new(dir);
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {

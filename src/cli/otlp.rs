@@ -8,9 +8,10 @@
 use serde_json::{Map, Value, json};
 use std::fmt::Debug;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::Subscriber;
 use tracing::field::{Field, Visit};
@@ -26,16 +27,19 @@ const SPANS_MAX: usize = 2048;
 const BATCH_MAX: usize = 512;
 /// Longest that a span waits.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the collector may take.
+/// How long the collector may take to be connected to, and for each part of a request and its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the process waits at its end for the last spans to be sent.
+const END_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Takes spans, and hands them over to be sent.
 pub struct Spans(SyncSender<Value>);
 
-/// Sends what is left when it goes.
+/// Has what is left sent when it is dropped, and waits for that, but not for long.
 pub struct Sending {
-    stop: SyncSender<Value>,
-    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    wake: SyncSender<Value>,
+    ended: Receiver<()>,
 }
 
 /// Where to send, and what to do with it; none where no collector is named.
@@ -49,32 +53,47 @@ pub fn layer() -> anyhow::Result<Option<(Spans, Sending)>> {
         (None, Some(url)) => ("OTEL_EXPORTER_OTLP_ENDPOINT", url.trim_end_matches('/').to_owned() + "/v1/traces"),
         (None, None) => return Ok(None),
     };
+    // The address is not shown: it may hold a password.
     let Some((host, path)) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')) else {
-        anyhow::bail!("{name}: expected a collector's address without TLS, such as \"http://localhost:4318\", got {url:?}");
+        anyhow::bail!("{name}: expected a collector's address without TLS, such as \"http://localhost:4318\"");
     };
+    anyhow::ensure!(!host.contains('@'), "{name}: a user and a password in the address are not supported; leave them out");
     let (host, path) = (host.to_owned(), format!("/{path}"));
     let (sender, spans) = sync_channel(SPANS_MAX);
     let service = set("OTEL_SERVICE_NAME").unwrap_or_else(|| "unseen".to_owned());
-    let thread = std::thread::spawn(move || send_all(&spans, &host, &path, &service));
-    Ok(Some((Spans(sender.clone()), Sending { stop: sender, thread: Some(thread) })))
+    let stop = Arc::new(AtomicBool::new(false));
+    let (end, ended) = sync_channel(0);
+    let is_over = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        send_all(&spans, &is_over, &host, &path, &service);
+        drop(end);
+    });
+    Ok(Some((Spans(sender.clone()), Sending { stop, wake: sender, ended })))
 }
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        // Null is the end.
-        if self.stop.send(Value::Null).is_ok() {
-            let _ = self.thread.take().map(JoinHandle::join);
-        }
+        self.stop.store(true, Ordering::Relaxed);
+        // A full queue wakes the thread as well.
+        let _ = self.wake.try_send(Value::Null);
+        // The thread says nothing: its end is heard. A collector that is not there may hold it up for longer.
+        let _ = self.ended.recv_timeout(END_PATIENCE);
     }
 }
 
-fn send_all(spans: &Receiver<Value>, host: &str, path: &str, service: &str) {
+/// Sends spans as they come. Once it is `over`, sends what there is, and ends; null only wakes it.
+fn send_all(spans: &Receiver<Value>, over: &AtomicBool, host: &str, path: &str, service: &str) {
     let (mut batch, mut due, mut ended) = (Vec::new(), Instant::now() + PAUSE, false);
     while !ended {
         match spans.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Value::Null) | Err(RecvTimeoutError::Disconnected) => ended = true,
+            Ok(Value::Null) => {}
             Ok(span) => batch.push(span),
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => ended = over.load(Ordering::Relaxed),
+            Err(RecvTimeoutError::Disconnected) => ended = true,
+        }
+        if over.load(Ordering::Relaxed) {
+            batch.extend(spans.try_iter().filter(|span| !span.is_null()));
+            ended = true;
         }
         if ended || batch.len() >= BATCH_MAX || Instant::now() >= due {
             let spans = std::mem::take(&mut batch);
@@ -99,8 +118,20 @@ fn attribute(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
+/// Tries the addresses of a host one after the other.
+fn connect(host: &str) -> std::io::Result<TcpStream> {
+    let mut failure = std::io::Error::other("the name has no address");
+    for address in host.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
 fn post(host: &str, path: &str, body: &str) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(host)?;
+    let mut stream = connect(host)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let length = body.len();

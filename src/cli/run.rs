@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use unseen::checkpoint::Store;
 use unseen::config::Config;
-use unseen::http::{self, Events, View};
+use unseen::http::{self, Disk, Events, View};
 use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Rebuilder, Shared, Worker};
 use unseen::{kafka, worker};
@@ -57,7 +57,8 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         let listener = http::listen(address).await.map_err(anyhow::Error::msg)?;
         tracing::info!(address = %listener.local_addr()?, "listening for http");
         let (config, stats, stop, instance) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&instance));
-        tokio::spawn(http::serve(listener, View { config, stats, events, stop, instance, started: SystemTime::now() }));
+        let disk = Disk::watch(config.state.dir.clone());
+        tokio::spawn(http::serve(listener, View { config, stats, events, stop, instance, disk, started: SystemTime::now() }));
     }
     let threads = {
         let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));

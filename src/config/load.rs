@@ -2,6 +2,7 @@
 //!
 //! Owns how a value is found and where it came from; what it means is not known here.
 
+use super::aliases;
 use super::error::{ENVIRONMENT, FLAGS, Report};
 use super::properties;
 use super::raw::Raw;
@@ -16,6 +17,8 @@ use std::path::Path;
 const PREFIX: &str = "UNSEEN";
 /// What stands between the names of a setting's path in a variable.
 const SEPARATOR: &str = "__";
+/// Most bytes of a file.
+const FILE_BYTES_MAX: usize = 1 << 20;
 /// Most faults of form that are looked for.
 const FAULTS_MAX: usize = 100;
 
@@ -71,6 +74,12 @@ fn read(path: &Path) -> Result<File, String> {
         }
         _ => format!("cannot read the file: {error}"),
     })?;
+    if text.len() > FILE_BYTES_MAX {
+        return Err(format!("the file has {} bytes; at most {FILE_BYTES_MAX} are taken", text.len()));
+    }
+    if format == FileFormat::Yaml {
+        aliases::check(&text)?;
+    }
     let file = File::from_str(&text, format);
     let tree = file.collect().map_err(|error| one_line(&error.to_string()))?;
     match tree.keys().find(|key| !indices_are_small(key)) {
@@ -94,7 +103,13 @@ fn settings(environment: &Environment, report: &mut Report) -> config::Environme
             report.add_from(ENVIRONMENT, name, format!("no setting; {meant} is one"));
             continue;
         }
-        let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else { continue };
+        let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else {
+            let upper = name.to_ascii_uppercase();
+            if upper.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with(SEPARATOR)) {
+                report.add_from(ENVIRONMENT, name, format!("no setting; {upper} is one"));
+            }
+            continue;
+        };
         let parts = path.split(SEPARATOR).map(|part| {
             let is_index = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
             if is_index { format!("[{part}]") } else { format!("{SEPARATOR}{part}") }

@@ -6,6 +6,7 @@
 //!
 //! Must never talk to a broker or touch the state directory.
 
+mod aliases;
 mod error;
 mod filter;
 pub mod flags;

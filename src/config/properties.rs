@@ -66,6 +66,13 @@ fn target(name: &str) -> &str {
     first_name(name.strip_prefix(OF_TOPICS).unwrap_or(name))
 }
 
+/// Whether a property is text even where it looks like a number: names, passwords and the like.
+fn is_text(name: &str) -> bool {
+    let of_clients = ["sasl.", "ssl.", "client."].iter().any(|prefix| name.starts_with(prefix));
+    // The only number among them.
+    of_clients && name != "sasl.kerberos.min.time.before.relogin"
+}
+
 /// Path of the properties in the configuration.
 pub(super) const PATH: &str = "kafka.properties";
 
@@ -88,6 +95,10 @@ pub(super) fn resolve(raw: &BTreeMap<String, Value>, report: &mut Report) -> BTr
             None => first_name(name).to_owned(),
         };
         match value {
+            Value::Number(_) | Value::Bool(_) if is_text(name) => {
+                report.add(&path, "expected text in quotes: without them, 0123 becomes 123 and yes becomes true");
+                None
+            }
             Value::String(text) => properties.insert(first, text.clone()),
             Value::Number(number) => properties.insert(first, number.to_string()),
             Value::Bool(switch) => properties.insert(first, switch.to_string()),

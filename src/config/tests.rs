@@ -296,8 +296,9 @@ fn variables_are_put_into_values_only() {
         ("${NONE:?ask Ann}", "environment variable NONE is not set: ask Ann"),
         ("${EMPTY:?}", "environment variable EMPTY is not set"),
         ("${A", "`${` without `}`; write `$$` for a dollar sign"),
-        ("${}", "`` is no name of an environment variable; write `$$` for a dollar sign"),
-        ("${A:b}", "expected ${A}, ${A:-default} or ${A:?message}"),
+        ("${}", "`${` is not followed by the name of an environment variable; write `$$` for a dollar sign"),
+        ("pass${w0rd!}", "`${` is not followed by the name of an environment variable; write `$$` for a dollar sign"),
+        ("${A:b}", "expected ${NAME}, ${NAME:-default} or ${NAME:?message}"),
         ("${file:/no/such}", "cannot read /no/such: No such file or directory (os error 2)"),
     ] {
         let errors = load_as("x.toml", &set(text), &environment, &[]).unwrap_err();
@@ -516,6 +517,35 @@ fn a_variable_that_is_nearly_a_setting_is_refused() {
     ] {
         assert!(load_as("x.toml", MINIMAL, &[(name, "4")], &[]).is_ok(), "{name}");
     }
+}
+
+#[test]
+fn a_variable_in_small_letters_is_refused() {
+    let error = load_as("x.toml", MINIMAL, &[("unseen__worker__workers", "4")], &[]).unwrap_err();
+    assert_eq!(error, "environment: unseen__worker__workers: no setting; UNSEEN__WORKER__WORKERS is one");
+}
+
+#[test]
+fn a_password_is_text() {
+    let yaml = |value: &str| {
+        let text = "kafka: { bootstrap_servers: a, properties: { sasl.password: VALUE } }\n\
+            topics: [{ input: a, output: b, key: { record: key }, window: 1h, filter: { capacity: 1k } }]";
+        load_as("x.yaml", &text.replace("VALUE", value), &[], &[])
+    };
+    for value in ["0123456", "1e5", "true"] {
+        let expected =
+            "x.yaml: kafka.properties.sasl.password: expected text in quotes: without them, 0123 becomes 123 and yes becomes true";
+        assert_eq!(yaml(value).unwrap_err(), expected, "{value}");
+    }
+    assert_eq!(yaml("\"0123456\"").unwrap().kafka.properties["sasl.password"], "0123456");
+    let environment = [("UNSEEN__KAFKA__PROPERTIES__SASL__PASSWORD", "0123456")];
+    assert_eq!(load_as("x.toml", MINIMAL, &environment, &[]).unwrap().kafka.properties["sasl.password"], "0123456");
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let error = load(&format!("{MINIMAL}#{}", " ".repeat(1 << 20))).unwrap_err();
+    assert!(error.contains("at most 1048576 are taken"), "{error}");
 }
 
 #[test]

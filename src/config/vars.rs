@@ -38,7 +38,8 @@ fn look_up(expression: &str, environment: &Environment) -> Result<String, String
     }
     let (name, otherwise) = expression.split_once(':').map_or((expression, None), |(name, rest)| (name, Some(rest)));
     if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-        return Err(format!("`{name}` is no name of an environment variable; write `$$` for a dollar sign"));
+        // What stands there is not shown: it may be part of a password.
+        return Err("`${` is not followed by the name of an environment variable; write `$$` for a dollar sign".to_owned());
     }
     let value = environment.get(name);
     // As in a shell, the forms with a colon take an empty variable for an unset one.
@@ -46,7 +47,7 @@ fn look_up(expression: &str, environment: &Environment) -> Result<String, String
     match otherwise {
         None => value.cloned().ok_or_else(|| format!("environment variable {name} is not set")),
         Some(rest) => match (filled, rest.strip_prefix('-'), rest.strip_prefix('?')) {
-            (_, None, None) => Err(format!("expected ${{{name}}}, ${{{name}:-default}} or ${{{name}:?message}}")),
+            (_, None, None) => Err("expected ${NAME}, ${NAME:-default} or ${NAME:?message}".to_owned()),
             (Some(value), ..) => Ok(value.clone()),
             (None, Some(default), _) => Ok(default.to_owned()),
             (None, None, Some("")) => Err(format!("environment variable {name} is not set")),

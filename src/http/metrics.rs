@@ -228,6 +228,11 @@ fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let present = |state: State| ([("state", state.label().to_owned())], f64::from(u8::from(state == status.state)));
     encoder.gauges("unseen_state", "1 for what the process is doing, 0 for the rest", State::ALL.map(present))?;
     encoder.gauges("unseen_build_info", "Always 1", [([("version", status.version.clone())], 1.0)])?;
+    let contact = status.broker_contact_ms.map(seconds);
+    encoder.gauge("unseen_broker_last_contact_timestamp_seconds", "When a broker last answered this process", contact)?;
+    let ages = status.loop_ages_seconds.iter().enumerate();
+    let ages = ages.filter_map(|(worker, &age)| Some(([("worker", worker.to_string())], age?)));
+    encoder.gauges("unseen_worker_loop_age_seconds", "Since a worker thread last began a round of its loop", ages)?;
     let process = &status.process;
     let available = process.state_disk_available_bytes.map(float);
     encoder.gauge("unseen_state_disk_available_bytes", "What is left on the disk of the state directory", available)?;

@@ -5,7 +5,7 @@
 //! | path | answers |
 //! |---|---|
 //! | `/` | the dashboard, with `/dashboard.css` and `/dashboard.js` |
-//! | `/livez` | 200 while the process can answer |
+//! | `/livez` | 200, but 503 once a worker thread hangs for good |
 //! | `/readyz` | 200 while records flow, else 503 with the reason |
 //! | `/metrics` | Prometheus text |
 //! | `/api/v1/status` | all of it as JSON |
@@ -18,17 +18,18 @@ mod process;
 mod server;
 
 pub use events::Events;
+pub use process::Disk;
 
 use crate::config::Config;
-use crate::stats::Stats;
-use crate::status::{Identity, Status};
+use crate::stats::{LastTime, Stats};
+use crate::status::{self, Identity, Status};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::map_response;
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -50,6 +51,8 @@ pub struct View {
     pub stop: Arc<AtomicBool>,
     /// What tells this process from others, once it is known.
     pub instance: Arc<OnceLock<String>>,
+    /// The disk of the state directory.
+    pub disk: Disk,
     /// When the process started.
     pub started: SystemTime,
 }
@@ -64,7 +67,7 @@ impl View {
             started_ms: millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
         };
-        Status::new(&self.config, &self.stats, &identity, process::look(&self.config.state.dir), self.events.last())
+        Status::new(&self.config, &self.stats, &identity, process::look(&self.disk), self.events.last())
     }
 }
 
@@ -91,20 +94,50 @@ fn router(view: View) -> Router {
         .route("/", get(async || page("text/html; charset=utf-8", include_str!("dashboard/index.html"))))
         .route("/dashboard.css", get(async || page("text/css; charset=utf-8", include_str!("dashboard/dashboard.css"))))
         .route("/dashboard.js", get(async || page("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))))
-        .route("/livez", get(async || "ok\n"))
+        .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(async |State(view): State<View>| text(metrics::CONTENT_TYPE, metrics::render(view.status()))))
         .route("/api/v1/status", get(async |State(view): State<View>| json(&view.status())))
         .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
+        .layer(from_fn_with_state(view.clone(), local))
         .with_state(view)
         .layer(map_response(fresh))
+}
+
+/// Where only this machine can connect, a page of elsewhere must not read what is here by giving its own name this address
+/// (DNS rebinding): then the host that is asked for is this machine, too.
+async fn local(State(view): State<View>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default().to_owned());
+    let is_loopback = view.config.http.listen.is_some_and(|address| address.ip().is_loopback());
+    match host {
+        Some(host) if is_loopback && !is_local(&host) => {
+            let advice = "http.listen is an address of this machine only: ask for localhost, or set http.listen to another address";
+            (StatusCode::MISDIRECTED_REQUEST, format!("{advice}\n")).into_response()
+        }
+        _ => next.run(request).await,
+    }
+}
+
+/// Whether a host, with or without a port, is this machine.
+fn is_local(host: &str) -> bool {
+    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 /// No cache may answer in place of this process, least of all for a probe.
 async fn fresh(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+async fn livez(State(view): State<View>) -> Response {
+    let rounds: Vec<_> = view.stats.rounds.iter().map(LastTime::age).collect();
+    match status::dead(&view.config, &rounds) {
+        None => "ok\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not alive: {reason}\n")).into_response(),
+    }
 }
 
 async fn readyz(State(view): State<View>) -> Response {
@@ -130,4 +163,19 @@ fn json(value: &impl serde::Serialize) -> Response {
 fn text(content_type: &'static str, body: String) -> Response {
     let headers = [(header::CONTENT_TYPE, content_type), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (headers, body).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_elsewhere_is_not_local() {
+        for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:8080", "127.8.8.8", "[::1]:8080", "[::1]"] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in ["", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1:8080", "[::2]:80"] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
 }

@@ -1,17 +1,70 @@
 //! What the system knows of this process and of its disk.
+//!
+//! Must never ask a disk on the thread of the endpoints, which also hears signals: a disk on a network may not answer.
 
 use crate::status::Process;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the disk is looked at.
+const DISK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What was found longer ago than this is not shown: the disk does not answer.
+const DISK_AGE_MAX: Duration = Duration::from_secs(60);
+
+/// The room on the disk of the state directory, as a thread of its own last found it. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Mutex<Option<(Instant, Room)>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    available: u64,
+    size: u64,
+}
+
+impl Disk {
+    /// Looks at the disk of a directory for as long as anybody else has this.
+    #[must_use]
+    pub fn watch(dir: PathBuf) -> Self {
+        let disk = Self::default();
+        let found = Arc::downgrade(&disk.0);
+        std::thread::spawn(move || {
+            loop {
+                let room = room_of(&dir);
+                let Some(found) = found.upgrade() else { return };
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = room.map(|room| (Instant::now(), room));
+                drop(found);
+                std::thread::sleep(DISK_INTERVAL);
+            }
+        });
+        disk
+    }
+
+    fn room(&self) -> Option<Room> {
+        let found = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        found.filter(|(at, _)| at.elapsed() < DISK_AGE_MAX).map(|(_, room)| room)
+    }
+}
+
+/// The room on the disk of a directory, or of that in which it is yet to be made.
+fn room_of(dir: &Path) -> Option<Room> {
+    // Of a relative path, the last ancestor is empty.
+    let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
+    let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    Some(Room { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
+}
 
 /// Looks. What the system does not tell is none.
-pub(super) fn look(state_dir: &Path) -> Process {
-    let disk = rustix::fs::statvfs(state_dir).ok();
+pub(super) fn look(disk: &Disk) -> Process {
+    let room = disk.room();
     Process {
         resident_bytes: resident(),
         cpu_seconds: cpu(),
-        state_disk_available_bytes: disk.as_ref().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)),
-        state_disk_size_bytes: disk.as_ref().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize)),
+        state_disk_available_bytes: room.map(|room| room.available),
+        state_disk_size_bytes: room.map(|room| room.size),
     }
 }
 
@@ -36,7 +89,11 @@ mod tests {
 
     #[test]
     fn the_system_tells() {
-        let process = look(Path::new("/"));
+        let disk = Disk::watch("/".into());
+        while disk.room().is_none() {
+            std::thread::yield_now();
+        }
+        let process = look(&disk);
         assert!(process.resident_bytes.is_some_and(|bytes| bytes > 1 << 20));
         assert!(process.cpu_seconds.is_some_and(|seconds| seconds >= 0.0));
         assert!(process.state_disk_available_bytes <= process.state_disk_size_bytes && process.state_disk_size_bytes.is_some());

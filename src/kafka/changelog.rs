@@ -42,7 +42,11 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topolog
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&input) = topology.partitions.get(&topic.input) else { continue };
         let of_space = judged.get(&*topic.space).cloned();
-        let mut tell = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; or set it to false"));
+        let mut tell = |setting: &str, problem: &str| {
+            // Without the topic, there would be as few descriptors.
+            let advice = if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" };
+            problems.push(format!("{setting}: {problem}; {advice}"));
+        };
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),
             Some(name) => {
@@ -68,6 +72,14 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topolog
         topology.partitions.insert(name.clone(), count);
         judged.entry(&topic.space).or_insert((count, name));
     }
+}
+
+/// What to do where there are too few descriptors.
+const RAISE_FILES: &str = "raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample";
+
+/// Whether that is the reason, by the system's words for it.
+fn is_short_of_files(reason: &str) -> bool {
+    reason.contains("Too many open files")
 }
 
 /// Whether a topic in between has as many partitions as another one of its space.
@@ -98,9 +110,11 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let count = i32::try_from(wanted).unwrap_or(i32::MAX);
     let failed = |what: &str, reason: String| {
-        format!(
-            "cannot {what} topic {name:?}: {reason}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1"
-        )
+        let failed = format!("cannot {what} topic {name:?}: {reason}");
+        if is_short_of_files(&reason) {
+            return failed;
+        }
+        format!("{failed}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
     };
     let answer = if found == 0 {
         let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);

@@ -105,6 +105,8 @@ pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usi
         .set("bootstrap.servers", &config.kafka.bootstrap_servers)
         .set("enable.idempotence", "true")
         .set("message.max.bytes", RECORD_BYTES_MAX)
+        // So that an idle producer still hears of its brokers, and of their loss.
+        .set("topic.metadata.refresh.interval.ms", "10000")
         .set("batch.size", batch_bytes.to_string())
         // Where a record's partition is not given, it goes where a Java producer would put its key.
         .set("partitioner", "murmur2_random");
@@ -234,5 +236,17 @@ mod tests {
             assert!(error.as_ref().is_err_and(|error| error.contains(what)), "{properties}: {error:?}");
         }
         check_properties(&config("\"session.timeout.ms\" = 30000")).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_not_in_pem_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file.pem");
+        std::fs::write(&file, "garbage").unwrap();
+        for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"] {
+            let properties = format!("\"security.protocol\" = \"SSL\"\n\"{name}\" = {file:?}");
+            let error = check_properties(&config(&properties)).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(&format!("{name}: OpenSSL does not take it"))), "{error:?}");
+        }
     }
 }

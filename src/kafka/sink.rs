@@ -16,6 +16,7 @@ use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
+use crate::stats::Stats;
 use failure::{may_repeat, next, not_allowed};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -24,7 +25,7 @@ use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use refused::{BYSTANDER, Failed, oversize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
@@ -74,6 +75,7 @@ const OF_LOG: usize = usize::MAX;
 
 struct Context {
     login: Login,
+    stats: Arc<Stats>,
     failures: Mutex<Vec<Failed>>,
     /// Offsets of the records that were written to changelogs, in order.
     logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
@@ -113,20 +115,32 @@ impl Reports for Context {
             failures.push(Failed { origin, bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
         }
     }
+
+    fn answered(&self) {
+        self.stats.broker_contact.note();
+    }
 }
 
 impl Sink {
     /// A producer that is ready to begin; whatever its past selves left open is aborted.
     ///
-    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone.
+    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone. `stats` is told of
+    /// each answer of a broker.
     ///
     /// # Errors
     /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
-    pub fn connect(config: &Config, transactional_id: &str, batch_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Self, Error> {
+    pub fn connect(
+        config: &Config,
+        stats: &Arc<Stats>,
+        transactional_id: &str,
+        batch_bytes: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self, Error> {
         let singly = batch_bytes < SINGLY_BYTES;
         let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), singly.then_some(1));
         let login = Login::of(&config.kafka);
-        let context = Context { login, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
+        let stats = Arc::clone(stats);
+        let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
         let sink = Self { producer, delivery, patience, singly, batch_bytes };

@@ -14,7 +14,6 @@ use crate::kafka::{self, Committed, Failure, Meanwhile, Refused, Sink, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict, log_id};
 use crate::stats::add;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often a producer may be replaced without a commit in between.
@@ -329,7 +328,7 @@ impl Worker {
     /// Has another producer take the place of ours, which ends what that left open.
     fn replace_sink(&mut self, batch_bytes: usize) -> Result<(), Error> {
         let names_records = self.sink.names_records();
-        self.sink = connect(&self.shared, &self.transactional_id, batch_bytes)?;
+        self.sink = connect(&self.shared, self.number, &self.transactional_id, batch_bytes)?;
         if names_records {
             self.sink.expect_names();
         }
@@ -385,8 +384,7 @@ pub(super) fn inputs_of<'w>(
     of_space.filter_map(move |(topic, _)| inputs.get(&(topic, partition)))
 }
 
-/// A producer for the worker of that transactional id.
-pub(super) fn connect(shared: &Shared, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
-    let stop = || shared.stop.load(Ordering::Relaxed);
-    Ok(Sink::connect(&shared.config, transactional_id, batch_bytes, &stop)?)
+/// A producer for the worker of that number and transactional id.
+pub(super) fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
+    Ok(Sink::connect(&shared.config, &shared.stats, transactional_id, batch_bytes, &|| shared.is_stopped(number))?)
 }

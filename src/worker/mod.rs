@@ -70,6 +70,16 @@ pub struct Shared {
     pub instance: Arc<str>,
 }
 
+impl Shared {
+    /// Whether the workers were told to stop. Notes that worker `number` came to ask.
+    fn is_stopped(&self, number: usize) -> bool {
+        if let Some(round) = self.stats.rounds.get(number) {
+            round.note();
+        }
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
 /// Why a worker cannot go on. What was committed stays; what was not is done again by the next.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -195,7 +205,7 @@ impl Worker {
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
-        let sink = commit::connect(&shared, &transactional_id, shared.topology.batch_bytes)?;
+        let sink = commit::connect(&shared, number, &transactional_id, shared.topology.batch_bytes)?;
         fault::point("connect.ready");
         let topics = plans(&shared);
         let tallies = vec![Tally::default(); shared.stats.topics.len()];
@@ -280,8 +290,9 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether it was told to stop. Asked in each round and before each attempt, so that a hung thread shows.
     fn stopping(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed)
+        self.shared.is_stopped(self.number)
     }
 
     /// Time until the open transaction is to be committed, or, if not all is in it that must be, to be given up.

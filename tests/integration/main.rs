@@ -31,6 +31,7 @@ mod replay;
 mod routes;
 mod security;
 mod shared_spaces;
+mod silence;
 mod spans;
 mod state;
 mod times;

@@ -1,10 +1,12 @@
-//! Promise: asked so, a worker tells a collector of its batches, commits, checkpoints and restores.
+//! Promise: asked so, a worker tells a collector of its batches, commits, checkpoints and restores. A collector that
+//! is not there holds nothing up, and least of all the end.
 
 use crate::harness::{Setup, TestRecord, broker, produce, topic, wait_for_output};
 use crate::stream::{LIMIT, PARTITIONS};
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A collector that takes whatever it is sent, and keeps it.
 fn collector() -> (String, Arc<Mutex<Vec<u8>>>) {
@@ -67,4 +69,34 @@ fn spans_reach_a_collector() {
         assert!(time("startTimeUnixNano") > 0 && time("startTimeUnixNano") <= time("endTimeUnixNano"), "{span}");
         assert_eq!((span["traceId"].as_str().map(str::len), span["spanId"].as_str().map(str::len)), (Some(32), Some(16)));
     }
+}
+
+/// A listener that takes no connection any more: to connect to it takes for ever.
+fn unreachable() -> (TcpListener, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+    // As many as wait to be taken.
+    let waiting: Vec<_> = std::iter::from_fn(connect).take(100_000).collect();
+    assert!(connect().is_none(), "the listener takes connections without end");
+    (listener, waiting)
+}
+
+#[test]
+fn a_collector_that_is_not_there_holds_nothing_up() {
+    let (listener, _waiting) = unreachable();
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let (input, output) = (topic(broker(), "no-spans-in", 4), topic(broker(), "no-spans-out", 4));
+    let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"1k\" }";
+    let setup = Setup::new(broker(), "no-spans")
+        .worker("commit_interval = \"10ms\"\nshutdown_timeout = \"10s\"")
+        .topic(&input, &output, lines)
+        .environment("OTEL_EXPORTER_OTLP_ENDPOINT", &address);
+    let record = |number: u8| TestRecord { key: Some(vec![number]), timestamp: 1_735_689_600_000, ..TestRecord::default() };
+    produce(broker(), &input, (0..100).map(record));
+    let mut worker = setup.start("a");
+    wait_for_output(broker(), &output, 100, PARTITIONS, LIMIT, &mut worker);
+    worker.sigterm();
+    // The system itself would try to connect for two minutes.
+    assert!(worker.wait(Duration::from_secs(30)).success(), "it ended badly");
 }

@@ -32,6 +32,8 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn written(&self, topic: &str, partition: i32, offset: i64);
     /// A record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
+    /// A broker answered a request, whatever it was.
+    fn answered(&self);
 }
 
 /// A record that was not written.
@@ -279,8 +281,8 @@ impl<C: Reports> Drop for Producer<C> {
     }
 }
 
-/// Called while a client is made: asks to be told of each record that was written or refused, by the thread that hears of
-/// it. Only there do the broker's words on a refused record still exist.
+/// Called while a client is made: asks to be told of each answer of a broker, and of each record that was written or
+/// refused, by the thread that hears of it. Only there do the broker's words on a refused record still exist.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: *const rd::rd_kafka_conf_t,
@@ -289,7 +291,32 @@ unsafe extern "C" fn created<C: Reports>(
     _: usize,
 ) -> rd::rd_kafka_resp_err_t {
     // SAFETY: librdkafka calls this with the client that it makes.
-    unsafe { rd::rd_kafka_interceptor_add_on_acknowledgement(client, c"unseen".as_ptr(), Some(acknowledged::<C>), null_mut()) }
+    unsafe {
+        rd::rd_kafka_interceptor_add_on_response_received(client, c"unseen".as_ptr(), Some(responded::<C>), null_mut());
+        rd::rd_kafka_interceptor_add_on_acknowledgement(client, c"unseen".as_ptr(), Some(acknowledged::<C>), null_mut())
+    }
+}
+
+/// Called for each request that a broker answered, and for each that none did.
+unsafe extern "C" fn responded<C: Reports>(
+    client: *mut rd::rd_kafka_t,
+    _: c_int,
+    _: *const c_char,
+    _: i32,
+    _: i16,
+    _: i16,
+    _: i32,
+    _: usize,
+    _: i64,
+    error: rd::rd_kafka_resp_err_t,
+    _: *mut c_void,
+) -> rd::rd_kafka_resp_err_t {
+    let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
+    if error == none {
+        // SAFETY: as in `acknowledged`.
+        unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.answered();
+    }
+    none
 }
 
 /// Called for each record that was written, or was not.

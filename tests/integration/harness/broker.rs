@@ -113,8 +113,22 @@ impl OwnBroker {
 
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
+        self.signal("-KILL");
+    }
+
+    /// Stops it with SIGSTOP: its connections stay, and nothing is answered.
+    pub fn pause(&mut self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on after a pause.
+    pub fn resume(&mut self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("the broker's process id");
-        assert!(succeeds(Command::new("kill").args(["-KILL", pid.trim()])), "the broker cannot be killed");
+        assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
     }
 
     /// Transactions that it has lost the end of, in topics whose names begin like this.

@@ -1,0 +1,110 @@
+//! What a worker process is doing, and why it is not ready.
+//!
+//! Owns the list of states, and how long silence may last before it counts. Must never call a process ready that
+//! reads nothing because its brokers are gone or a thread of it hangs.
+
+use super::Identity;
+use crate::config::Config;
+use crate::stats::{InputState, Report};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Without an answer of any broker for this long, a process is disconnected. Its producers ask every ten seconds.
+const CONTACT_LIMIT: Duration = Duration::from_secs(30);
+
+/// A thread that began no round for this long, and for two transactions' time, is hung: an ordinary round takes less than a
+/// second, and a commit may wait for slow brokers for as long as two transactions may take.
+const ROUND_LIMIT: Duration = Duration::from_secs(30);
+
+/// The same for a thread that will not begin another. Nothing that a worker does between two rounds takes nearly so long:
+/// reading or writing the largest states takes minutes.
+const LIFE_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// What a worker process is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has not met the brokers and its group yet.
+    Connecting,
+    /// Some of its partitions wait for their memory, or are warming up.
+    Restoring,
+    /// Records flow.
+    Running,
+    /// It was told to stop.
+    Draining,
+    /// Nothing can be committed: transactions are aborted one after the other.
+    Blocked,
+    /// No broker answers any more.
+    Disconnected,
+    /// A worker thread does not go on.
+    Hung,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Connecting, Self::Restoring, Self::Running, Self::Draining, Self::Blocked, Self::Disconnected, Self::Hung];
+
+    /// As a metric label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Restoring => "restoring",
+            Self::Running => "running",
+            Self::Draining => "draining",
+            Self::Blocked => "blocked",
+            Self::Disconnected => "disconnected",
+            Self::Hung => "hung",
+        }
+    }
+}
+
+/// What the process is doing, and why it is not ready. `contact` is the time since a broker's last answer, `rounds` the
+/// time since each worker thread's last round.
+pub(super) fn look(
+    config: &Config,
+    identity: &Identity<'_>,
+    reports: &BTreeMap<usize, Report>,
+    contact: Option<Duration>,
+    rounds: &[Option<Duration>],
+) -> (State, Option<String>) {
+    let inputs = || reports.values().flat_map(|report| &report.inputs);
+    let workers = config.worker.workers;
+    let joined = reports.values().filter(|report| report.joined).count();
+    let restoring = inputs().filter(|input| input.state != InputState::Running).count();
+    let (state, reason) = if identity.draining {
+        (State::Draining, "it was told to stop, and commits what it has read".to_owned())
+    } else if identity.instance.is_none() {
+        (State::Connecting, "it has not reached the brokers yet".to_owned())
+    } else if let Some(age) = contact.filter(|&age| age > CONTACT_LIMIT) {
+        (State::Disconnected, format!("no broker has answered for {} s; look at the brokers and the network to them", age.as_secs()))
+    } else if let Some((worker, age)) = hung(config, rounds, ROUND_LIMIT) {
+        (State::Hung, format!("worker {worker} has not gone on for {} s; its partitions are not read", age.as_secs()))
+    } else if joined < usize::from(workers) {
+        let wait = "after a kill, it waits for the old session to end, up to session.timeout.ms";
+        (State::Connecting, format!("{joined} of {workers} workers have joined the group; {wait}"))
+    } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
+        (State::Blocked, reason)
+    } else if restoring > 0 {
+        (State::Restoring, format!("{restoring} of {} partitions are being restored", inputs().count()))
+    } else {
+        return (State::Running, None);
+    };
+    (state, Some(reason))
+}
+
+/// Why the process should be killed and started again, as a sentence; `None` if it lives.
+#[must_use]
+pub fn dead(config: &Config, rounds: &[Option<Duration>]) -> Option<String> {
+    hung(config, rounds, LIFE_LIMIT).map(|(worker, age)| format!("worker {worker} has not gone on for {} s", age.as_secs()))
+}
+
+/// The worker that has been hung for longest, if one has for longer than `limit` and two transactions' time.
+fn hung(config: &Config, rounds: &[Option<Duration>], limit: Duration) -> Option<(usize, Duration)> {
+    let limit = limit + 2 * config.worker.transaction_timeout;
+    let ages = rounds.iter().enumerate().filter_map(|(worker, age)| Some((worker, (*age)?)));
+    ages.max_by_key(|&(_, age)| age).filter(|&(_, age)| age > limit)
+}
