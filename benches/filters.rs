@@ -9,7 +9,7 @@ use memmap2::{Advice, MmapMut};
 use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 use std::time::Duration;
-use unseen::filter::{Aging, Filter, Plan, Window};
+use unseen::filter::{Aging, AgingSizing, Filter, Window};
 use unseen::key::Fingerprint;
 
 /// The rate that each contestant is sized for, all its generations full.
@@ -62,7 +62,7 @@ struct Ours {
 impl Ours {
     fn new(keys: u64, slices: u32, rate: f64, ahead: bool) -> Self {
         let window = Window::keys(keys, slices);
-        let plan = Plan::new(window, keys, rate);
+        let plan = AgingSizing::new(window, keys, rate);
         Self { filter: Aging::new(window, plan), slices, bytes: plan.bytes(window), ahead }
     }
 }

@@ -20,7 +20,7 @@ TARGET_LABELS = {"job", "instance", "namespace", "pod"}
 OF_PROMETHEUS = {"up": set()}
 # Of kube-state-metrics, where there is one.
 OF_KUBERNETES = {"kube_statefulset_replicas": {"statefulset"}}
-VERDICTS = {"unseen", "duplicate", "late", "invalid", "unsee"}
+VERDICTS = {"unseen", "duplicate", "late", "invalid", "retracted"}
 STATES = {"connecting", "restoring", "running", "draining", "blocked", "disconnected", "hung"}
 VALUES = {"verdict": VERDICTS, "state": STATES, "result": {"committed", "aborted"}}
 

@@ -66,7 +66,7 @@ pub enum Verdict {
     /// Unseen, but older than the window, and the topic's `late` policy wants such records apart.
     Late,
     /// It takes its key back: the next record with that key is unseen. It is not written itself.
-    Unsee,
+    Retracted,
     /// Its value is null, and its key is made of the value; `on_tombstone` says whether it goes out or not.
     Tombstone,
     /// No key can be taken from it, or it cannot be written as it is; `on_invalid` decides.

@@ -35,11 +35,11 @@ pub struct Stats {
     pub checkpoint_bytes: AtomicU64,
     /// When the last checkpoint was written, in milliseconds since the epoch; 0 before the first.
     pub checkpoint_at: AtomicI64,
-    /// Memories rebuilt from a changelog.
+    /// States rebuilt from a changelog.
     pub rebuilds: AtomicU64,
     /// Keys that they hold.
     pub rebuilt_keys: AtomicU64,
-    /// Memories that are being rebuilt now; their partitions wait.
+    /// States that are being rebuilt now; their partitions wait.
     pub rebuilding: AtomicU64,
     /// From a record's time to the commit of what came of it; of a sample of the records.
     pub latency: Histogram,
@@ -53,7 +53,7 @@ pub struct Stats {
     pub broker_contact: LastTime,
     /// When each worker thread last began a round of its loop, or another attempt at what it waits for.
     pub rounds: Vec<LastTime>,
-    reports: Mutex<BTreeMap<usize, Report>>,
+    reports: Mutex<BTreeMap<usize, WorkerReport>>,
 }
 
 /// What was decided of one topic's records.
@@ -66,16 +66,16 @@ pub struct TopicCounts {
     /// Were late, and set apart.
     pub late: AtomicU64,
     /// Took their key back.
-    pub unsee: AtomicU64,
+    pub retracted: AtomicU64,
     /// Had no value to take a key from, and went out or not as `on_tombstone` says.
     pub tombstone: AtomicU64,
     /// Were invalid, by [`Reason`].
     pub invalid: [AtomicU64; Reason::ALL.len()],
-    /// Bytes of keys and values that were read, also to be read again or for the memory's sake.
+    /// Bytes of keys and values that were read, also to be read again or for the state's sake.
     pub bytes: AtomicU64,
     /// Records written to the topic for dead letters.
     pub dead_letters: AtomicU64,
-    /// Records whose time was too far ahead to be believed.
+    /// Records whose time was too far ahead of the clock.
     pub future: AtomicU64,
     /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
@@ -84,14 +84,14 @@ pub struct TopicCounts {
 /// What became of one space's keys.
 #[derive(Debug, Default)]
 pub struct SpaceCounts {
-    /// Unseen records that the filter alone would have dropped; the exact memory put it right.
+    /// Unseen records that the filter alone would have dropped; the exact store put it right.
     pub corrected: AtomicU64,
     /// Keys forgotten before their time, because a filter may not grow.
     pub evicted: AtomicU64,
     /// Slices that began.
     pub rotations: AtomicU64,
     /// Keys of a sample of one in 1,024 that came out of more than one partition.
-    pub misplaced: AtomicU64,
+    pub cross_partition_keys: AtomicU64,
 }
 
 /// Sums of all topics.
@@ -108,7 +108,7 @@ pub struct Totals {
     /// Of these, invalid.
     pub invalid: u64,
     /// Of these, such as took their key back.
-    pub unsee: u64,
+    pub retracted: u64,
     /// Of these, tombstones that no key could be taken from, and that are not invalid for it.
     pub tombstones: u64,
     /// See [`TopicCounts::warmed_up`].
@@ -117,26 +117,26 @@ pub struct Totals {
     pub corrected: u64,
     /// See [`SpaceCounts::evicted`].
     pub evicted: u64,
-    /// See [`SpaceCounts::misplaced`].
-    pub misplaced: u64,
+    /// See [`SpaceCounts::cross_partition_keys`].
+    pub cross_partition_keys: u64,
 }
 
 /// How one worker stands.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct WorkerReport {
     /// Whether it has met its group: it knows which partitions are its own, be it none.
     pub joined: bool,
     /// Why nothing can be committed, as a sentence.
     pub blocked: Option<String>,
-    /// The memories that it keeps.
-    pub memories: Vec<MemoryReport>,
+    /// The states that it keeps.
+    pub states: Vec<StateReport>,
     /// The partitions that it reads, or is about to.
     pub inputs: Vec<InputReport>,
 }
 
-/// How one memory stands.
+/// How one state stands.
 #[derive(Clone, Copy, Debug)]
-pub struct MemoryReport {
+pub struct StateReport {
     /// Its space, as in [`Stats::spaces`].
     pub space: usize,
     /// Keys remembered.
@@ -149,7 +149,7 @@ pub struct MemoryReport {
     pub estimated: f64,
     /// The same as it was observed; none where every drop is confirmed.
     pub observed: Option<Observed>,
-    /// The largest believed record time.
+    /// The max timestamp: the largest record time that is not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
     /// Keys that the filter is made for.
     pub capacity: u64,
@@ -170,7 +170,7 @@ pub struct InputReport {
     pub committed: Offset,
     /// Where its log ends, as far as known.
     pub end: Option<Offset>,
-    /// Stream time of its memory.
+    /// Stream time of its state.
     pub stream_time: Option<Timestamp>,
 }
 
@@ -178,7 +178,7 @@ pub struct InputReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputState {
-    /// Its memory is being rebuilt; its records wait.
+    /// Its state is being rebuilt; its records wait.
     Rebuilding,
     /// Records are read again without emitting.
     WarmingUp,
@@ -251,44 +251,44 @@ impl Stats {
     pub fn totals(&self) -> Totals {
         let mut all = Totals::default();
         for topic in &self.topics {
-            let verdicts = [&topic.unseen, &topic.duplicate, &topic.late, &topic.unsee, &topic.tombstone];
-            let [unseen, duplicates, late, unsee, tombstones] = verdicts.map(get);
+            let verdicts = [&topic.unseen, &topic.duplicate, &topic.late, &topic.retracted, &topic.tombstone];
+            let [unseen, duplicates, late, retracted, tombstones] = verdicts.map(get);
             let invalid: u64 = topic.invalid.iter().map(get).sum();
-            all.records += unseen + duplicates + late + unsee + tombstones + invalid;
+            all.records += unseen + duplicates + late + retracted + tombstones + invalid;
             all.unseen += unseen;
             all.duplicates += duplicates;
             all.late += late;
             all.invalid += invalid;
-            all.unsee += unsee;
+            all.retracted += retracted;
             all.tombstones += tombstones;
             all.warmed_up += get(&topic.warmed_up);
         }
         for space in &self.spaces {
             all.corrected += get(&space.corrected);
             all.evicted += get(&space.evicted);
-            all.misplaced += get(&space.misplaced);
+            all.cross_partition_keys += get(&space.cross_partition_keys);
         }
         all
     }
 
     /// Says how a worker stands.
-    pub fn report(&self, worker: usize, report: Report) {
+    pub fn report(&self, worker: usize, report: WorkerReport) {
         self.lock().insert(worker, report);
     }
 
     /// How the workers stood when they last said so.
     #[must_use]
-    pub fn reports(&self) -> BTreeMap<usize, Report> {
+    pub fn reports(&self) -> BTreeMap<usize, WorkerReport> {
         self.lock().clone()
     }
 
     /// The load of the fullest filter.
     #[must_use]
     pub fn load(&self) -> f64 {
-        self.lock().values().flat_map(|report| &report.memories).map(|memory| memory.load).fold(0.0, f64::max)
+        self.lock().values().flat_map(|report| &report.states).map(|state| state.load).fold(0.0, f64::max)
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Report>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, WorkerReport>> {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -315,7 +315,7 @@ pub struct Tally {
     unseen: u64,
     duplicate: u64,
     late: u64,
-    unsee: u64,
+    retracted: u64,
     tombstone: u64,
     invalid: [u64; Reason::ALL.len()],
     /// See [`TopicCounts::bytes`].
@@ -336,7 +336,7 @@ impl Tally {
             Verdict::Duplicate => self.duplicate += 1,
             Verdict::Late => self.late += 1,
             Verdict::Invalid(reason) => self.invalid[reason as usize] += 1,
-            Verdict::Unsee => self.unsee += 1,
+            Verdict::Retracted => self.retracted += 1,
             Verdict::Tombstone => self.tombstone += 1,
         }
     }
@@ -347,7 +347,7 @@ impl Tally {
         add(&counts.unseen, tally.unseen);
         add(&counts.duplicate, tally.duplicate);
         add(&counts.late, tally.late);
-        add(&counts.unsee, tally.unsee);
+        add(&counts.retracted, tally.retracted);
         add(&counts.tombstone, tally.tombstone);
         counts.invalid.iter().zip(tally.invalid).for_each(|(count, by)| add(count, by));
         add(&counts.bytes, tally.bytes);

@@ -139,9 +139,9 @@ fn fault_points_are_those_listed() {
 #[test]
 fn what_ships_has_no_fault_points() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
-    let manifest = read("Cargo.toml");
-    let worker = manifest.lines().find(|line| line.starts_with("worker = ")).expect("the feature");
-    assert!(manifest.contains("\ndefault = [\"worker\"]\n") && !worker.contains("faults"), "{worker}");
+    let metadata = read("Cargo.toml");
+    let worker = metadata.lines().find(|line| line.starts_with("worker = ")).expect("the feature");
+    assert!(metadata.contains("\ndefault = [\"worker\"]\n") && !worker.contains("faults"), "{worker}");
     for built_by in ["Dockerfile", "scripts/demo"] {
         assert!(!read(built_by).contains("--features") && !read(built_by).contains("--all-features"), "{built_by}");
     }

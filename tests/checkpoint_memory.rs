@@ -7,9 +7,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Instant;
 use unseen::changelog::Progress;
-use unseen::checkpoint::{Head, PartitionId, Saved, Settings, Store, StoredFingerprints};
+use unseen::checkpoint::{CheckpointMetadata, PartitionId, Saved, Settings, Store, StoredFingerprints};
 use unseen::dedup::{Dedup, Late, Rules};
-use unseen::filter::{Plan, Spec, Window};
+use unseen::filter::{AgingSizing, Spec, Window};
 use unseen::key::Fingerprint;
 
 /// As much as the store may have in memory that it has yet to write.
@@ -40,7 +40,7 @@ impl Kept {
     fn save(&mut self, what: &str, rules: Rules) -> u64 {
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
         let settings = Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
-        let head = Head { settings, offsets: BTreeMap::new(), changelog: Progress::default(), memory: self.memory.snapshot() };
+        let head = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: self.memory.metadata() };
         // The system notes the peak anew.
         fs::write("/proc/self/clear_refs", "5").expect("Linux lets us");
         let (before, began) = (status("VmRSS:"), Instant::now());
@@ -59,7 +59,7 @@ impl Kept {
 #[cfg_attr(not(target_os = "linux"), ignore = "only Linux tells how much memory was used")]
 fn a_checkpoint_of_any_size_takes_some_megabytes() {
     let window = Window::Time { slice_ms: 1_000_000, slices: 1 };
-    let filter = Spec::Aging { window, plan: Plan::new(window, 140_000_000, 1e-3) };
+    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 140_000_000, 1e-3) };
     let rules = Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit };
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let store = Arc::new(Store::open(dir.path()).expect("a store"));
@@ -67,7 +67,7 @@ fn a_checkpoint_of_any_size_takes_some_megabytes() {
     let mut most = 0;
     for round in 0..3 {
         (0..KEYS).for_each(|number| drop(kept.memory.judge(key(round * KEYS + number), Some(1), i64::MAX)));
-        let bytes: u64 = kept.memory.snapshot().parts().iter().map(|part| part.pages * 65_536).sum();
+        let bytes: u64 = kept.memory.metadata().parts().iter().map(|part| part.pages * 65_536).sum();
         assert!(bytes >= 250 << 20, "the filter has {bytes} bytes");
         most = most.max(kept.save("a filter, all of it changed", rules));
     }

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
-use unseen::changelog::{Follower, Journal, Origin, Progress, Record, Span, Step};
-use unseen::dedup::{Dedup, Late, Rules, Snapshot};
-use unseen::filter::{Archive, ArchiveError, Change, Exact, GenerationId, PageId, Plan, Spec, StablePlan, Window};
+use unseen::changelog::{ChangelogRecord, Follower, Origin, Outcome, PendingChanges, Progress, Span};
+use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
+use unseen::filter::{AgingSizing, Archive, ArchiveError, Change, Exact, GenerationId, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, Verdict};
 
@@ -77,7 +77,7 @@ struct Checkpoint {
     kind: usize,
     offsets: BTreeMap<String, Offset>,
     progress: Progress,
-    snapshot: String,
+    metadata: String,
     pages: BTreeMap<PageId, Vec<u8>>,
     stored: HashSet<(GenerationId, Fingerprint)>,
 }
@@ -86,7 +86,7 @@ struct Checkpoint {
 struct Input {
     key: u64,
     time: Option<Timestamp>,
-    horizon: Timestamp,
+    max_timestamp: Timestamp,
     taken_back: bool,
 }
 
@@ -128,7 +128,7 @@ impl Truth {
     }
 
     fn judge(&mut self, input: Input) -> Verdict {
-        if let (Some(time), Some(length)) = (input.time.filter(|&time| time <= input.horizon), self.window.length_ms())
+        if let (Some(time), Some(length)) = (input.time.filter(|&time| time <= input.max_timestamp), self.window.length_ms())
             && self.stream_time.is_none_or(|stream_time| time > stream_time)
         {
             self.stream_time = Some(time);
@@ -141,7 +141,7 @@ impl Truth {
         }
         if input.taken_back {
             self.keys.remove(&input.key);
-            return Verdict::Unsee;
+            return Verdict::Retracted;
         }
         let oldest = self.slice.map_or(i64::MIN, |slice| slice - i64::from(self.window.slices()));
         if let Some(&slice) = self.keys.get(&input.key).filter(|&&slice| slice >= oldest) {
@@ -168,20 +168,20 @@ const STABLE: usize = 3;
 
 /// The same rules by several kinds; the last promises nothing.
 fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 4] {
-    let aging = |rate| Some(Spec::Aging { window, plan: Plan::new(window, 64, rate) });
+    let aging = |rate| Some(Spec::Aging { window, sizing: AgingSizing::new(window, 64, rate) });
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late };
     [
         rules(aging(1e-9), false),
         rules(None, true),
         rules(aging(0.3), true),
-        rules(Some(Spec::Stable { plan: StablePlan::new(4_000, 0.01) }), false),
+        rules(Some(Spec::Stable { sizing: StableSizing::new(4_000, 0.01) }), false),
     ]
 }
 
 /// What a worker has in memory of one partition.
 struct Live {
     dedup: Dedup,
-    journal: Journal,
+    pending: PendingChanges,
     stored: Stored,
     progress: Progress,
     trimmed: Option<i64>,
@@ -194,7 +194,7 @@ struct Life {
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// Whether keys are taken back: then an exact memory is always among what remembers.
+    /// Whether keys are taken back: then an exact store is always among what remembers.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],
@@ -270,14 +270,14 @@ impl Life {
         let input = Input {
             key: self.draw.below(KEYS),
             time: Some(time).filter(|_| (self.timed && !self.draw.one_in(25)) || (future && !self.timed)),
-            horizon: self.clock + 300_000,
+            max_timestamp: self.clock + 300_000,
             taken_back: self.retracts && self.draw.one_in(12),
         };
         let offset = self.position(topic);
         self.inputs[topic].push(input);
-        let verdict = judge(&mut live.dedup, input, input.horizon);
+        let verdict = judge(&mut live.dedup, input, input.max_timestamp);
         if self.changelog {
-            live.journal.note(&live.dedup, topic, offset, fingerprint(input.key));
+            live.pending.note(&live.dedup, topic, offset, fingerprint(input.key));
         }
         if self.kind == STABLE {
             // It may be wrong either way: what it says is what came out.
@@ -309,10 +309,10 @@ impl Life {
         }
         let by_number: Vec<_> = ends.into_iter().enumerate().collect();
         if self.changelog {
-            let records = live.journal.records(&live.dedup, self.origin(), live.epoch, &spans, &by_number, live.dedup.stream_time());
+            let records = live.pending.records(&live.dedup, self.origin(), live.epoch, &spans, &by_number, live.dedup.stream_time());
             let (slices, records): (Vec<_>, Vec<_>) = records.into_iter().unzip();
             let written = self.log.commit(records);
-            live.journal.committed(&by_number);
+            live.pending.committed(&by_number);
             live.progress.epoch = live.epoch;
             slices.into_iter().zip(written).for_each(|(slice, offset)| live.progress.logged(slice, offset));
         }
@@ -334,7 +334,7 @@ impl Life {
                 pages.insert(id, bytes);
             }
         }
-        let parts = live.dedup.snapshot().parts();
+        let parts = live.dedup.metadata().parts();
         pages.retain(|id, _| parts.iter().any(|part| (part.slice, part.layer) == (id.slice, id.layer)));
         let mut stored = live.stored.0.lock().unwrap().clone();
         for (generation, fingerprint, change) in live.dedup.exact().into_iter().flat_map(Exact::changes) {
@@ -347,23 +347,23 @@ impl Life {
         live.dedup.attach(Box::new(live.stored.clone()));
         live.dedup.mark_clean();
         let offsets = (0..self.topics).map(|topic| (TOPICS[topic].to_owned(), self.committed[topic])).collect();
-        let snapshot = serde_json::to_string(&live.dedup.snapshot()).unwrap();
-        self.checkpoint = Some(Checkpoint { kind: self.kind, offsets, progress: live.progress.clone(), snapshot, pages, stored });
+        let metadata = serde_json::to_string(&live.dedup.metadata()).unwrap();
+        self.checkpoint = Some(Checkpoint { kind: self.kind, offsets, progress: live.progress.clone(), metadata, pages, stored });
     }
 
     /// What the checkpoint has, if there is one of this kind.
     fn load(&self) -> (Live, BTreeMap<String, Offset>) {
         let mut live = Live {
             dedup: Dedup::new(self.rules()),
-            journal: Journal::default(),
+            pending: PendingChanges::default(),
             stored: Stored::default(),
             progress: Progress::default(),
             trimmed: None,
             epoch: 1,
         };
         let Some(kept) = self.checkpoint.as_ref().filter(|kept| kept.kind == self.kind) else { return (live, BTreeMap::new()) };
-        let snapshot: Snapshot = serde_json::from_str(&kept.snapshot).unwrap();
-        live.dedup = Dedup::from_snapshot(self.rules(), &snapshot).unwrap();
+        let metadata: DedupMetadata = serde_json::from_str(&kept.metadata).unwrap();
+        live.dedup = Dedup::from_metadata(self.rules(), &metadata).unwrap();
         kept.pages.iter().for_each(|(&id, bytes)| live.dedup.read_page(id, bytes).unwrap());
         live.stored = Stored(Arc::new(Mutex::new(kept.stored.clone())));
         live.dedup.attach(Box::new(live.stored.clone()));
@@ -388,11 +388,11 @@ impl Life {
             let bounds = (0..self.topics).map(|topic| (TOPICS[topic].to_owned(), self.committed[topic])).collect();
             let mut follower = Follower::new(offsets, self.origin(), bounds, oldest, live.progress.epoch);
             for (&offset, bytes) in self.log.records.range(from..) {
-                let record = Record::decode(bytes).map_err(|error| error.to_string())?;
+                let record = ChangelogRecord::decode(bytes).map_err(|error| error.to_string())?;
                 let step = follower.follow(&mut live.dedup, &record).map_err(|error| error.to_string())?;
                 match step {
-                    Step::Taken => live.progress.logged(live.dedup.clock(), offset),
-                    Step::Passed => {}
+                    Outcome::Taken => live.progress.logged(live.dedup.clock(), offset),
+                    Outcome::Passed => {}
                     other => return Err(format!("the changelog at {offset} does not go on: {other:?}")),
                 }
             }
@@ -408,7 +408,7 @@ impl Life {
             }
             for offset in from..if self.changelog { from } else { self.committed[topic] } {
                 let input = self.inputs[topic][usize::try_from(offset).unwrap()];
-                judge(&mut live.dedup, input, self.noted.unwrap_or(input.horizon));
+                judge(&mut live.dedup, input, self.noted.unwrap_or(input.max_timestamp));
             }
         }
         Ok(live)
@@ -469,9 +469,9 @@ impl std::fmt::Debug for Input {
     }
 }
 
-fn judge(dedup: &mut Dedup, input: Input, horizon: Timestamp) -> Verdict {
+fn judge(dedup: &mut Dedup, input: Input, max_timestamp: Timestamp) -> Verdict {
     let key = fingerprint(input.key);
-    if input.taken_back { dedup.unsee(key, input.time, horizon) } else { dedup.judge(key, input.time, horizon) }.unwrap()
+    if input.taken_back { dedup.retract(key, input.time, max_timestamp) } else { dedup.judge(key, input.time, max_timestamp) }.unwrap()
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use unseen::dedup::{Dedup, Late, Rules};
-use unseen::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, Window};
+use unseen::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, Window};
 use unseen::key::Fingerprint;
 use unseen::record::Verdict;
 use xxhash_rust::xxh3::xxh3_128;
@@ -62,8 +62,8 @@ impl Model {
         }
     }
 
-    fn pass(&mut self, time: Option<i64>, horizon: i64) {
-        if let Some(time) = time.filter(|&time| time <= horizon && self.stream_time.is_none_or(|now| time > now)) {
+    fn pass(&mut self, time: Option<i64>, max_timestamp: i64) {
+        if let Some(time) = time.filter(|&time| time <= max_timestamp && self.stream_time.is_none_or(|now| time > now)) {
             self.stream_time = Some(time);
             let first = self.slice();
             // Keys from before any time belong to the first slice.
@@ -88,8 +88,8 @@ impl Model {
         self.keys.insert(number, self.slice());
     }
 
-    fn judge(&mut self, number: u64, time: Option<i64>, horizon: i64) -> Verdict {
-        self.pass(time, horizon);
+    fn judge(&mut self, number: u64, time: Option<i64>, max_timestamp: i64) -> Verdict {
+        self.pass(time, max_timestamp);
         if self.remembers(number) {
             if self.refresh && self.keys[&number] != self.slice() {
                 self.put(number);
@@ -107,8 +107,8 @@ impl Model {
         Verdict::Unseen
     }
 
-    fn retract(&mut self, number: u64, time: Option<i64>, horizon: i64) {
-        self.pass(time, horizon);
+    fn retract(&mut self, number: u64, time: Option<i64>, max_timestamp: i64) {
+        self.pass(time, max_timestamp);
         self.keys.remove(&number);
     }
 }
@@ -123,8 +123,8 @@ fn rules(random: &mut Random) -> Rules {
     // So small that filters chain; so rarely wrong that no stream meets it, or put right.
     let capacity = random.pick(&[8, 100, 1_000]);
     let growth = Growth { adapt: random.one_in(2), ..Growth::default() };
-    let aging = |rate| Some(Spec::Aging { window, plan: Plan::new(window, capacity, rate).with_growth(growth) });
-    let cuckoo = |rate| Some(Spec::Cuckoo { window, plan: CuckooPlan::new(window, capacity, rate) });
+    let aging = |rate| Some(Spec::Aging { window, sizing: AgingSizing::new(window, capacity, rate).with_growth(growth) });
+    let cuckoo = |rate| Some(Spec::Cuckoo { window, sizing: CuckooSizing::new(window, capacity, rate) });
     let rate = random.pick(&[0.3, 1e-2, 1e-9]);
     let (filter, exact) = match random.below(5) {
         0 => (aging(1e-9), false),
@@ -158,14 +158,14 @@ fn stream(seed: u64) {
     let keys = random.pick(&[10, 100, 1_500]);
     let mut clock = random.pick(&[0_i64, 1_700_000_000_000]);
     for step in 0..random.pick(&[200, 1_000, 4_000]) {
-        let (number, time, horizon) = (random.below(keys), time(&mut random, &mut clock), clock + 1_000);
+        let (number, time, max_timestamp) = (random.below(keys), time(&mut random, &mut clock), clock + 1_000);
         if retracts && random.one_in(12) {
-            let _ = dedup.unsee(key(number), time, horizon).expect("there is room");
-            model.retract(number, time, horizon);
+            let _ = dedup.retract(key(number), time, max_timestamp).expect("there is room");
+            model.retract(number, time, max_timestamp);
             continue;
         }
-        let verdict = dedup.judge(key(number), time, horizon).expect("there is room");
-        let expected = model.judge(number, time, horizon);
+        let verdict = dedup.judge(key(number), time, max_timestamp).expect("there is room");
+        let expected = model.judge(number, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
     // A slice that nothing was put in yet holds none.
@@ -185,11 +185,11 @@ fn bounded(seed: u64) {
     let mut random = Random(seed);
     let slices = random.pick(&[1, 4]);
     let window = Window::time(1_000, slices);
-    let plan = Plan::new(window, random.pick(&[200, 2_000]), 1e-3);
+    let plan = AgingSizing::new(window, random.pick(&[200, 2_000]), 1e-3);
     let most = plan.bytes(window) * random.pick(&[10, 12, 30]) / 10;
     let at_max = random.pick(&[AtMaxMemory::Saturate, AtMaxMemory::EvictOldest]);
     let growth = Growth { adapt: random.one_in(2), max_bytes: Some(most), at_max };
-    let filter = Some(Spec::Aging { window, plan: plan.with_growth(growth) });
+    let filter = Some(Spec::Aging { window, sizing: plan.with_growth(growth) });
     let rules = Rules { window, filter, exact: false, refresh: false, late: Late::Emit };
     let (mut dedup, mut emitted, mut number) = (Dedup::new(rules), HashMap::new(), 0);
     for slice in 0..30_i64 {

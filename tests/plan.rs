@@ -80,7 +80,7 @@ fn json_has_the_fields_that_help_tells_of() {
             "curve",
             "remembers",
             "forgets",
-            "takes_back",
+            "is_retraction",
             "overfull",
             "fits",
             "rate_within_memory",

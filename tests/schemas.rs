@@ -8,7 +8,7 @@ use schemars::schema_for;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use unseen::checkpoint::stored::Inspection;
+use unseen::checkpoint::inspect::Inspection;
 use unseen::status::Status;
 
 fn place(name: &str) -> PathBuf {
@@ -100,7 +100,7 @@ fn faults_have_their_place() {
         ("/topics/1/filter", json!({ "kind": "bloom" }), "/topics/1/filter/kind"),
         ("/topics/0/filter/capacity", json!("ten"), "/topics/0/filter/capacity"),
         ("/topics/0/on_invalid", json!({ "topik": "news.dead" }), "/topics/0/on_invalid"),
-        ("/topics/2/unsee", json!("unsee"), "/topics/2/unsee"),
+        ("/topics/2/retract", json!("retract"), "/topics/2/retract"),
         ("/topics/2", json!({}), "/topics/2"),
         ("/topics", json!([]), "/topics"),
         ("/kafka", json!({}), "/kafka"),

@@ -75,7 +75,7 @@ impl Unseen {
             delivery = "{delivery}"
             commit_interval = "{commit:?}"
             checkpoint_interval = "{checkpoint:?}"
-            transaction_records_max = 10000000
+            max_transaction_records = 10000000
             [state]
             dir = "{state}"
             [http]

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use unseen::checkpoint::decode::{self, Decoder};
-use unseen::checkpoint::{Head, PartitionId, Settings, codec};
+use unseen::checkpoint::{CheckpointMetadata, PartitionId, Settings, codec};
 use unseen::dedup::{Dedup, Late, Rules};
-use unseen::filter::{CuckooPlan, PageId, Plan, Spec, StablePlan, Window};
+use unseen::filter::{CuckooSizing, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -33,7 +33,7 @@ fn real_head(input: &Input<'_>) -> Vec<u8> {
         let _ = memory.judge(Fingerprint((number << 96) | (number << 32)), Some(number as i64), i64::MAX);
     }
     let settings = Settings { window: Window::keys(1, 1), filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
-    let head = Head { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), log: None, memory: memory.snapshot() };
+    let head = CheckpointMetadata { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), log: None, memory: memory.metadata() };
     let mut json = serde_json::to_vec(&head).unwrap();
     for &(at, byte) in &input.edits {
         let at = usize::from(at) % json.len();
@@ -57,16 +57,16 @@ struct Page<'a> {
 fn rules(input: &Input<'_>) -> Rules {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
-    let aging = Some(Spec::Aging { window, plan: Plan::new(window, 1_000, 1e-3) });
-    let cuckoo = || Spec::Cuckoo { window, plan: CuckooPlan::new(window, 1_000, 1e-3) };
+    let aging = Some(Spec::Aging { window, sizing: AgingSizing::new(window, 1_000, 1e-3) });
+    let cuckoo = || Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 1_000, 1e-3) };
     let (filter, exact) = match input.kind % 5 {
         0 => (aging, false),
         1 => (None, true),
         2 => (aging, true),
         3 => (Some(cuckoo()), false),
         _ => {
-            static PLAN: OnceLock<StablePlan> = OnceLock::new();
-            (Some(Spec::Stable { plan: *PLAN.get_or_init(|| StablePlan::new(1024, 1e-2)) }), false)
+            static PLAN: OnceLock<StableSizing> = OnceLock::new();
+            (Some(Spec::Stable { sizing: *PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)) }), false)
         }
     };
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
@@ -78,7 +78,7 @@ fuzz_target!(|input: Input| {
     if input.sealed {
         codec::seal(&codec::head_key(&id), &mut head);
     }
-    let Ok(head) = decode::head(&id, &head) else { return };
+    let Ok(head) = decode::metadata(&id, &head) else { return };
     let Ok(mut decoder) = Decoder::new(&id, &head, rules(&input)) else { return };
     for page in &input.pages {
         let key = codec::page_key(&id, PageId { slice: page.slice, layer: page.layer.into(), page: page.page.into() });
@@ -95,5 +95,5 @@ fuzz_target!(|input: Input| {
         let key = Fingerprint((number << 96) | (number << 32));
         let _ = memory.judge(key, time, i64::MAX);
     }
-    let _ = memory.snapshot();
+    let _ = memory.metadata();
 });

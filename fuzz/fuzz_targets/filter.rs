@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::sync::OnceLock;
-use unseen::filter::{CuckooPlan, Filter, Manifest, PageId, Plan, Spec, StablePlan, Window};
+use unseen::filter::{CuckooSizing, Filter, FilterMetadata, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -16,12 +16,12 @@ struct Input<'a> {
     slices: u8,
     /// What makes the filter whose state is then damaged.
     before: Vec<Step>,
-    /// Numbers of its manifest, by their place, and what they become.
+    /// Numbers of its metadata, by their place, and what they become.
     edits: Vec<(u8, Number)>,
     /// Pages that are overwritten with one byte.
     fills: Vec<(u8, u8)>,
     /// Or any JSON at all.
-    manifest: Option<&'a [u8]>,
+    metadata: Option<&'a [u8]>,
     after: Vec<Step>,
 }
 
@@ -58,7 +58,7 @@ enum Step {
     Insert(u16),
     Contains(u16),
     Refresh(u16),
-    Unsee(u16),
+    Remove(u16),
     Advance(i32),
 }
 
@@ -82,8 +82,8 @@ fn take(filter: &mut dyn Filter, steps: &[Step]) {
             Step::Refresh(number) => {
                 let _ = filter.refresh(key(number));
             }
-            Step::Unsee(number) => {
-                filter.unsee(key(number));
+            Step::Remove(number) => {
+                filter.remove(key(number));
             }
             Step::Advance(time) => filter.advance(time.into()),
         }
@@ -104,11 +104,11 @@ fn spec(input: &Input<'_>) -> Spec {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(100, slices) } else { Window::time(1_000, slices) };
     match input.kind % 3 {
-        0 => Spec::Aging { window, plan: Plan::new(window, 50, 1e-2) },
-        1 => Spec::Cuckoo { window, plan: CuckooPlan::new(window, 50, 1e-2) },
+        0 => Spec::Aging { window, sizing: AgingSizing::new(window, 50, 1e-2) },
+        1 => Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 50, 1e-2) },
         _ => {
-            static PLAN: OnceLock<StablePlan> = OnceLock::new();
-            Spec::Stable { plan: *PLAN.get_or_init(|| StablePlan::new(1024, 1e-2)) }
+            static PLAN: OnceLock<StableSizing> = OnceLock::new();
+            Spec::Stable { sizing: *PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)) }
         }
     }
 }
@@ -117,16 +117,16 @@ fuzz_target!(|input: Input| {
     let spec = spec(&input);
     let mut filter = spec.build();
     take(&mut *filter, &input.before);
-    if let Some(json) = input.manifest {
-        let Ok(manifest) = serde_json::from_slice::<Manifest>(json) else { return };
-        let Ok(restored) = spec.restore(&manifest) else { return };
+    if let Some(json) = input.metadata {
+        let Ok(metadata) = serde_json::from_slice::<FilterMetadata>(json) else { return };
+        let Ok(restored) = spec.restore(&metadata) else { return };
         filter = restored;
     } else if !input.edits.is_empty() || !input.fills.is_empty() {
         let mut stored = pages(&mut *filter);
-        let mut value = serde_json::to_value(filter.manifest()).unwrap();
+        let mut value = serde_json::to_value(filter.metadata()).unwrap();
         input.edits.iter().for_each(|&(place, by)| edit(&mut value, &mut { place }, by));
-        let Ok(manifest) = serde_json::from_value::<Manifest>(value) else { return };
-        let Ok(mut restored) = spec.restore(&manifest) else { return };
+        let Ok(metadata) = serde_json::from_value::<FilterMetadata>(value) else { return };
+        let Ok(mut restored) = spec.restore(&metadata) else { return };
         let count = stored.len().max(1);
         for &(page, fill) in &input.fills {
             stored.get_mut(usize::from(page) % count).into_iter().for_each(|(_, bytes)| bytes.fill(fill));
@@ -139,12 +139,12 @@ fuzz_target!(|input: Input| {
     take(&mut *filter, &input.after);
 
     let stored = pages(&mut *filter);
-    let manifest = filter.manifest();
-    let written: Manifest = serde_json::from_slice(&serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let metadata = filter.metadata();
+    let written: FilterMetadata = serde_json::from_slice(&serde_json::to_vec(&metadata).unwrap()).unwrap();
     let mut other = spec.restore(&written).expect("what a filter says of itself is believed");
     for (id, bytes) in &stored {
         other.read_page(*id, bytes).expect("its own pages fit");
     }
-    assert_eq!(other.manifest(), manifest);
+    assert_eq!(other.metadata(), metadata);
     assert!(pages(&mut *other) == stored);
 });

@@ -1,20 +1,20 @@
-//! The log of a memory: what changed it, as records from which the same memory can be made again.
+//! The log of a state: what changed it, as records from which the same state can be made again.
 //!
 //! Owns the form of those records, what is kept until they are committed, and how they are followed.
 //! They hold fingerprints, not bits, so that a filter of another kind or size can be made from them
 //! too. Pure: where they are kept is for others to know. Must never hold what was not committed
 //! together with the outputs it belongs to.
 
-mod journal;
+mod pending;
 mod progress;
 mod record;
 
-pub use journal::Journal;
+pub use pending::PendingChanges;
 pub use progress::Progress;
-pub use record::{Broken, Record, Run, Span};
+pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;
-use crate::filter::Fault;
+use crate::filter::ExactError;
 use crate::record::Offset;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -43,7 +43,7 @@ impl Origin {
 
 /// What becomes of a record of the log.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum Outcome {
     /// It was taken in.
     Taken,
     /// It was passed over: it is of other keys, or past what the group has committed.
@@ -51,13 +51,13 @@ pub enum Step {
     /// It goes on from an offset before the one that the log had come to: the group was set back. What the log
     /// says from there on up to this record did not happen.
     SetBack,
-    /// It is the first that the memory has not, and does not go on from where that has come to.
+    /// It is the first that the state has not, and does not go on from where that has come to.
     Gap,
     /// It was written by another group, or for another key space.
     Foreign,
 }
 
-/// Follows a log, and makes the memory that was logged.
+/// Follows a log, and makes the state that was logged.
 #[derive(Debug)]
 pub struct Follower {
     /// For each input topic, the offset it has come to.
@@ -76,7 +76,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows from where a memory has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
+    /// Follows from where a state has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
     /// to have expired.
     #[must_use]
     pub const fn new(
@@ -91,27 +91,27 @@ impl Follower {
 
     /// Whether it is another part of the commit that was taken in last.
     #[must_use]
-    pub fn continues(&self, record: &Record<'_>) -> bool {
+    pub fn continues(&self, record: &ChangelogRecord<'_>) -> bool {
         let same = |(span, last): (&Span<'_>, &(String, Offset, Offset))| (span.topic, span.start, span.end) == (&*last.0, last.1, last.2);
         record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
     }
 
-    /// Lets the memory take one record in.
+    /// Lets the state take one record in.
     ///
     /// # Errors
-    /// [`Fault`] when the memory has no room, or cannot tell.
-    pub fn follow(&mut self, dedup: &mut Dedup, record: &Record<'_>) -> Result<Step, Fault> {
+    /// [`ExactError`] when the state has no room, or cannot tell.
+    pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         if record.origin.owner != self.origin.owner {
-            return Ok(Step::Foreign);
+            return Ok(Outcome::Foreign);
         }
         // Who has lost the partition may not know it yet, and write on where no transaction keeps it from that.
         if record.epoch < self.epoch {
-            return Ok(Step::Passed);
+            return Ok(Outcome::Passed);
         }
         self.epoch = record.epoch;
         let beyond = |span: &Span<'_>| self.bounds.get(span.topic).is_some_and(|&bound| span.end > bound);
         if record.origin.keys != self.origin.keys || record.spans.iter().any(beyond) {
-            return Ok(Step::Passed);
+            return Ok(Outcome::Passed);
         }
         let same = self.continues(record);
         if !same {
@@ -119,18 +119,18 @@ impl Follower {
             if record.spans.iter().any(|span| known(&span)) {
                 // Of a checkpoint, the log has what came before it as well.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.end <= come_to));
-                return Ok(if self.last.is_empty() && old { Step::Passed } else { Step::SetBack });
+                return Ok(if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack });
             }
             let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
             if self.last.is_empty() && record.spans.iter().any(lacks) {
-                return Ok(Step::Gap);
+                return Ok(Outcome::Gap);
             }
         }
         let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
-        let hint = record.hint.filter(|_| record.origin.kind == self.origin.kind);
+        let replay_info = record.replay_info.filter(|_| record.origin.kind == self.origin.kind);
         if slice.is_none_or(|slice| self.oldest_slice.is_none_or(|oldest| slice >= oldest)) {
             // Of a record without keys, the slice only says when it was written.
-            dedup.resume(record.time, slice.filter(|_| !record.runs.is_empty()), hint);
+            dedup.resume(record.time, slice.filter(|_| !record.runs.is_empty()), replay_info);
             for run in &record.runs {
                 for fingerprint in run.fingerprints() {
                     dedup.apply(run.mutation, fingerprint)?;
@@ -145,7 +145,7 @@ impl Follower {
         for span in &record.spans {
             self.offsets.insert(span.topic.to_owned(), span.end);
         }
-        Ok(Step::Taken)
+        Ok(Outcome::Taken)
     }
 }
 

@@ -1,6 +1,6 @@
-//! How far a changelog is in a memory, and how much of it is still needed.
+//! How far a changelog is in a state, and how much of it is still needed.
 //!
-//! Owns the positions that a changelog is read on from and trimmed by. They are stored with the memory, so that a
+//! Owns the positions that a changelog is read on from and trimmed by. They are stored with the state, so that a
 //! worker that starts trims as the one before did. Must never be found by the times of records: those are for Kafka.
 
 use crate::record::Offset;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Stands for the keys that were judged before any time was known.
 const UNTIMED: i64 = i64::MIN;
 
-/// How far a changelog is in a memory.
+/// How far a changelog is in a state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -23,7 +23,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The changelog is in the memory up to the record at `last`, which the memory's clock had come to `clock` with.
+    /// The changelog is in the state up to the record at `last`, which the state's clock had come to `clock` with.
     pub fn logged(&mut self, clock: Option<i64>, last: Offset) {
         let first = self.end.replace(last + 1).unwrap_or(0);
         let untimed = if clock.is_some() { self.starts.remove(&UNTIMED) } else { None };

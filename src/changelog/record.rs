@@ -1,4 +1,4 @@
-//! One record of the log: what one commit did to one memory, or a part of that.
+//! One record of the log: what one commit did to one state, or a part of that.
 //!
 //! Owns the bytes. 16 a fingerprint, and some 110 for each record: a filter of any kind and size draws its
 //! places from all of a fingerprint's bits, and two keys must not become one by the log.
@@ -9,7 +9,7 @@
 //! i64  epoch                                               see Record::epoch
 //! i64  slice                                               or i64::MIN, before any time is known
 //! i64  stream time before its keys, i64 after them         or i64::MIN
-//! u64  hint                                                or u64::MAX
+//! u64  replay info                                                or u64::MAX
 //! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is
 //! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
 //! ```
@@ -34,7 +34,7 @@ pub(super) const HEAD_BYTES: usize = 256;
 /// The bytes are no record of a changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a record of a changelog that this version of unseen can read: {0}")]
-pub struct Broken(&'static str);
+pub struct DecodeError(&'static str);
 
 /// The records of one input topic whose effect a record holds: from `start`, and to `end` but not with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +49,13 @@ pub struct Span<'a> {
 
 /// Fingerprints to which the same was done, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run<'a> {
+pub struct KeyRun<'a> {
     /// What was done.
     pub mutation: Mutation,
     bytes: &'a [u8],
 }
 
-impl Run<'_> {
+impl KeyRun<'_> {
     /// Number of fingerprints.
     #[must_use]
     pub const fn len(&self) -> u64 {
@@ -77,7 +77,7 @@ impl Run<'_> {
 
 /// A record as it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct ChangelogRecord<'a> {
     /// By whom, and under which settings, it was written.
     pub origin: Origin,
     /// Rises with each worker that takes the partition over: what one writes after that is void.
@@ -88,66 +88,66 @@ pub struct Record<'a> {
     pub time: Option<Timestamp>,
     /// Stream time after the commit.
     pub end_time: Option<Timestamp>,
-    /// See [`crate::filter::Filter::hint`].
-    pub hint: Option<u64>,
+    /// See [`crate::filter::Filter::replay_info`].
+    pub replay_info: Option<u64>,
     /// Whose effect it is; those of one commit all say the same.
     pub spans: Vec<Span<'a>>,
     /// What was done.
-    pub runs: Vec<Run<'a>>,
+    pub runs: Vec<KeyRun<'a>>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> ChangelogRecord<'a> {
     /// Reads a record.
     ///
     /// # Errors
-    /// [`Broken`], whatever the bytes are.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Broken> {
+    /// [`DecodeError`], whatever the bytes are.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
         if reader.take::<1>()? != [VERSION] {
-            return Err(Broken("its version is another"));
+            return Err(DecodeError("its version is another"));
         }
         let mut number = || Ok(u64::from_le_bytes(reader.take()?));
         let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
         let epoch = i64::from_le_bytes(reader.take()?);
         let mut number = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&number| number != NONE));
         let (slice, time, end_time) = (number()?, number()?, number()?);
-        let hint = Some(u64::from_le_bytes(reader.take()?)).filter(|&hint| hint != u64::MAX);
+        let replay_info = Some(u64::from_le_bytes(reader.take()?)).filter(|&replay_info| replay_info != u64::MAX);
         let topics = u16::from_le_bytes(reader.take()?);
         let mut spans = Vec::new();
         for _ in 0..topics {
             let length = u16::from_le_bytes(reader.take()?);
-            let topic = std::str::from_utf8(reader.slice(usize::from(length))?).map_err(|_| Broken("a topic's name is not UTF-8"))?;
+            let topic = std::str::from_utf8(reader.slice(usize::from(length))?).map_err(|_| DecodeError("a topic's name is not UTF-8"))?;
             spans.push(Span { topic, start: i64::from_le_bytes(reader.take()?), end: i64::from_le_bytes(reader.take()?) });
         }
         let mut runs = Vec::new();
         while !reader.0.is_empty() {
             let mutation = mutation(reader.take::<1>()?[0])?;
             let count = u32::from_le_bytes(reader.take()?) as usize;
-            runs.push(Run { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(Broken("it is cut off"))?)? });
+            runs.push(KeyRun { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("it is cut off"))?)? });
         }
-        Ok(Self { origin, epoch, slice, time, end_time, hint, spans, runs })
+        Ok(Self { origin, epoch, slice, time, end_time, replay_info, spans, runs })
     }
 }
 
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn slice(&mut self, length: usize) -> Result<&'a [u8], Broken> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Broken("it is cut off"))?;
+    fn slice(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(DecodeError("it is cut off"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Broken("it is cut off"))?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(DecodeError("it is cut off"))?;
         self.0 = rest;
         Ok(*taken)
     }
 }
 
 /// Appends the beginning of `record`, before its runs, of which it has none yet.
-pub(super) fn push_head(out: &mut Vec<u8>, record: &Record<'_>) {
-    let Record { origin, epoch, slice, time, end_time, hint, spans, .. } = record;
+pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
+    let ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, .. } = record;
     out.push(VERSION);
     for number in [origin.owner, origin.keys, origin.clock, origin.kind] {
         out.extend_from_slice(&number.to_le_bytes());
@@ -155,7 +155,7 @@ pub(super) fn push_head(out: &mut Vec<u8>, record: &Record<'_>) {
     for number in [Some(*epoch), *slice, *time, *end_time] {
         out.extend_from_slice(&number.unwrap_or(NONE).to_le_bytes());
     }
-    out.extend_from_slice(&hint.unwrap_or(u64::MAX).to_le_bytes());
+    out.extend_from_slice(&replay_info.unwrap_or(u64::MAX).to_le_bytes());
     out.extend_from_slice(&u16::try_from(spans.len()).unwrap_or(u16::MAX).to_le_bytes());
     for span in spans {
         out.extend_from_slice(&u16::try_from(span.topic.len()).unwrap_or(u16::MAX).to_le_bytes());
@@ -170,17 +170,17 @@ pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl
     out.push(match mutation {
         Mutation::Insert => b'i',
         Mutation::Refresh => b'r',
-        Mutation::Unsee => b'u',
+        Mutation::Delete => b'u',
     });
     out.extend_from_slice(&u32::try_from(fingerprints.len()).unwrap_or(u32::MAX).to_le_bytes());
     fingerprints.for_each(|fingerprint| out.extend_from_slice(&fingerprint.0.to_le_bytes()));
 }
 
-const fn mutation(byte: u8) -> Result<Mutation, Broken> {
+const fn mutation(byte: u8) -> Result<Mutation, DecodeError> {
     match byte {
         b'i' => Ok(Mutation::Insert),
         b'r' => Ok(Mutation::Refresh),
-        b'u' => Ok(Mutation::Unsee),
-        _ => Err(Broken("it says something unknown was done")),
+        b'u' => Ok(Mutation::Delete),
+        _ => Err(DecodeError("it says something unknown was done")),
     }
 }

@@ -1,8 +1,8 @@
-//! A memory made from its log is the memory that was logged.
+//! A state made from its log is the state that was logged.
 
 use super::*;
 use crate::dedup::{Late, Rules};
-use crate::filter::{CuckooPlan, Exact, Growth, PageId, Plan, Spec, StablePlan, Window};
+use crate::filter::{AgingSizing, CuckooSizing, Exact, Growth, PageId, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
 use crate::record::Verdict;
 use proptest::prelude::*;
@@ -20,20 +20,20 @@ struct Arrival {
     number: u64,
     clock: i64,
     timed: bool,
-    unsee: bool,
+    retract: bool,
     /// The transaction ends after it.
     commit: bool,
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
     let clock = prop_oneof![8 => 0..20_i64, 2 => 60..700_i64];
-    let (timed, unsee, commit) = (prop::bool::weighted(0.95), prop::bool::weighted(0.1), prop::bool::weighted(0.25));
-    (0..2_usize, 0..60_u64, clock, timed, unsee, commit).prop_map(|(topic, number, clock, timed, unsee, commit)| Arrival {
+    let (timed, retract, commit) = (prop::bool::weighted(0.95), prop::bool::weighted(0.1), prop::bool::weighted(0.25));
+    (0..2_usize, 0..60_u64, clock, timed, retract, commit).prop_map(|(topic, number, clock, timed, retract, commit)| Arrival {
         topic,
         number,
         clock,
         timed,
-        unsee,
+        retract,
         commit,
     })
 }
@@ -58,7 +58,7 @@ fn sliced() -> impl Strategy<Value = Rules> {
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };
-            Some(Spec::Aging { window, plan: Plan::new(window, 12, rate).with_growth(growth) })
+            Some(Spec::Aging { window, sizing: AgingSizing::new(window, 12, rate).with_growth(growth) })
         }
     };
     prop_oneof![rules(move |window| (aging(1e-9)(window), false)), rules(move |window| (aging(0.3)(window), true)), rules(|_| (None, true)),]
@@ -67,15 +67,15 @@ fn sliced() -> impl Strategy<Value = Rules> {
 fn any_kind() -> impl Strategy<Value = Rules> {
     prop_oneof![
         sliced(),
-        rules(|window| (Some(Spec::Cuckoo { window, plan: CuckooPlan::new(window, 16, 1e-9) }), false)),
-        rules(|_| (Some(Spec::Stable { plan: StablePlan::new(4_000, 0.01) }), false)),
+        rules(|window| (Some(Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 16, 1e-9) }), false)),
+        rules(|_| (Some(Spec::Stable { sizing: StableSizing::new(4_000, 0.01) }), false)),
     ]
 }
 
-/// A memory, its journal, and its log so far.
+/// A state, its pending, and its log so far.
 struct Live {
     dedup: Dedup,
-    journal: Journal,
+    pending: PendingChanges,
     /// By topic: where reading stands, and what is committed.
     position: [Offset; 2],
     committed: [Offset; 2],
@@ -88,8 +88,8 @@ const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
 
 impl Live {
     fn new(rules: Rules) -> Self {
-        let (dedup, journal, progress) = (Dedup::new(rules), Journal::default(), Progress::default());
-        Self { dedup, journal, position: [0; 2], committed: [0; 2], log: Vec::new(), progress }
+        let (dedup, pending, progress) = (Dedup::new(rules), PendingChanges::default(), Progress::default());
+        Self { dedup, pending, position: [0; 2], committed: [0; 2], log: Vec::new(), progress }
     }
 
     fn take(&mut self, arrivals: &[Arrival], clock: &mut i64) -> Vec<Verdict> {
@@ -97,7 +97,7 @@ impl Live {
         for arrival in arrivals {
             *clock += arrival.clock;
             verdicts.push(judge(&mut self.dedup, arrival, *clock));
-            self.journal.note(&self.dedup, arrival.topic, self.position[arrival.topic], key(arrival.number));
+            self.pending.note(&self.dedup, arrival.topic, self.position[arrival.topic], key(arrival.number));
             self.position[arrival.topic] += 1;
             if arrival.commit {
                 self.commit();
@@ -114,22 +114,23 @@ impl Live {
             .map(|topic| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] })
             .collect();
         let by_number: Vec<_> = ends.into_iter().enumerate().collect();
-        for (slice, record) in self.journal.records(&self.dedup, ORIGIN, 1, &spans, &by_number, self.dedup.stream_time()) {
+        for (slice, record) in self.pending.records(&self.dedup, ORIGIN, 1, &spans, &by_number, self.dedup.stream_time()) {
             self.progress.logged(slice, Offset::try_from(self.log.len()).unwrap());
             self.log.push(record);
         }
-        self.journal.committed(&by_number);
-        assert!(self.journal.is_empty());
+        self.pending.committed(&by_number);
+        assert!(self.pending.is_empty());
         self.committed = ends;
     }
 }
 
 fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
     let time = arrival.timed.then_some(clock);
-    if arrival.unsee { dedup.unsee(key(arrival.number), time, i64::MAX) } else { dedup.judge(key(arrival.number), time, i64::MAX) }.unwrap()
+    if arrival.retract { dedup.retract(key(arrival.number), time, i64::MAX) } else { dedup.judge(key(arrival.number), time, i64::MAX) }
+        .unwrap()
 }
 
-/// Makes a memory from a log.
+/// Makes a state from a log.
 fn follow(rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
@@ -138,7 +139,7 @@ fn follow(rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
 fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
     let (mut follower, mut dedup) = (follower_of(origin), Dedup::new(rules));
     for bytes in log {
-        assert_eq!(follower.follow(&mut dedup, &Record::decode(bytes).unwrap()).unwrap(), Step::Taken);
+        assert_eq!(follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap(), Outcome::Taken);
     }
     (follower, dedup)
 }
@@ -151,20 +152,20 @@ fn follower_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTre
     Follower::new(offsets, origin, bounds, None, 0)
 }
 
-/// A memory's outline, pages, and fingerprints by slice.
+/// A state's metadata, pages, and fingerprints by slice.
 type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(i64, Fingerprint)>);
 
-/// All that a memory is, but for the numbers of its exact generations.
+/// All that a state is, but for the numbers of its exact generations.
 fn state(dedup: &mut Dedup) -> State {
     dedup.mark_stale();
-    let mut snapshot = dedup.snapshot();
-    let slices: BTreeMap<_, _> = snapshot.generations().collect();
-    for (number, generation) in (0..).zip(snapshot.exact.iter_mut().flat_map(|outline| &mut outline.generations)) {
+    let mut metadata = dedup.metadata();
+    let slices: BTreeMap<_, _> = metadata.generations().collect();
+    for (number, generation) in (0..).zip(metadata.exact.iter_mut().flat_map(|metadata| &mut metadata.generations)) {
         generation.id = number;
     }
-    snapshot.exact.iter_mut().for_each(|outline| outline.next_id = 0);
+    metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
     // It has no part in a verdict, and counts what no log says.
-    snapshot.sample = None;
+    metadata.shadow = None;
     let page = |id| {
         let mut bytes = Vec::new();
         dedup.filter().unwrap().write_page(id, &mut bytes);
@@ -174,7 +175,7 @@ fn state(dedup: &mut Dedup) -> State {
     let mut keys: Vec<_> =
         dedup.exact().into_iter().flat_map(Exact::changes).map(|(id, fingerprint, _)| (slices[&id], fingerprint)).collect();
     keys.sort_unstable_by_key(|&(slice, fingerprint)| (slice, fingerprint.0));
-    (serde_json::to_string(&snapshot).unwrap(), pages, keys)
+    (serde_json::to_string(&metadata).unwrap(), pages, keys)
 }
 
 proptest! {
@@ -220,7 +221,7 @@ proptest! {
         if let (Some(first), true) = (bytes.first_mut(), version) {
             *first = record::VERSION;
         }
-        let _ = Record::decode(&bytes);
+        let _ = ChangelogRecord::decode(&bytes);
     }
 }
 
@@ -237,7 +238,10 @@ fn put_by(origin: Origin, epoch: i64, from: u64, count: i64, start: Offset) -> V
     let spans = vec![Span { topic: "a", start, end: start + count }];
     let mut bytes = Vec::new();
     let (time, end_time) = (Some(5), Some(5));
-    record::push_head(&mut bytes, &Record { origin, epoch, slice: Some(0), time, end_time, hint: None, spans, runs: Vec::new() });
+    record::push_head(
+        &mut bytes,
+        &ChangelogRecord { origin, epoch, slice: Some(0), time, end_time, replay_info: None, spans, runs: Vec::new() },
+    );
     record::push_run(
         &mut bytes,
         crate::dedup::Mutation::Insert,
@@ -249,12 +253,12 @@ fn put_by(origin: Origin, epoch: i64, from: u64, count: i64, start: Offset) -> V
 #[test]
 fn a_record_is_read_as_it_was_written() {
     let bytes = put(7, 3, 10);
-    let record = Record::decode(&bytes).unwrap();
-    assert_eq!((record.origin, record.epoch, record.slice, record.time, record.hint), (ORIGIN, 0, Some(0), Some(5), None));
+    let record = ChangelogRecord::decode(&bytes).unwrap();
+    assert_eq!((record.origin, record.epoch, record.slice, record.time, record.replay_info), (ORIGIN, 0, Some(0), Some(5), None));
     assert_eq!(record.spans, [Span { topic: "a", start: 10, end: 13 }]);
     assert_eq!(record.runs[0].fingerprints().collect::<Vec<_>>(), [key(7), key(8), key(9)]);
     for length in 0..bytes.len() {
-        let cut = Record::decode(&bytes[..length]);
+        let cut = ChangelogRecord::decode(&bytes[..length]);
         assert!(cut.as_ref().is_err() || cut.is_ok_and(|cut| cut.runs.is_empty()), "cut off at {length}");
     }
 }
@@ -264,9 +268,9 @@ fn nothing_is_taken_from_beyond_what_is_committed() {
     let bounds = BTreeMap::from([("a".to_owned(), 4)]);
     let mut follower = follower_from(BTreeMap::new(), ORIGIN, bounds);
     let mut dedup = Dedup::new(window());
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &Record::decode(bytes).unwrap()).unwrap();
-    assert_eq!(step(&put(0, 4, 0)), Step::Taken);
-    assert_eq!(step(&put(4, 4, 4)), Step::Passed);
+    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    assert_eq!(step(&put(0, 4, 0)), Outcome::Taken);
+    assert_eq!(step(&put(4, 4, 4)), Outcome::Passed);
     assert_eq!(dedup.judge(key(3), Some(5), 9).unwrap(), Verdict::Duplicate);
     assert_eq!(dedup.judge(key(4), Some(5), 9).unwrap(), Verdict::Unseen);
 }
@@ -275,42 +279,42 @@ fn nothing_is_taken_from_beyond_what_is_committed() {
 fn a_group_that_was_set_back_is_noticed() {
     let mut follower = follower_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let mut dedup = Dedup::new(window());
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &Record::decode(bytes).unwrap()).unwrap();
-    assert_eq!(step(&put(0, 6, 0)), Step::Passed, "the checkpoint has it");
-    assert_eq!(step(&put(6, 4, 6)), Step::Taken);
-    assert_eq!(step(&put(6, 4, 6)), Step::Taken, "another part of the same commit");
-    assert_eq!(step(&put(20, 4, 8)), Step::SetBack);
+    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    assert_eq!(step(&put(0, 6, 0)), Outcome::Passed, "the checkpoint has it");
+    assert_eq!(step(&put(6, 4, 6)), Outcome::Taken);
+    assert_eq!(step(&put(6, 4, 6)), Outcome::Taken, "another part of the same commit");
+    assert_eq!(step(&put(20, 4, 8)), Outcome::SetBack);
 }
 
 #[test]
 fn a_log_that_begins_later_does_not_go_on_from_a_checkpoint() {
     let mut follower = follower_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let record = put(0, 6, 7);
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &Record::decode(&record).unwrap()).unwrap(), Step::Gap);
+    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&record).unwrap()).unwrap(), Outcome::Gap);
 }
 
 #[test]
 fn fingerprints_of_other_keys_mean_nothing() {
     let other = Origin { keys: 9, ..ORIGIN };
     let mut follower = follower_of(other);
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &Record::decode(&put(0, 4, 0)).unwrap()).unwrap(), Step::Passed);
+    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Passed);
     assert_eq!(follower.fingerprints, 0);
 }
 
 #[test]
 fn a_log_of_another_owner_is_noticed() {
     let mut follower = follower_of(Origin { owner: 9, ..ORIGIN });
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &Record::decode(&put(0, 4, 0)).unwrap()).unwrap(), Step::Foreign);
+    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Foreign);
 }
 
 #[test]
 fn what_is_written_after_a_take_over_by_the_one_before_is_void() {
     let (mut follower, mut dedup) = (follower_of(ORIGIN), Dedup::new(window()));
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &Record::decode(bytes).unwrap()).unwrap();
-    assert_eq!(step(&put_by(ORIGIN, 5, 0, 4, 0)), Step::Taken);
-    assert_eq!(step(&put_by(ORIGIN, 6, 4, 4, 4)), Step::Taken, "by whoever took it over");
-    assert_eq!(step(&put_by(ORIGIN, 5, 90, 4, 4)), Step::Passed, "by the one before, which stood still meanwhile");
-    assert_eq!(step(&put_by(ORIGIN, 6, 8, 4, 8)), Step::Taken);
+    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    assert_eq!(step(&put_by(ORIGIN, 5, 0, 4, 0)), Outcome::Taken);
+    assert_eq!(step(&put_by(ORIGIN, 6, 4, 4, 4)), Outcome::Taken, "by whoever took it over");
+    assert_eq!(step(&put_by(ORIGIN, 5, 90, 4, 4)), Outcome::Passed, "by the one before, which stood still meanwhile");
+    assert_eq!(step(&put_by(ORIGIN, 6, 8, 4, 8)), Outcome::Taken);
     for (number, verdict) in [(7, Verdict::Duplicate), (11, Verdict::Duplicate), (90, Verdict::Unseen)] {
         assert_eq!(dedup.judge(key(number), Some(5), 9).unwrap(), verdict, "{number}");
     }
@@ -321,26 +325,26 @@ fn what_is_written_after_a_take_over_by_the_one_before_is_void() {
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
     let rules = |filter, exact| Rules { window, filter, exact, refresh: false, late: Late::Emit };
-    let aging = Spec::Aging { window, plan: Plan::new(window, 50, 1e-9) };
-    let stable = Spec::Stable { plan: StablePlan::new(4_000, 0.01) };
+    let aging = Spec::Aging { window, sizing: AgingSizing::new(window, 50, 1e-9) };
+    let stable = Spec::Stable { sizing: StableSizing::new(4_000, 0.01) };
     let kinds = [rules(Some(aging), false), rules(Some(stable), false), rules(Some(stable), true), rules(None, true)];
     let clock = |rules: &Rules| if rules.is_sliced() { 1 } else { 2 };
     for (number, logged) in kinds.iter().enumerate() {
         let origin = Origin { clock: clock(logged), kind: number as u64, ..ORIGIN };
-        let (mut live, mut journal, mut log) = (Dedup::new(*logged), Journal::default(), Vec::new());
+        let (mut live, mut pending, mut log) = (Dedup::new(*logged), PendingChanges::default(), Vec::new());
         for offset in 0..4_000_i64 {
             // A few hundred are within the window in the end; a stable filter has replaced all of its keys several times.
             let _ = live.judge(key(offset.cast_unsigned()), Some(1_700_000_000_000 + offset), i64::MAX).unwrap();
-            journal.note(&live, 0, offset, key(offset.cast_unsigned()));
+            pending.note(&live, 0, offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {
                 let span = Span { topic: "a", start: offset - 99, end: offset + 1 };
                 log.extend(
-                    journal
+                    pending
                         .records(&live, origin, 1, &[span], &[(0, offset + 1)], live.stream_time())
                         .into_iter()
                         .map(|(_, record)| record),
                 );
-                journal.committed(&[(0, offset + 1)]);
+                pending.committed(&[(0, offset + 1)]);
             }
         }
         for (other, now) in kinds.iter().enumerate().filter(|(other, _)| [0, 3].contains(other)) {
@@ -363,7 +367,7 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
 #[test]
 fn keys_from_before_any_time_are_kept_for_a_window() {
     let (mut live, mut clock) = (Live::new(window()), 1_700_000_000_000);
-    let arrival = Arrival { topic: 0, number: 0, clock: 0, timed: false, unsee: false, commit: true };
+    let arrival = Arrival { topic: 0, number: 0, clock: 0, timed: false, retract: false, commit: true };
     let untimed: Vec<_> = (0..10).map(|number| Arrival { number, ..arrival }).collect();
     live.take(&untimed, &mut clock);
     live.take(&[Arrival { number: 10, timed: true, ..arrival }, Arrival { number: 11, clock: 900, timed: true, ..arrival }], &mut clock);
@@ -372,7 +376,7 @@ fn keys_from_before_any_time_are_kept_for_a_window() {
     let mut follower = Follower::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), live.dedup.oldest(), 0);
     let mut made = Dedup::new(window());
     for bytes in &live.log {
-        follower.follow(&mut made, &Record::decode(bytes).unwrap()).unwrap();
+        follower.follow(&mut made, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     }
     for number in 0..12 {
         let arrival = Arrival { number, timed: true, ..arrival };

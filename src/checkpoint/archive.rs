@@ -1,4 +1,4 @@
-//! Stored fingerprints, for the exact memory of one partition to look up.
+//! Stored fingerprints, for the exact store of one partition to look up.
 //!
 //! Must never answer for a store that was set aside: what it held is lost, and "not there" would let
 //! a seen record through.
@@ -35,19 +35,19 @@ impl Archive for StoredFingerprints {
 mod tests {
     use super::*;
     use crate::changelog::Progress;
-    use crate::checkpoint::{Error, Head, Settings};
+    use crate::checkpoint::{CheckpointMetadata, Error, Settings};
     use crate::dedup::{Dedup, Late, Rules};
-    use crate::filter::{Fault, Window};
+    use crate::filter::{ExactError, Window};
     use crate::record::Verdict;
     use std::collections::BTreeMap;
 
     const RULES: Rules =
         Rules { window: Window::Time { slice_ms: 10, slices: 1 }, filter: None, exact: true, refresh: false, late: Late::Emit };
 
-    fn save(store: &Store, id: &PartitionId, memory: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
+    fn save(store: &Store, id: &PartitionId, state: &mut Dedup, saved: Option<Saved>) -> Result<Saved, Error> {
         let settings = Settings { window: RULES.window, filter: "exact".into(), hash: "xxh3".into(), keys: BTreeMap::new() };
-        let head = Head { settings, offsets: BTreeMap::new(), changelog: Progress::default(), memory: memory.snapshot() };
-        store.save(id, &head, memory, saved).map(|(saved, _)| saved)
+        let metadata = CheckpointMetadata { settings, offsets: BTreeMap::new(), changelog: Progress::default(), state: state.metadata() };
+        store.save(id, &metadata, state, saved).map(|(saved, _)| saved)
     }
 
     #[test]
@@ -55,16 +55,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path()).unwrap());
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };
-        let mut memory = Dedup::new(RULES);
-        let judge = |memory: &mut Dedup, key| memory.judge(Fingerprint(key), Some(5), i64::MAX);
-        assert_eq!(judge(&mut memory, 1), Ok(Verdict::Unseen));
-        let saved = save(&store, &id, &mut memory, None).unwrap();
-        memory.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id.clone(), saved)));
-        assert_eq!((judge(&mut memory, 1), judge(&mut memory, 2)), (Ok(Verdict::Duplicate), Ok(Verdict::Unseen)));
+        let mut state = Dedup::new(RULES);
+        let judge = |state: &mut Dedup, key| state.judge(Fingerprint(key), Some(5), i64::MAX);
+        assert_eq!(judge(&mut state, 1), Ok(Verdict::Unseen));
+        let saved = save(&store, &id, &mut state, None).unwrap();
+        state.attach(Box::new(StoredFingerprints::new(Arc::clone(&store), id.clone(), saved)));
+        assert_eq!((judge(&mut state, 1), judge(&mut state, 2)), (Ok(Verdict::Duplicate), Ok(Verdict::Unseen)));
 
-        store.set_aside("a test").unwrap();
-        assert!(matches!(judge(&mut memory, 1), Err(Fault::Archive(_))), "\"unseen\" would let it through twice");
-        assert!(matches!(save(&store, &id, &mut memory, Some(saved)), Err(Error::Lost { .. })), "half of a memory is not stored");
-        assert_eq!(judge(&mut memory, 2), Ok(Verdict::Duplicate), "what is in memory is known all the same");
+        store.quarantine("a test").unwrap();
+        assert!(matches!(judge(&mut state, 1), Err(ExactError::Archive(_))), "\"unseen\" would let it through twice");
+        assert!(matches!(save(&store, &id, &mut state, Some(saved)), Err(Error::Lost { .. })), "half of a state is not stored");
+        assert_eq!(judge(&mut state, 2), Ok(Verdict::Duplicate), "what is in state is known all the same");
     }
 }

@@ -8,9 +8,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes of a value's checksum.
 const SEAL_BYTES: usize = 8;
 
-/// Key of a partition's head.
+/// Key of a partition's metadata.
 #[must_use]
-pub fn head_key(id: &PartitionId) -> Vec<u8> {
+pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
     key(b'h', id)
 }
 
@@ -71,7 +71,7 @@ pub fn all_fingerprints(id: &PartitionId) -> (Vec<u8>, Vec<u8>) {
     (from, to)
 }
 
-/// The partition whose head a key names; the inverse of [`head_key`]. `None` for any other key.
+/// The partition whose metadata a key names; the inverse of [`metadata_key`]. `None` for any other key.
 #[must_use]
 pub fn partition_of(key_bytes: &[u8]) -> Option<PartitionId> {
     let (length, rest) = key_bytes.strip_prefix(b"h")?.split_first_chunk::<8>()?;

@@ -1,7 +1,7 @@
-//! Checkpoints: the memory of each partition, with the offsets it belongs to, in RocksDB.
+//! Checkpoints: the state of each partition, with the offsets it belongs to, in RocksDB.
 //!
 //! Owns the state directory. A checkpoint is one write: pages that changed, generations that went, and
-//! the head with the offsets. A large one is put together in files, which RocksDB takes in at once. So
+//! the metadata with the offsets. A large one is put together in files, which RocksDB takes in at once. So
 //! what is on disk always holds the effect of the records below its offsets and of no other. It need
 //! not be synced: correctness lives in Kafka, and a power cut
 //! merely leaves an older checkpoint.
@@ -13,7 +13,7 @@
 //! DIR/instance                     this directory's own id, made once
 //! DIR/checkpoints/                 RocksDB
 //!   format                         version of all that follows
-//!   h <space> <partition>          head: settings, offsets, outline of the filter, as JSON
+//!   h <space> <partition>          metadata: settings, offsets, metadata of the filter, as JSON
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
 //!   x <space> <partition> <generation> <fingerprint>   nothing: that it is there says all
 //! DIR/drafts/                      checkpoints that are being put together; void after a kill
@@ -29,13 +29,13 @@ mod digest;
 #[cfg(feature = "worker")]
 mod draft;
 #[cfg(feature = "worker")]
+pub mod inspect;
+#[cfg(feature = "worker")]
 pub mod merge;
 #[cfg(feature = "worker")]
 mod options;
 #[cfg(feature = "worker")]
 mod store;
-#[cfg(feature = "worker")]
-pub mod stored;
 
 #[cfg(feature = "worker")]
 pub use archive::StoredFingerprints;
@@ -46,7 +46,7 @@ pub use store::{Loaded, Saved, Store};
 
 use crate::changelog::Progress;
 use crate::config::{Config, Topic};
-use crate::dedup::Snapshot;
+use crate::dedup::DedupMetadata;
 use crate::filter::Window;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Whose memory it is: one partition number of one key space.
+/// Whose state it is: one partition number of one key space.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId {
     /// Name of the key space.
@@ -72,15 +72,15 @@ impl fmt::Display for PartitionId {
 /// A partition's checkpoint but for the filter's bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct CheckpointMetadata {
     /// What the bits depend on. A checkpoint of other settings is of no use.
     pub settings: Settings,
     /// For each input topic, the offset below which every record had its effect, and none at or past it.
     pub offsets: BTreeMap<String, Offset>,
     /// How far the changelog is in it.
     pub changelog: Progress,
-    /// The memory's outline.
-    pub memory: Snapshot,
+    /// The state's metadata.
+    pub state: DedupMetadata,
 }
 
 /// The part of the configuration that the stored bits depend on. Capacity and error rate are not
@@ -159,7 +159,7 @@ pub enum Error {
     Lost {
         /// The directory.
         dir: PathBuf,
-        /// Whose memory it was.
+        /// Whose state it was.
         id: PartitionId,
     },
     /// Directories that cannot be joined.

@@ -72,11 +72,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::new(&config)));
     let store = Arc::new(Store::open(&config.state.dir)?);
     let shared = Shared {
-        topology: Arc::new(broker.topology()),
+        cluster: Arc::new(broker.cluster()),
         rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
         store,
         stats: Arc::clone(&stats),
-        misplaced: Arc::default(),
+        cross_partition_keys: Arc::default(),
         stop: Arc::clone(&stop),
         instance: "demo".into(),
         config,

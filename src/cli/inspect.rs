@@ -6,7 +6,7 @@ use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
-use unseen::checkpoint::stored::{Asked, Inspection, Question, StoredPartition, inspect};
+use unseen::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
 use unseen::checkpoint::{Settings, merge};
 use unseen::config::{Config, Topic};
 use unseen::key::{Fingerprint, Part, Scratch};

@@ -11,16 +11,16 @@ use std::time::Duration;
 use unseen::config::flags;
 use unseen::filter::Window;
 use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::{Ask, Report, Sample, SampleOptions};
+use unseen::plan::{Ask, Comparison, Sample, SampleOptions};
 use unseen::replay::Format;
 
 const JSON_HELP: &str = "\
 JSON (--json), one object; sizes in bytes, of the whole topic unless they say otherwise:
   ask      keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
   sample   null, or records, distinct, relative_error (its standard error; 0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
-  kinds[]  kind, memory_bytes, partition_bytes, disk_bytes, bits_per_key, probes, reads,
+  kinds[]  kind, memory_bytes, partition_bytes, disk_bytes, bits_per_key, k, reads,
            loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
-           (share of repeats a window old that are called unseen), takes_back, overfull,
+           (share of repeats a window old that are called unseen), can_retract, overfull,
            fits and rate_within_memory (null without --memory), configuration";
 
 /// Options of `unseen plan`.
@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         window_ms: window,
         memory_bytes: args.memory,
     };
-    let report = Report::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
+    let report = Comparison::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
     if let Some(path) = &args.svg {
         fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let max_future = topic.max_future;
     let written = path.and_then(|path| path.metadata().ok()).filter(Metadata::is_file).and_then(|data| data.modified().ok());
     let read_at = args.read_at.or(written);
-    let result = replay.run(input, output(), || horizon_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
+    let result = replay.run(input, output(), || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
     let kcat = if replay.summary().envelopes > 0 { "; lines look like those of `kcat -J`: say --format kcat" } else { "" };
     match result {
@@ -137,7 +137,7 @@ fn output() -> Box<dyn Write> {
 }
 
 /// The latest record time that is believed when it is read then.
-fn horizon_ms(read_at: SystemTime, max_future: Duration) -> i64 {
+fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> i64 {
     let read_at = read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(read_at.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
 }
@@ -151,10 +151,10 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     row("records", format!("{}, {} a second", HumanCount(summary.records), HumanCount(rate)));
     row("unseen", HumanCount(summary.unseen).to_string());
     if summary.corrected > 0 {
-        row("corrected", format!("{}: the filter called them seen, and the exact memory did not", HumanCount(summary.corrected)));
+        row("corrected", format!("{}: the filter called them seen, and the exact store did not", HumanCount(summary.corrected)));
     }
-    if summary.unsee > 0 {
-        row("taken back", format!("{}, not emitted", HumanCount(summary.unsee)));
+    if summary.retracted > 0 {
+        row("taken back", format!("{}, not emitted", HumanCount(summary.retracted)));
     }
     if summary.tombstones > 0 {
         let fate = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };

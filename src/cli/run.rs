@@ -77,7 +77,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv(), if deadline.is_none() => tracing::info!("told to stop"),
             _ = interrupt.recv(), if deadline.is_none() => tracing::info!("told to stop"),
-            _ = report.tick() => { tell(&stats); continue }
+            _ = report.tick() => { report_progress(&stats); continue }
             _ = joining.tick(), if is_joining => {
                 if instance.get().is_some() {
                     is_joining = is_to_be_joined(&config, &stats, *started.get_or_insert_with(Instant::now));
@@ -98,7 +98,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
         deadline.get_or_insert(Instant::now() + config.worker.shutdown_timeout);
     }
     match starting.join() {
-        Ok(Ok(())) => tell(&stats),
+        Ok(Ok(())) => report_progress(&stats),
         Ok(Err(worker::Error::Kafka(kafka::Error::Stopped))) => {}
         Ok(Err(error)) => failure = failure.or_else(|| Some(error.into())),
         Err(panic) => std::panic::resume_unwind(panic),
@@ -132,19 +132,19 @@ fn start(
     ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
-    let topology = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
-    for warning in &topology.warnings {
+    let cluster = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
+    for warning in &cluster.warnings {
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
     let instance = known.get_or_init(|| instance);
     let shared = Shared {
         config: Arc::clone(config),
-        topology: Arc::new(topology),
+        cluster: Arc::new(cluster),
         rebuilder: Arc::new(Rebuilder::start(config, &store, &stats, &stop)),
         store,
         stats,
-        misplaced: Arc::default(),
+        cross_partition_keys: Arc::default(),
         stop,
         instance: instance.as_str().into(),
     };
@@ -166,8 +166,9 @@ fn start(
 }
 
 /// One line on how it goes.
-fn tell(stats: &Stats) {
-    let Totals { records, unseen, duplicates, late, invalid, unsee, tombstones, warmed_up, corrected, evicted, misplaced } = stats.totals();
+fn report_progress(stats: &Stats) {
+    let Totals { records, unseen, duplicates, late, invalid, retracted, tombstones, warmed_up, corrected, evicted, cross_partition_keys } =
+        stats.totals();
     tracing::info!(
         routine = true,
         records,
@@ -175,7 +176,7 @@ fn tell(stats: &Stats) {
         duplicates,
         late,
         invalid,
-        unsee,
+        retracted,
         tombstones,
         corrected,
         evicted,
@@ -184,7 +185,7 @@ fn tell(stats: &Stats) {
         aborts = get(&stats.aborts),
         checkpoints = get(&stats.checkpoints),
         checkpoint_failures = get(&stats.checkpoint_failures),
-        misplaced,
+        cross_partition_keys,
         rebuilds = get(&stats.rebuilds),
         rebuilding = get(&stats.rebuilding),
         "so far"

@@ -52,13 +52,13 @@ impl std::error::Error for Errors {}
 
 /// Collects faults, and knows which layer each path came from.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct Diagnostics {
     file: String,
     sources: BTreeMap<String, &'static str>,
     errors: Vec<Error>,
 }
 
-impl Report {
+impl Diagnostics {
     pub(super) const fn new(file: String) -> Self {
         Self { file, sources: BTreeMap::new(), errors: Vec::new() }
     }
@@ -102,16 +102,16 @@ fn within(inner: &str, outer: &str) -> bool {
 }
 
 /// A required value. That it is missing is said only if it was not taken out for another fault.
-pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, report: &mut Report) -> Option<T> {
-    if value.is_none() && !report.knows(path) {
-        report.add(path, format!("required: {what}"));
+pub(super) fn required<T>(value: Option<T>, path: &str, what: &str, diagnostics: &mut Diagnostics) -> Option<T> {
+    if value.is_none() && !diagnostics.knows(path) {
+        diagnostics.add(path, format!("required: {what}"));
     }
     value
 }
 
 /// Reports a number that is out of range.
-pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, report: &mut Report) {
+pub(super) fn integer(value: u64, range: &RangeInclusive<u64>, path: &str, diagnostics: &mut Diagnostics) {
     if !range.contains(&value) {
-        report.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));
+        diagnostics.add(path, format!("expected a number from {} to {}, got {value}", range.start(), range.end()));
     }
 }

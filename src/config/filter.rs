@@ -1,10 +1,10 @@
 //! What remembers a topic's keys: kind, size, and what may become of them.
 
-use super::error::{Report, integer};
+use super::error::{Diagnostics, integer};
 use super::raw;
 use super::topics::KEYS;
 use super::units::Length;
-use crate::filter::{AtMaxMemory, CuckooPlan, Growth, Plan, Spec, StablePlan, Window};
+use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,7 +33,7 @@ pub struct Filter {
     pub growth: Growth,
 }
 
-/// Kinds of memory.
+/// How keys are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -78,11 +78,13 @@ impl Filter {
         };
         let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
         match self.kind {
-            Kind::Aging => Some(Spec::Aging { window, plan: Plan::new(window, keys, self.false_positive_rate).with_growth(growth) }),
-            Kind::Cuckoo => Some(Spec::Cuckoo { window, plan: CuckooPlan::new(window, keys, self.false_positive_rate) }),
+            Kind::Aging => {
+                Some(Spec::Aging { window, sizing: AgingSizing::new(window, keys, self.false_positive_rate).with_growth(growth) })
+            }
+            Kind::Cuckoo => Some(Spec::Cuckoo { window, sizing: CuckooSizing::new(window, keys, self.false_positive_rate) }),
             Kind::Stable => {
                 let memory = self.memory.unwrap_or_default() / partitions;
-                Some(Spec::Stable { plan: StablePlan::new(memory, self.false_positive_rate) })
+                Some(Spec::Stable { sizing: StableSizing::new(memory, self.false_positive_rate) })
             }
             Kind::Exact => None,
         }
@@ -107,7 +109,7 @@ impl Filter {
 
     /// Whether a key can be taken back.
     #[must_use]
-    pub fn can_unsee(&self) -> bool {
+    pub fn can_retract(&self) -> bool {
         self.is_exact() || self.kind == Kind::Cuckoo
     }
 }
@@ -123,16 +125,23 @@ impl fmt::Display for Filter {
     }
 }
 
-pub(super) fn resolve(raw: &raw::Filter, length: Option<Length>, window: Option<Window>, path: &str, report: &mut Report) -> Filter {
+pub(super) fn resolve(
+    raw: &raw::Filter,
+    length: Option<Length>,
+    window: Option<Window>,
+    path: &str,
+    diagnostics: &mut Diagnostics,
+) -> Filter {
     let at = |name: &str| format!("{path}.{name}");
-    capacity(raw, length, &at("capacity"), report);
+    capacity(raw, length, &at("capacity"), diagnostics);
     if raw.false_positive_rate.0 < RATE_MIN {
-        report.add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
+        diagnostics
+            .add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
     }
     if raw.confirm.0 && raw.kind == Kind::Exact {
-        report.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
+        diagnostics.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
     }
-    memory(raw, &at("memory"), report);
+    memory(raw, &at("memory"), diagnostics);
     let filter = Filter {
         memory: raw.memory.map(|bytes| bytes.0),
         kind: raw.kind,
@@ -141,47 +150,49 @@ pub(super) fn resolve(raw: &raw::Filter, length: Option<Length>, window: Option<
         confirm: raw.confirm.0,
         growth: Growth { adapt: raw.adapt.0, max_bytes: raw.max_memory.map(|bytes| bytes.0), at_max: raw.at_max_memory },
     };
-    max_memory(&filter, window, path, report);
+    max_memory(&filter, window, path, diagnostics);
     filter
 }
 
-fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, report: &mut Report) {
+fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: &mut Diagnostics) {
     match (length, raw.capacity) {
-        (_, Some(_)) if !raw.kind.has_capacity() => report.add(path, format!("not for kind {:?}", raw.kind.name())),
-        (Some(Length::Time(_)), None) if raw.kind.has_capacity() && !report.knows(path) => {
-            report.add(path, "required: the number of distinct keys in a window, such as \"10M\"");
+        (_, Some(_)) if !raw.kind.has_capacity() => diagnostics.add(path, format!("not for kind {:?}", raw.kind.name())),
+        (Some(Length::Time(_)), None) if raw.kind.has_capacity() && !diagnostics.knows(path) => {
+            diagnostics.add(path, "required: the number of distinct keys in a window, such as \"10M\"");
         }
-        (Some(Length::Keys(_)), Some(_)) => report.add(path, "not for a window by count, whose count is the capacity"),
-        (_, Some(keys)) => integer(keys.0, &KEYS, path, report),
+        (Some(Length::Keys(_)), Some(_)) => diagnostics.add(path, "not for a window by count, whose count is the capacity"),
+        (_, Some(keys)) => integer(keys.0, &KEYS, path, diagnostics),
         _ => {}
     }
 }
 
 /// The kind without capacity is sized by its memory, and no other is.
-fn memory(raw: &raw::Filter, path: &str, report: &mut Report) {
+fn memory(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
     match (raw.kind, raw.memory) {
-        (Kind::Stable, None) if !report.knows(path) => report.add(path, "required for kind \"stable\": its memory, such as \"64MiB\""),
+        (Kind::Stable, None) if !diagnostics.knows(path) => {
+            diagnostics.add(path, "required for kind \"stable\": its memory, such as \"64MiB\"");
+        }
         (Kind::Stable, Some(bytes)) if bytes.0 < MEMORY_MIN => {
-            report.add(path, format!("expected at least {MEMORY_MIN} bytes, got {}", bytes.0));
+            diagnostics.add(path, format!("expected at least {MEMORY_MIN} bytes, got {}", bytes.0));
         }
         (Kind::Aging | Kind::Cuckoo | Kind::Exact, Some(_)) => {
-            report.add(path, format!("not for kind {:?}, which is sized by its capacity; max_memory bounds that", raw.kind.name()));
+            diagnostics.add(path, format!("not for kind {:?}, which is sized by its capacity; max_memory bounds that", raw.kind.name()));
         }
         _ => {}
     }
 }
 
 /// A bound that the filter does not even keep at capacity is a slip.
-fn max_memory(filter: &Filter, window: Option<Window>, path: &str, report: &mut Report) {
+fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: &mut Diagnostics) {
     let at = |name: &str| format!("{path}.{name}");
     let Some(most) = filter.growth.max_bytes else {
         if filter.growth.at_max != AtMaxMemory::default() {
-            report.add(&at("at_max_memory"), "means nothing without max_memory");
+            diagnostics.add(&at("at_max_memory"), "means nothing without max_memory");
         }
         return;
     };
     if filter.kind != Kind::Aging {
-        report.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
+        diagnostics.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN
         && let Some(needed) = window.and_then(|window| filter.spec(window, 1)).map(Spec::bytes).filter(|&needed| needed > most)
@@ -189,6 +200,6 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, report: &mut 
         let message = format!(
             "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity or false_positive_rate's precision"
         );
-        report.add(&at("max_memory"), message);
+        diagnostics.add(&at("max_memory"), message);
     }
 }

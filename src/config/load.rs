@@ -3,7 +3,7 @@
 //! Owns how a value is found and where it came from; what it means is not known here.
 
 use super::aliases;
-use super::error::{ENVIRONMENT, FLAGS, Report};
+use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
 use super::properties;
 use super::raw::Raw;
 use super::vars::{Environment, substitute};
@@ -22,28 +22,28 @@ const FILE_BYTES_MAX: usize = 1 << 20;
 /// Most faults of form that are looked for.
 const FAULTS_MAX: usize = 100;
 
-/// Reads all layers. Faults go to the report; `None` when there is nothing left to look at.
-pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], report: &mut Report) -> Option<Raw> {
-    let tree = layers(path, environment, overrides, report)?;
-    let mut tree = to_json("", tree, environment, report);
-    refuse_lists(&mut tree, report);
-    deserialize(tree, report)
+/// Reads all layers. Faults go to the diagnostics; `None` when there is nothing left to look at.
+pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
+    let tree = layers(path, environment, overrides, diagnostics)?;
+    let mut tree = to_json("", tree, environment, diagnostics);
+    refuse_lists(&mut tree, diagnostics);
+    deserialize(tree, diagnostics)
 }
 
 type File = config::File<FileSourceString, FileFormat>;
 
-fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], report: &mut Report) -> Option<Value> {
-    let file = read(path).map_err(|message| report.add("", message)).ok()?;
-    let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, report));
+fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Value> {
+    let file = read(path).map_err(|message| diagnostics.add("", message)).ok()?;
+    let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, diagnostics));
     for (path, text) in overrides {
         let path = &with_brackets(path);
         let value = inline(text).unwrap_or_else(|| Value::new(Some(&FLAGS.to_owned()), text.as_str()));
         match indices_are_small(path).then(|| builder.clone().set_override(path, value)) {
             Some(Ok(next)) => builder = next,
-            _ => report.add_from(FLAGS, path, "expected a path such as worker.workers or topics[0].window"),
+            _ => diagnostics.add_from(FLAGS, path, "expected a path such as worker.workers or topics[0].window"),
         }
     }
-    let layered = builder.build().map_err(|error| report.add("", one_line(&error.to_string()))).ok()?;
+    let layered = builder.build().map_err(|error| diagnostics.add("", one_line(&error.to_string()))).ok()?;
     Some(layered.cache)
 }
 
@@ -96,17 +96,17 @@ fn one_line(message: &str) -> String {
 }
 
 /// The settings in the environment. In variables, places in a list are numbers between separators.
-fn settings(environment: &Environment, report: &mut Report) -> config::Environment {
+fn settings(environment: &Environment, diagnostics: &mut Diagnostics) -> config::Environment {
     let mut settings = config::Map::new();
     for (name, value) in environment {
         if let Some(meant) = meant(name) {
-            report.add_from(ENVIRONMENT, name, format!("no setting; {meant} is one"));
+            diagnostics.add_from(ENVIRONMENT, name, format!("no setting; {meant} is one"));
             continue;
         }
         let Some(path) = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(SEPARATOR)) else {
             let upper = name.to_ascii_uppercase();
             if upper.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with(SEPARATOR)) {
-                report.add_from(ENVIRONMENT, name, format!("no setting; {upper} is one"));
+                diagnostics.add_from(ENVIRONMENT, name, format!("no setting; {upper} is one"));
             }
             continue;
         };
@@ -118,7 +118,7 @@ fn settings(environment: &Environment, report: &mut Report) -> config::Environme
         if indices_are_small(&key) {
             settings.insert(key, value.clone());
         } else {
-            report.add_from(ENVIRONMENT, name, "expected a name such as UNSEEN__WORKER__WORKERS or UNSEEN__TOPICS__0__WINDOW");
+            diagnostics.add_from(ENVIRONMENT, name, "expected a name such as UNSEEN__WORKER__WORKERS or UNSEEN__TOPICS__0__WINDOW");
         }
     }
     // Values stay text, and each option reads its own: a password of digits must keep its zeros.
@@ -162,10 +162,10 @@ fn indices_are_small(path: &str) -> bool {
 }
 
 /// The tree without its layers: variables put in, sources noted, empty entries left out.
-fn to_json(path: &str, value: Value, environment: &Environment, report: &mut Report) -> Json {
+fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mut Diagnostics) -> Json {
     let source = value.origin().map(|origin| if origin == FLAGS { FLAGS } else { ENVIRONMENT });
     if let Some(source) = source {
-        report.came_from(path, source);
+        diagnostics.came_from(path, source);
     }
     match value.kind {
         ValueKind::Nil => Json::Null,
@@ -180,21 +180,23 @@ fn to_json(path: &str, value: Value, environment: &Environment, report: &mut Rep
         ValueKind::String(text) if source.is_none() => match substitute(&text, environment) {
             Ok(text) => text.into(),
             Err(message) => {
-                report.add(path, message);
+                diagnostics.add(path, message);
                 Json::Null
             }
         },
         ValueKind::String(text) => text.into(),
-        ValueKind::Array(items) => {
-            items.into_iter().enumerate().map(|(index, item)| to_json(&format!("{path}[{index}]"), item, environment, report)).collect()
-        }
+        ValueKind::Array(items) => items
+            .into_iter()
+            .enumerate()
+            .map(|(index, item)| to_json(&format!("{path}[{index}]"), item, environment, diagnostics))
+            .collect(),
         ValueKind::Table(table) => {
             let entries = if path == properties::PATH { flatten(table) } else { table.into_iter().collect() };
             entries
                 .into_iter()
                 .map(|(name, item)| {
                     let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    (name, to_json(&place, item, environment, report))
+                    (name, to_json(&place, item, environment, diagnostics))
                 })
                 .filter(|(_, item)| !item.is_null())
                 .collect()
@@ -223,7 +225,7 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
 }
 
 /// Serde would take a list for a table, one option after the other.
-fn refuse_lists(tree: &mut Json, report: &mut Report) {
+fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
     let sections = ["kafka", "worker", "state", "log"].map(|name| (format!("/{name}"), name.to_owned()));
     let topics = (0..topics).flat_map(|index| {
@@ -232,21 +234,21 @@ fn refuse_lists(tree: &mut Json, report: &mut Report) {
     });
     for (pointer, path) in sections.into_iter().chain(topics) {
         if let Some(list) = tree.pointer_mut(&pointer).filter(|value| value.is_array()) {
-            report.add(&path, "expected a table, got a list");
+            diagnostics.add(&path, "expected a table, got a list");
             *list = Json::Object(serde_json::Map::new());
         }
     }
 }
 
 /// Reads the tree; whatever is wrong is reported, taken out, and reading begins anew.
-fn deserialize(mut tree: Json, report: &mut Report) -> Option<Raw> {
+fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     for _ in 0..FAULTS_MAX {
         let error = match serde_path_to_error::deserialize::<_, Raw>(&tree) {
             Ok(raw) => return Some(raw),
             Err(error) => error,
         };
         let segments: Vec<Segment> = error.path().iter().cloned().collect();
-        report.add(&error.path().to_string(), plain(&error.into_inner().to_string()));
+        diagnostics.add(&error.path().to_string(), plain(&error.into_inner().to_string()));
         if !remove(&mut tree, &segments) {
             break;
         }

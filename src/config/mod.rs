@@ -30,7 +30,7 @@ use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::key::KeySpec;
 use crate::record::{Reason, Verdict};
-use error::Report;
+use error::Diagnostics;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -69,15 +69,15 @@ impl Config {
     }
 
     fn load_with(path: &Path, environment: &Environment, overrides: &[(String, String)]) -> Result<Self, Errors> {
-        let mut report = Report::new(path.display().to_string());
-        let raw = load::load(path, environment, overrides, &mut report);
-        let config = raw.and_then(|raw| resolve::resolve(raw, &mut report));
-        report.finish(config)
+        let mut diagnostics = Diagnostics::new(path.display().to_string());
+        let raw = load::load(path, environment, overrides, &mut diagnostics);
+        let config = raw.and_then(|raw| resolve::resolve(raw, &mut diagnostics));
+        diagnostics.finish(config)
     }
 }
 
 impl Config {
-    /// The topic in which a space's memory is logged, if it is.
+    /// The topic in which a space's state is logged, if it is.
     #[must_use]
     pub fn changelog(&self, space: &str) -> Option<String> {
         self.state.changelog.then(|| format!("{}-{space}-changelog", self.kafka.group_id))
@@ -160,7 +160,7 @@ pub struct Worker {
     /// After it, the broker gives up a transaction: bounds how long a lost process blocks readers.
     pub transaction_timeout: Duration,
     /// Most records in one transaction.
-    pub transaction_records_max: usize,
+    pub max_transaction_records: usize,
     /// How long a drain may take after SIGTERM.
     pub shutdown_timeout: Duration,
 }
@@ -192,12 +192,12 @@ pub enum Delivery {
 pub struct State {
     /// Directory of the checkpoints.
     pub dir: PathBuf,
-    /// Whether what is remembered is also logged to a topic, from which a partition's memory can be rebuilt.
+    /// Whether what is remembered is also logged to a topic, from which a partition's state can be rebuilt.
     pub changelog: bool,
     /// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
     pub cold_start: ColdStart,
     /// Bytes a second that checkpoints may write on average; larger ones are written less often.
-    pub write_rate_max: u64,
+    pub max_write_rate: u64,
 }
 
 /// What to do for a partition of which neither a usable checkpoint nor a changelog is there.
@@ -260,7 +260,7 @@ pub struct Topic {
     /// What remembers keys.
     pub filter: Filter,
     /// The header by which a record takes its key back, if there is one.
-    pub unsee: Option<String>,
+    pub retract: Option<String>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
@@ -321,14 +321,14 @@ pub enum OnInvalid {
 impl Topic {
     /// Whether a record with these headers takes its key back.
     #[must_use]
-    pub fn takes_back(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
-        self.unsee.as_ref().is_some_and(|mark| headers.iter().any(|(name, _)| name == mark))
+    pub fn is_retraction(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
+        self.retract.as_ref().is_some_and(|mark| headers.iter().any(|(name, _)| name == mark))
     }
 
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        self.unsee.is_some() || self.key.reads_headers()
+        self.retract.is_some() || self.key.reads_headers()
     }
 
     /// The verdict of a record that no key can be taken from, for this reason.

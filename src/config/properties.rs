@@ -2,7 +2,7 @@
 //!
 //! Must never let a value into a message: it may be a secret.
 
-use super::error::Report;
+use super::error::Diagnostics;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("auto.offset.reset", "use kafka.start"),
     ("batch.size", "unseen sizes batches by what the output topics take"),
     ("bootstrap.servers", "use kafka.bootstrap_servers"),
-    ("delivery.report.only.error", "unseen counts every delivery"),
+    ("delivery.diagnostics.only.error", "unseen counts every delivery"),
     ("enable.auto.commit", "unseen commits offsets with its outputs; see worker.commit_interval"),
     ("enable.auto.offset.store", "unseen commits offsets with its outputs"),
     ("enable.idempotence", "unseen always writes idempotently"),
@@ -78,16 +78,16 @@ pub(super) const PATH: &str = "kafka.properties";
 
 /// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own. Each property gets its
 /// first name, so that none is set twice: librdkafka takes the last, and clients set theirs in no order.
-pub(super) fn resolve(raw: &BTreeMap<String, Value>, report: &mut Report) -> BTreeMap<String, String> {
+pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {
         let path = format!("{PATH}.{name}");
         if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| target(owned) == target(name)) {
-            report.add(&path, format!("set by unseen and not to be changed: {instead}"));
+            diagnostics.add(&path, format!("set by unseen and not to be changed: {instead}"));
             continue;
         }
         if let Some(other) = raw.keys().take_while(|other| *other != name).find(|other| target(other) == target(name)) {
-            report.add(&path, format!("sets the same as {other:?}; keep one of them"));
+            diagnostics.add(&path, format!("sets the same as {other:?}; keep one of them"));
             continue;
         }
         let first = match name.strip_prefix(OF_TOPICS) {
@@ -96,14 +96,14 @@ pub(super) fn resolve(raw: &BTreeMap<String, Value>, report: &mut Report) -> BTr
         };
         match value {
             Value::Number(_) | Value::Bool(_) if is_text(name) => {
-                report.add(&path, "expected text in quotes: without them, 0123 becomes 123 and yes becomes true");
+                diagnostics.add(&path, "expected text in quotes: without them, 0123 becomes 123 and yes becomes true");
                 None
             }
             Value::String(text) => properties.insert(first, text.clone()),
             Value::Number(number) => properties.insert(first, number.to_string()),
             Value::Bool(switch) => properties.insert(first, switch.to_string()),
             _ => {
-                report.add(&path, "expected text, a number, true or false");
+                diagnostics.add(&path, "expected text, a number, true or false");
                 None
             }
         };

@@ -83,7 +83,7 @@ pub(super) struct Worker {
     /// How long a lost process may block the readers of its outputs: 1s to 15m.
     pub(super) transaction_timeout: Span,
     /// Most records in one transaction.
-    pub(super) transaction_records_max: Count,
+    pub(super) max_transaction_records: Count,
     /// How long the last commit and checkpoint may take after SIGTERM.
     pub(super) shutdown_timeout: Span,
 }
@@ -96,7 +96,7 @@ impl Default for Worker {
             commit_interval: Span(Duration::from_millis(200)),
             checkpoint_interval: Span(Duration::from_secs(10)),
             transaction_timeout: Span(Duration::from_secs(10)),
-            transaction_records_max: Count(200_000),
+            max_transaction_records: Count(200_000),
             shutdown_timeout: Span(Duration::from_secs(20)),
         }
     }
@@ -108,18 +108,18 @@ impl Default for Worker {
 pub(super) struct State {
     /// Directory of the checkpoints.
     pub(super) dir: String,
-    /// Whether what is remembered is also written to a topic, `<group_id>-<space>-changelog`, from which a partition's memory is
+    /// Whether what is remembered is also written to a topic, `<group_id>-<space>-changelog`, from which a partition's state is
     /// rebuilt where its disk is lost or it comes from another machine. Made if it is missing.
     pub(super) changelog: Switch,
     /// For a partition with neither checkpoint nor changelog.
     pub(super) cold_start: ColdStart,
     /// Bytes a second that checkpoints may write on average.
-    pub(super) write_rate_max: Bytes,
+    pub(super) max_write_rate: Bytes,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { dir: "state".to_owned(), changelog: Switch(true), cold_start: ColdStart::default(), write_rate_max: Bytes(32 << 20) }
+        Self { dir: "state".to_owned(), changelog: Switch(true), cold_start: ColdStart::default(), max_write_rate: Bytes(32 << 20) }
     }
 }
 
@@ -176,8 +176,8 @@ pub(super) struct Topic {
     pub(super) hash: Option<Value>,
     /// A record with this header takes its key back: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
     /// where `filter.confirm` is set.
-    #[schemars(schema_with = "schema::unsee")]
-    pub(super) unsee: Option<Value>,
+    #[schemars(schema_with = "schema::retract")]
+    pub(super) retract: Option<Value>,
     /// Whether records are first brought to the partition that their key asks for, through a topic of our own,
     /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
@@ -188,7 +188,7 @@ pub(super) struct Topic {
     pub(super) filter: Filter,
     /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
     pub(super) refresh: Switch,
-    /// How far ahead of this machine's clock a record's time may be and still be believed.
+    /// How far ahead of this machine's clock a record's time may be to move the window.
     pub(super) max_future: Span,
     /// Records older than the window and not seen in it.
     pub(super) late: Late,
@@ -209,7 +209,7 @@ impl Default for Topic {
             space: None,
             key: None,
             hash: None,
-            unsee: None,
+            retract: None,
             repartition: Switch(false),
             window: None,
             filter: Filter::default(),

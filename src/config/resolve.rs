@@ -2,35 +2,35 @@
 //!
 //! Looks at everything before it gives up, and keeps silent on what follows from a known fault.
 
-use super::error::{Report, integer, required};
+use super::error::{Diagnostics, integer, required};
 use super::raw::{self, Raw};
 use super::{Config, Http, Kafka, Log, State, Worker, properties, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The typed configuration; it holds only if nothing was reported.
-pub(super) fn resolve(raw: Raw, report: &mut Report) -> Option<Config> {
-    let kafka = kafka(raw.kafka, report);
-    let worker = worker(&raw.worker, report);
-    let state = state(raw.state, report);
-    let http = http(&raw.http.listen, report);
-    let log = log(raw.log, report);
-    let topics = topics::resolve(raw.topics, report);
+pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config> {
+    let kafka = kafka(raw.kafka, diagnostics);
+    let worker = worker(&raw.worker, diagnostics);
+    let state = state(raw.state, diagnostics);
+    let http = http(&raw.http.listen, diagnostics);
+    let log = log(raw.log, diagnostics);
+    let topics = topics::resolve(raw.topics, diagnostics);
     let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, topics };
-    made_topics(&config, report);
+    made_topics(&config, diagnostics);
     Some(config)
 }
 
 /// The names of the topics that are made here are made of others.
-fn made_topics(config: &Config, report: &mut Report) {
+fn made_topics(config: &Config, diagnostics: &mut Diagnostics) {
     for (at, topic) in config.topics.iter().enumerate() {
         if let Some(name) = config.repartitioned(topic) {
             let path = format!("topics[{at}].repartition");
             if !config.state.changelog {
-                report.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
+                diagnostics.add(&path, "needs state.changelog: what is brought together is not kept once it is read");
             }
             if !topics::is_topic_name(&name) {
-                report.add(
+                diagnostics.add(
                     &path,
                     format!("{name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change kafka.group_id"),
                 );
@@ -43,14 +43,14 @@ fn made_topics(config: &Config, report: &mut Report) {
             let message = format!(
                 "with state.changelog, {name:?} must be a topic's name: at most 249 letters, digits, '.', '_' and '-'; change the space or kafka.group_id, or set state.changelog to false"
             );
-            report.add(&format!("topics[{at}].space"), message);
+            diagnostics.add(&format!("topics[{at}].space"), message);
         }
     }
 }
 
-fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
+fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
     let what = "the brokers to begin with, such as \"localhost:9092\"";
-    let bootstrap_servers = required(raw.bootstrap_servers, "kafka.bootstrap_servers", what, report);
+    let bootstrap_servers = required(raw.bootstrap_servers, "kafka.bootstrap_servers", what, diagnostics);
     let texts = [
         ("kafka.bootstrap_servers", &bootstrap_servers),
         ("kafka.group_id", &Some(raw.group_id.clone())),
@@ -58,7 +58,7 @@ fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
     ];
     for (path, text) in texts {
         if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
-            report.add(path, "must not be empty");
+            diagnostics.add(path, "must not be empty");
         }
     }
     let has_scheme = |server: &&str| server.contains("://");
@@ -66,9 +66,9 @@ fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
         let message = format!(
             "expected host:port, got {server:?}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
         );
-        report.add("kafka.bootstrap_servers", message);
+        diagnostics.add("kafka.bootstrap_servers", message);
     }
-    let properties = properties::resolve(&raw.properties.0, report);
+    let properties = properties::resolve(&raw.properties.0, diagnostics);
     Some(Kafka {
         bootstrap_servers: bootstrap_servers?,
         group_id: raw.group_id,
@@ -80,29 +80,29 @@ fn kafka(raw: raw::Kafka, report: &mut Report) -> Option<Kafka> {
     })
 }
 
-fn worker(raw: &raw::Worker, report: &mut Report) -> Option<Worker> {
-    integer(raw.workers.0, &(1..=64), "worker.workers", report);
-    integer(raw.transaction_records_max.0, &(1..=100_000_000), "worker.transaction_records_max", report);
+fn worker(raw: &raw::Worker, diagnostics: &mut Diagnostics) -> Option<Worker> {
+    integer(raw.workers.0, &(1..=64), "worker.workers", diagnostics);
+    integer(raw.max_transaction_records.0, &(1..=100_000_000), "worker.max_transaction_records", diagnostics);
 
     let timeout = raw.transaction_timeout.0;
     if !(Duration::from_secs(1)..=Duration::from_secs(15 * 60)).contains(&timeout) {
-        report.add("worker.transaction_timeout", format!("expected a duration from 1s to 15m, got {}", text(timeout)));
+        diagnostics.add("worker.transaction_timeout", format!("expected a duration from 1s to 15m, got {}", text(timeout)));
     }
     let interval = raw.commit_interval.0;
     if interval < Duration::from_millis(10) {
-        report.add("worker.commit_interval", format!("expected a duration of at least 10ms, got {}", text(interval)));
-    } else if interval > timeout / 2 && !report.knows("worker.transaction_timeout") {
+        diagnostics.add("worker.commit_interval", format!("expected a duration of at least 10ms, got {}", text(interval)));
+    } else if interval > timeout / 2 && !diagnostics.knows("worker.transaction_timeout") {
         let message = format!(
             "expected at most half of worker.transaction_timeout, {}, got {}; a slow commit would be aborted",
             text(timeout / 2),
             text(interval)
         );
-        report.add("worker.commit_interval", message);
+        diagnostics.add("worker.commit_interval", message);
     }
     let checkpoint = raw.checkpoint_interval.0;
     if checkpoint < Duration::from_millis(100) {
         let message = format!("expected a duration of at least 100ms, got {}", text(checkpoint));
-        report.add("worker.checkpoint_interval", message);
+        diagnostics.add("worker.checkpoint_interval", message);
     }
     Some(Worker {
         workers: u16::try_from(raw.workers.0).ok()?,
@@ -110,27 +110,27 @@ fn worker(raw: &raw::Worker, report: &mut Report) -> Option<Worker> {
         commit_interval: interval,
         checkpoint_interval: checkpoint,
         transaction_timeout: timeout,
-        transaction_records_max: usize::try_from(raw.transaction_records_max.0).ok()?,
+        max_transaction_records: usize::try_from(raw.max_transaction_records.0).ok()?,
         shutdown_timeout: raw.shutdown_timeout.0,
     })
 }
 
-fn state(raw: raw::State, report: &mut Report) -> State {
+fn state(raw: raw::State, diagnostics: &mut Diagnostics) -> State {
     if raw.dir.is_empty() {
-        report.add("state.dir", "must not be empty");
+        diagnostics.add("state.dir", "must not be empty");
     }
-    if raw.write_rate_max.0 == 0 {
-        report.add("state.write_rate_max", "must not be 0: nothing could be kept");
+    if raw.max_write_rate.0 == 0 {
+        diagnostics.add("state.max_write_rate", "must not be 0: nothing could be kept");
     }
-    State { dir: PathBuf::from(raw.dir), changelog: raw.changelog.0, cold_start: raw.cold_start, write_rate_max: raw.write_rate_max.0 }
+    State { dir: PathBuf::from(raw.dir), changelog: raw.changelog.0, cold_start: raw.cold_start, max_write_rate: raw.max_write_rate.0 }
 }
 
-fn http(raw: &str, report: &mut Report) -> Option<Http> {
+fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
     if raw == "off" {
         return Some(Http { listen: None });
     }
     let address = raw.parse().map_err(|_| {
-        report.add(
+        diagnostics.add(
             "http.listen",
             format!("expected an address and a port, such as \"127.0.0.1:8080\" or \"[::]:8080\", or \"off\"; got {raw:?}"),
         );
@@ -138,7 +138,7 @@ fn http(raw: &str, report: &mut Report) -> Option<Http> {
     address.ok().map(|address| Http { listen: Some(address) })
 }
 
-fn log(raw: raw::Log, report: &mut Report) -> Log {
+fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
     // The filter's syntax takes a lone word for the name of a module, so a misspelt level would silence the rest.
     let misspelt = |part: &&str| {
         let part = part.trim();
@@ -149,7 +149,7 @@ fn log(raw: raw::Log, report: &mut Report) -> Log {
         None => tracing_subscriber::EnvFilter::try_new(&raw.level).err().map(|error| error.to_string()),
     };
     if let Some(fault) = fault {
-        report.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; {fault}"));
+        diagnostics.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; {fault}"));
     }
     Log { level: raw.level, format: raw.format }
 }

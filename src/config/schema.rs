@@ -95,7 +95,7 @@ pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
 }
 
 /// `{ header = "name" }`.
-pub(super) fn unsee(_: &mut SchemaGenerator) -> Schema {
+pub(super) fn retract(_: &mut SchemaGenerator) -> Schema {
     entry("header", &json_schema!({ "type": "string" }))
 }
 
@@ -205,8 +205,8 @@ mod tests {
             ("/kafka/properties/start", json!("earliest")),
             ("/kafka/properties/on_truncation", json!("fail")),
             ("/worker/properties/shutdown_timeout", json!("20s")),
-            ("/worker/properties/transaction_records_max", json!("200k")),
-            ("/state/properties/write_rate_max", json!("32MiB")),
+            ("/worker/properties/max_transaction_records", json!("200k")),
+            ("/state/properties/max_write_rate", json!("32MiB")),
             ("/topics/items/properties/on_invalid", json!("fail")),
             ("/topics/items/properties/filter/properties/false_positive_rate", json!(1e-4)),
         ] {

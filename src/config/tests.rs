@@ -108,8 +108,8 @@ fn defaults_are_as_documented() {
     let config = load(MINIMAL).unwrap();
     assert_eq!(config.kafka.group_id, "unseen");
     assert_eq!(config.kafka.connect_timeout, Duration::from_secs(60));
-    assert_eq!(config.worker.transaction_records_max, 200_000);
-    assert_eq!(config.state.write_rate_max, 32 << 20);
+    assert_eq!(config.worker.max_transaction_records, 200_000);
+    assert_eq!(config.state.max_write_rate, 32 << 20);
     let topic = &config.topics[0];
     assert_eq!((&*topic.space, topic.filter.capacity), ("in", Some(10_000_000)));
     assert_eq!(topic.window, Window::time(24 * 60 * 60 * 1000, 4));
@@ -179,7 +179,7 @@ x.toml: topics[1].late: only "emit" goes with a window by count, which knows no 
 x.toml: topics[1].on_duplicate: expected "drop", "mark" or { topic = "name" }, got "skip"
 x.toml: worker.commit_interval: expected a duration of at most ten years, such as "24h", got "soon"
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
-x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `transaction_records_max`, `shutdown_timeout`
+x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `max_transaction_records`, `shutdown_timeout`
 x.toml: worker.workers: expected a number from 1 to 64, got 100
 x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `topics`"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
@@ -328,8 +328,8 @@ fn quantities_are_read() {
         assert!(errors.contains("false_positive_rate: expected a rate between 0 and 1"), "{written}: {errors}");
     }
     for (written, bytes) in [("\"64kB\"", 64_000), ("\"1 GiB\"", 1 << 30), ("5", 5)] {
-        let config = load(&format!("state.write_rate_max = {written}\n{MINIMAL}")).unwrap();
-        assert_eq!(config.state.write_rate_max, bytes);
+        let config = load(&format!("state.max_write_rate = {written}\n{MINIMAL}")).unwrap();
+        assert_eq!(config.state.max_write_rate, bytes);
     }
     for written in ["24", "\"24\"", "\"-1h\"", "\"11years\"", "{ keys = 5, x = 1 }", "{ keys = -1 }", "{}", "[]"] {
         let errors = refused("\"24h\"", written);
@@ -421,9 +421,9 @@ fn what_remembers_must_fit_together() {
     let problem = topic.filter.memory_problem(topic.window, 4).expect("they do not fit");
     assert!(problem.contains("the 4 partitions each keep a window by count") && problem.contains("got 600000"), "{problem}");
     let with = |line: &str| load(&MINIMAL.replace("window =", &format!("{line}\nwindow =")));
-    let refusal = with("unsee = { header = \"x\" }").unwrap_err();
-    assert!(refusal.starts_with("x.toml: topics[0].unsee: kind \"aging\" cannot take a key back"), "{refusal}");
-    assert!(with("unsee = \"x\"").unwrap_err().contains("topics[0].unsee: expected { header = \"name\" }"));
+    let refusal = with("retract = { header = \"x\" }").unwrap_err();
+    assert!(refusal.starts_with("x.toml: topics[0].retract: kind \"aging\" cannot take a key back"), "{refusal}");
+    assert!(with("retract = \"x\"").unwrap_err().contains("topics[0].retract: expected { header = \"name\" }"));
     assert!(with("hash = { siphash = \"hunter2\" }").unwrap_err().starts_with("x.toml: topics[0].hash: "));
     assert!(!with("hash = { siphash = \"hunter2\" }").unwrap_err().contains("hunter2"));
     let config = with("hash = { siphash = \"000102030405060708090a0b0c0d0e0f\" }").unwrap();

@@ -1,6 +1,6 @@
 //! The topics to deduplicate, each by itself and all together.
 
-use super::error::{Report, integer, required};
+use super::error::{Diagnostics, integer, required};
 use super::units::{Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
 use crate::dedup::Late;
@@ -16,39 +16,39 @@ const SLICES: RangeInclusive<u64> = 1..=64;
 const NAME_MAX: usize = 249;
 
 /// The topics that are right by themselves.
-pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, report: &mut Report) -> Vec<Topic> {
-    if raw.is_empty() && !report.knows("topics") {
-        report.add("topics", "required: at least one topic to deduplicate");
+pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostics) -> Vec<Topic> {
+    if raw.is_empty() && !diagnostics.knows("topics") {
+        diagnostics.add("topics", "required: at least one topic to deduplicate");
     }
     let mut topics = Vec::new();
     for (index, raw) in raw.into_iter().enumerate() {
         let path = format!("topics[{index}]");
-        if let Some(raw) = required(raw, &path, "a topic", report)
-            && let Some(topic) = topic(raw, &path, report)
+        if let Some(raw) = required(raw, &path, "a topic", diagnostics)
+            && let Some(topic) = topic(raw, &path, diagnostics)
         {
             topics.push((path, topic));
         }
     }
-    check_loops(&topics, report);
-    check_spaces(&topics, report);
+    check_loops(&topics, diagnostics);
+    check_spaces(&topics, diagnostics);
     topics.into_iter().map(|(_, topic)| topic).collect()
 }
 
-fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
+fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
-    let input = required(raw.input, &at("input"), "the topic to read", report);
-    let output = required(raw.output, &at("output"), "the topic that unseen records go to", report);
-    let key = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", report) {
-        Some(key) => key_spec(&key, &at("key"), report),
+    let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
+    let output = required(raw.output, &at("output"), "the topic that unseen records go to", diagnostics);
+    let key = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
+        Some(key) => key_spec(&key, &at("key"), diagnostics),
         None => None,
     };
-    let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| report.add(&at("hash"), message)).ok().flatten();
+    let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
     let key = key.map(|key| hashing.into_iter().fold(key, KeySpec::with_hashing));
-    let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", report);
-    let window = length.and_then(|length| window(length, raw.filter.slices.0, path, report));
-    let filter = filter::resolve(&raw.filter, length, window, &at("filter"), report);
-    let unsee = unsee(raw.unsee.as_ref(), &filter, &at("unsee"), report);
-    late(raw.late, length, &raw.on_invalid, &at("late"), report);
+    let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
+    let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
+    let filter = filter::resolve(&raw.filter, length, window, &at("filter"), diagnostics);
+    let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
+    late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
     let mut names = vec![("input", input.as_ref()), ("output", output.as_ref()), ("space", raw.space.as_ref())];
     if let OnDuplicate::Topic(name) = &raw.on_duplicate {
@@ -60,7 +60,7 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
     for (field, name) in names {
         if let Some(name) = name.filter(|name| !is_topic_name(name)) {
             let message = format!("expected 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, '.', '_' and '-', got {name:?}");
-            report.add(&at(field), message);
+            diagnostics.add(&at(field), message);
         }
     }
 
@@ -73,7 +73,7 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
         repartition: raw.repartition.0,
         window: window?,
         filter,
-        unsee,
+        retract,
         refresh: raw.refresh.0,
         max_future: raw.max_future.0,
         late: raw.late,
@@ -84,60 +84,60 @@ fn topic(raw: raw::Topic, path: &str, report: &mut Report) -> Option<Topic> {
 }
 
 /// A key of one part, or of a list of them.
-fn key_spec(raw: &Value, path: &str, report: &mut Report) -> Option<KeySpec> {
-    let compiled = |raw: &Value, place: &str, report: &mut Report| {
+fn key_spec(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
+    let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
         let part = raw::part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
             Ok(_) => Ok(part),
             Err(error) => Err(error.to_string()),
         });
-        part.map_err(|message| report.add(place, message)).ok()
+        part.map_err(|message| diagnostics.add(place, message)).ok()
     };
     let parts: Vec<_> = match raw {
         Value::Array(list) => {
             let parts = list.iter().enumerate();
-            parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), report)).collect()
+            parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect()
         }
-        single => vec![compiled(single, path, report)],
+        single => vec![compiled(single, path, diagnostics)],
     };
     let parts = parts.into_iter().collect::<Option<Vec<_>>>()?;
-    KeySpec::new(parts).map_err(|error| report.add(path, error.to_string())).ok()
+    KeySpec::new(parts).map_err(|error| diagnostics.add(path, error.to_string())).ok()
 }
 
-fn window(length: Length, slices: u64, path: &str, report: &mut Report) -> Option<Window> {
-    integer(slices, &SLICES, &format!("{path}.filter.slices"), report);
+fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics) -> Option<Window> {
+    integer(slices, &SLICES, &format!("{path}.filter.slices"), diagnostics);
     let slices = u32::try_from(slices).ok().filter(|&slices| SLICES.contains(&slices.into()))?;
     let place = format!("{path}.window");
     match length {
         Length::Time(length) => {
             let length = i64::try_from(length.as_millis()).ok()?;
             if length < i64::from(slices) {
-                report.add(&place, format!("expected at least a millisecond a slice, got {length}ms for {slices} slices"));
+                diagnostics.add(&place, format!("expected at least a millisecond a slice, got {length}ms for {slices} slices"));
             }
             Some(Window::time(length, slices))
         }
         Length::Keys(keys) => {
-            integer(keys, &(u64::from(slices)..=*KEYS.end()), &place, report);
+            integer(keys, &(u64::from(slices)..=*KEYS.end()), &place, diagnostics);
             KEYS.contains(&keys).then(|| Window::keys(keys, slices))
         }
     }
 }
 
 /// The header by which a record takes its key back.
-fn unsee(raw: Option<&Value>, filter: &Filter, path: &str, report: &mut Report) -> Option<String> {
-    let header = raw::header(raw?).map_err(|message| report.add(path, message)).ok()?;
-    if !filter.can_unsee() {
+fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<String> {
+    let header = raw::header(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
+    if !filter.can_retract() {
         let message =
             format!("kind {:?} cannot take a key back; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
-        report.add(path, message);
+        diagnostics.add(path, message);
     }
     Some(header)
 }
 
-fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, report: &mut Report) {
+fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {
     if late != Late::Emit && matches!(length, Some(Length::Keys(_))) {
-        report.add(path, "only \"emit\" goes with a window by count, which knows no time");
+        diagnostics.add(path, "only \"emit\" goes with a window by count, which knows no time");
     } else if late == Late::DeadLetter && !matches!(on_invalid, OnInvalid::Topic(_)) {
-        report.add(path, "\"dead_letter\" needs a topic for dead letters: on_invalid = { topic = \"name\" }");
+        diagnostics.add(path, "\"dead_letter\" needs a topic for dead letters: on_invalid = { topic = \"name\" }");
     }
 }
 
@@ -147,10 +147,10 @@ pub(super) fn is_topic_name(name: &str) -> bool {
 }
 
 /// No topic may be read twice, nor be written by a worker that reads it.
-fn check_loops(topics: &[(String, Topic)], report: &mut Report) {
+fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
-            report.add(&format!("{path}.input"), format!("{:?} is the input of {other} too", topic.input));
+            diagnostics.add(&format!("{path}.input"), format!("{:?} is the input of {other} too", topic.input));
         }
         let mut written = vec![("output", &topic.output)];
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {
@@ -161,14 +161,14 @@ fn check_loops(topics: &[(String, Topic)], report: &mut Report) {
         }
         for (field, name) in written {
             if let Some((reader, _)) = topics.iter().find(|(_, reader)| reader.input == *name) {
-                report.add(&format!("{path}.{field}"), format!("{name:?} is the input of {reader}: records would go round"));
+                diagnostics.add(&format!("{path}.{field}"), format!("{name:?} is the input of {reader}: records would go round"));
             }
         }
     }
 }
 
 /// Topics of one space share its filters, so they must want the same ones.
-fn check_spaces(topics: &[(String, Topic)], report: &mut Report) {
+fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
     for (index, (path, topic)) in topics.iter().enumerate() {
         let Some((other_path, other)) = topics[..index].iter().find(|(_, other)| other.space == topic.space) else {
             continue;
@@ -179,7 +179,7 @@ fn check_spaces(topics: &[(String, Topic)], report: &mut Report) {
                 "{:?} and {:?} share the space {:?} and must agree: {other_path} has {theirs}, here it is {ours}",
                 other.input, topic.input, topic.space
             );
-            report.add(&format!("{path}.{field}"), message);
+            diagnostics.add(&format!("{path}.{field}"), message);
         }
     }
 }

@@ -1,21 +1,23 @@
-//! A memory out and in: a snapshot, the filter's pages, and what changed of the exact memory.
+//! A state out and in: metadata, the filter's pages, and what changed of the exact store.
 //!
-//! Owns what a stored memory must be to be taken in. Must never let in what does not fit its rules.
+//! Owns what a stored state must be to be taken in. Must never let in what does not fit its rules.
 
-use super::{Dedup, Rules, Sample};
-use crate::filter::{Archive, Different, Exact, Filter, GenerationId, Manifest, Mismatch, Outline, PageId, Part, Spec, Usage};
+use super::{Dedup, Rules, Shadow};
+use crate::filter::{
+    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Spec, Usage,
+};
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 
 impl Dedup {
     /// Everything but the filter's bytes and the stored fingerprints.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn metadata(&self) -> DedupMetadata {
+        DedupMetadata {
             stream_time: self.stream_time,
-            filter: self.filter.as_ref().map(|filter| filter.manifest()),
-            exact: self.exact.as_ref().map(Exact::outline),
-            sample: self.sample.clone(),
+            filter: self.filter.as_ref().map(|filter| filter.metadata()),
+            exact: self.exact.as_ref().map(Exact::metadata),
+            shadow: self.shadow.clone(),
         }
     }
 
@@ -25,13 +27,13 @@ impl Dedup {
         self.filter.as_deref()
     }
 
-    /// The exact memory, if there is one: its changes are to be stored.
+    /// The exact store, if there is one: its changes are to be stored.
     #[must_use]
     pub const fn exact(&self) -> Option<&Exact> {
         self.exact.as_ref()
     }
 
-    /// Gives the exact memory, if there is one, the place where its fingerprints are stored.
+    /// Gives the exact store, if there is one, the place where its fingerprints are stored.
     pub fn attach(&mut self, archive: Box<dyn Archive>) {
         if let Some(exact) = &mut self.exact {
             exact.attach(archive);
@@ -55,56 +57,56 @@ impl Dedup {
         }
     }
 
-    /// The partition that a snapshot describes; its pages are still to be read in, and its archive to be attached.
+    /// The partition that metadata describes; its pages are still to be read in, and its archive to be attached.
     ///
     /// # Errors
-    /// [`Mismatch`] when the snapshot is not one of these rules.
-    pub fn from_snapshot(rules: Rules, snapshot: &Snapshot) -> Result<Self, Mismatch> {
-        let filter = match (rules.filter_spec(), &snapshot.filter) {
-            (Some(spec), Some(manifest)) => Some(spec.restore(manifest)?),
+    /// [`MetadataError`] when the metadata is not one of these rules.
+    pub fn from_metadata(rules: Rules, metadata: &DedupMetadata) -> Result<Self, MetadataError> {
+        let filter = match (rules.filter_spec(), &metadata.filter) {
+            (Some(spec), Some(metadata)) => Some(spec.restore(metadata)?),
             (None, None) => None,
-            _ => return Err(Mismatch::Kind),
+            _ => return Err(MetadataError::Kind),
         };
-        let exact = match (rules.exact, &snapshot.exact) {
-            (true, Some(outline)) => Some(Exact::from_outline(rules.window, outline)?),
+        let exact = match (rules.exact, &metadata.exact) {
+            (true, Some(metadata)) => Some(Exact::from_metadata(rules.window, metadata)?),
             (false, None) => None,
-            _ => return Err(Mismatch::Kind),
+            _ => return Err(MetadataError::Kind),
         };
-        let expected = snapshot.stream_time.and_then(|time| rules.window.slice_at(time));
+        let expected = metadata.stream_time.and_then(|time| rules.window.slice_at(time));
         let by_slices = filter.as_ref().filter(|_| rules.filter.is_some_and(Spec::has_slices));
         let slices = [by_slices.map(|filter| filter.slice()), exact.as_ref().map(Exact::slice)];
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
-            return Err(Mismatch::StreamTime);
+            return Err(MetadataError::StreamTime);
         }
-        let fresh = Self::new_sample(&rules);
-        let sample = fresh.map(|fresh| snapshot.sample.clone().filter(|stored| stored.eras() == fresh.eras()).unwrap_or(fresh));
-        Ok(Self { rules, filter, exact, sample, stream_time: snapshot.stream_time, corrected: 0, mutation: None })
+        let fresh = Self::new_shadow(&rules);
+        let shadow = fresh.map(|fresh| metadata.shadow.clone().filter(|stored| stored.lifetime() == fresh.lifetime()).unwrap_or(fresh));
+        Ok(Self { rules, filter, exact, shadow, stream_time: metadata.stream_time, corrected: 0, mutation: None })
     }
 
-    /// Takes in what the filter of another memory of the same rules remembers, and makes room for its exact
-    /// memory: [`Exact::put`] puts its fingerprints in.
+    /// Takes in what the filter of another state of the same rules remembers, and makes room for its exact
+    /// state: [`Exact::put`] puts its fingerprints in.
     ///
     /// # Errors
-    /// [`Different`] when they do not fit.
-    pub fn union(&mut self, other: &Self) -> Result<(), Different> {
+    /// [`MergeError`] when they do not fit.
+    pub fn union(&mut self, other: &Self) -> Result<(), MergeError> {
         match (&mut self.filter, &other.filter) {
             (Some(own), Some(other)) => own.union(&**other)?,
             (None, None) => {}
-            _ => return Err(Different::Kind),
+            _ => return Err(MergeError::Kind),
         }
         match (&mut self.exact, &other.exact) {
-            (Some(own), Some(other)) => own.union(&other.outline())?,
+            (Some(own), Some(other)) => own.union(&other.metadata())?,
             (None, None) => {}
-            _ => return Err(Different::Kind),
+            _ => return Err(MergeError::Kind),
         }
-        if let (Some(own), Some(other)) = (&mut self.sample, &other.sample) {
+        if let (Some(own), Some(other)) = (&mut self.shadow, &other.shadow) {
             own.union(other);
         }
         self.stream_time = self.stream_time.max(other.stream_time);
         Ok(())
     }
 
-    /// The exact memory, if there is one, to put fingerprints in that another had.
+    /// The exact store, if there is one, to put fingerprints in that another had.
     pub const fn exact_mut(&mut self) -> Option<&mut Exact> {
         self.exact.as_mut()
     }
@@ -112,43 +114,43 @@ impl Dedup {
     /// Takes the bytes of a page in.
     ///
     /// # Errors
-    /// [`Mismatch`] when there is no such page.
-    pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch> {
-        self.filter.as_mut().map_or(Err(Mismatch::Page(id)), |filter| filter.read_page(id, bytes))
+    /// [`MetadataError`] when there is no such page.
+    pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
+        self.filter.as_mut().map_or(Err(MetadataError::Page(id)), |filter| filter.read_page(id, bytes))
     }
 }
 
-/// A partition's memory without the filter's bits. Its JSON is part of the state format.
+/// A partition's state without the filter's bits. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Snapshot {
-    /// The largest believed record time that was shown, in milliseconds.
+pub struct DedupMetadata {
+    /// The max timestamp: the largest record time that is not too far ahead of the clock that was shown, in milliseconds.
     pub stream_time: Option<Timestamp>,
-    /// The filter's outline, if there is one.
-    pub filter: Option<Manifest>,
-    /// The exact memory's outline, if there is one.
-    pub exact: Option<Outline>,
+    /// The filter's metadata, if there is one.
+    pub filter: Option<FilterMetadata>,
+    /// The exact store's metadata, if there is one.
+    pub exact: Option<ExactMetadata>,
     /// The keys that the filter is held against.
     #[serde(default)]
-    pub sample: Option<Sample>,
+    pub shadow: Option<Shadow>,
 }
 
-impl Snapshot {
+impl DedupMetadata {
     /// What the filter is stored in.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
-        self.filter.as_ref().map_or_else(Vec::new, Manifest::parts)
+        self.filter.as_ref().map_or_else(Vec::new, FilterMetadata::parts)
     }
 
-    /// The generations of the exact memory that are stored, and their slices.
+    /// The generations of the exact store that are stored, and their slices.
     pub fn generations(&self) -> impl Iterator<Item = (GenerationId, i64)> {
-        self.exact.iter().flat_map(|outline| outline.generations.iter().map(|generation| (generation.id, generation.slice)))
+        self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// How full the memory is that it outlines, but for its load.
+    /// How full the state is that it outlines, but for its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let keys = self.exact.iter().flat_map(|outline| &outline.generations).map(|generation| generation.keys).sum();
-        self.filter.as_ref().map_or(Usage { keys, ..Usage::default() }, Manifest::usage)
+        let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();
+        self.filter.as_ref().map_or(Usage { keys, ..Usage::default() }, FilterMetadata::usage)
     }
 }

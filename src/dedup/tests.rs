@@ -1,7 +1,7 @@
 //! The promise of the window, held against an exact model that knows nothing of filters.
 
 use super::*;
-use crate::filter::{Archive, ArchiveError, Change, GenerationId, Mismatch, PageId, Plan};
+use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
@@ -18,10 +18,10 @@ fn rules(window: Window, capacity: u64) -> Rules {
 }
 
 fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
-    Spec::Aging { window, plan: Plan::new(window, capacity, rate) }
+    Spec::Aging { window, sizing: AgingSizing::new(window, capacity, rate) }
 }
 
-/// What a checkpoint has stored of an exact memory.
+/// What a checkpoint has stored of an exact store.
 #[derive(Clone, Debug, Default)]
 struct Shelf(HashSet<(GenerationId, Fingerprint)>);
 
@@ -99,8 +99,8 @@ impl Model {
         matches!(self.rules.window, Window::Keys { .. })
     }
 
-    fn advance(&mut self, time: Option<i64>, horizon: i64) {
-        if let Some(time) = time.filter(|&time| time <= horizon && !self.counts())
+    fn advance(&mut self, time: Option<i64>, max_timestamp: i64) {
+        if let Some(time) = time.filter(|&time| time <= max_timestamp && !self.counts())
             && self.position.is_none_or(|position| time > position)
         {
             if self.position.is_none() {
@@ -119,9 +119,9 @@ impl Model {
     }
 
     /// Checks a verdict against the promise, and takes note of what was emitted.
-    fn check(&mut self, number: u64, time: Option<i64>, horizon: i64, verdict: Verdict) {
-        self.advance(time, horizon);
-        if verdict == Verdict::Unsee {
+    fn check(&mut self, number: u64, time: Option<i64>, max_timestamp: i64, verdict: Verdict) {
+        self.advance(time, max_timestamp);
+        if verdict == Verdict::Retracted {
             self.emitted.remove(&number);
             return;
         }
@@ -163,7 +163,7 @@ struct Step {
     time: Option<i64>,
     clock: i64,
     /// Whether it takes its key back, where that can be done.
-    unsee: bool,
+    retract: bool,
 }
 
 /// The furthest that a time may be ahead of the clock.
@@ -178,7 +178,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(None),
     ];
     let clock = prop_oneof![8 => 0..60_i64, 2 => 60..700_i64, 1 => 700..5_000_i64];
-    (0..40_u64, time, clock, prop::bool::weighted(0.1)).prop_map(|(number, time, clock, unsee)| Step { number, time, clock, unsee })
+    (0..40_u64, time, clock, prop::bool::weighted(0.1)).prop_map(|(number, time, clock, retract)| Step { number, time, clock, retract })
 }
 
 fn window() -> impl Strategy<Value = Window> {
@@ -193,9 +193,9 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     let late = prop_oneof![Just(Late::Emit), Just(Late::Drop), Just(Late::DeadLetter)];
     // Far too small, about right, and ample.
     let capacity = prop_oneof![Just(1_u64), Just(40), Just(400)];
-    (window(), capacity, any::<bool>(), late, 0..3_u8).prop_map(|(window, capacity, refresh, late, memory)| {
+    (window(), capacity, any::<bool>(), late, 0..3_u8).prop_map(|(window, capacity, refresh, late, state)| {
         let rules = Rules { refresh, late, ..rules(window, capacity) };
-        match memory {
+        match state {
             0 => rules,
             1 => Rules { filter: None, exact: true, ..rules },
             // A filter that is wrong all the time, confirmed.
@@ -215,8 +215,9 @@ fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (
             dedup.attach(Box::new(shelf.clone()));
         }
         clock += step.clock;
-        let (key, time, horizon) = (key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE);
-        let verdict = if step.unsee && rules.exact { dedup.unsee(key, time, horizon) } else { dedup.judge(key, time, horizon) };
+        let (key, time, max_timestamp) = (key(step.number), step.time.map(|time| clock + time), clock + MAX_FUTURE);
+        let verdict =
+            if step.retract && rules.exact { dedup.retract(key, time, max_timestamp) } else { dedup.judge(key, time, max_timestamp) };
         verdicts.push(verdict.unwrap());
     }
     (verdicts, dedup)
@@ -235,12 +236,12 @@ fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
 
 /// Through JSON, as a checkpoint goes.
 fn restored(dedup: &mut Dedup) -> Dedup {
-    let snapshot = serde_json::from_str(&serde_json::to_string(&dedup.snapshot()).unwrap()).unwrap();
-    let mut other = Dedup::from_snapshot(dedup.rules, &snapshot).unwrap();
+    let metadata = serde_json::from_str(&serde_json::to_string(&dedup.metadata()).unwrap()).unwrap();
+    let mut other = Dedup::from_metadata(dedup.rules, &metadata).unwrap();
     for (id, bytes) in pages(dedup) {
         other.read_page(id, &bytes).unwrap();
     }
-    assert_eq!(other.snapshot(), dedup.snapshot());
+    assert_eq!(other.metadata(), dedup.metadata());
     other
 }
 
@@ -262,7 +263,7 @@ proptest! {
         let (verdicts, mut dedup) = run(rules, 0, &steps, None);
         let (again, mut other) = run(rules, 0, &steps, Some(at.index(steps.len())));
         prop_assert_eq!(verdicts, again);
-        prop_assert_eq!(dedup.snapshot(), other.snapshot());
+        prop_assert_eq!(dedup.metadata(), other.metadata());
         prop_assert!(pages(&mut dedup) == pages(&mut other));
     }
 
@@ -271,7 +272,7 @@ proptest! {
         let (verdicts, mut dedup) = run(rules, 0, &steps, None);
         let (again, mut other) = run(rules, 0, &steps, None);
         prop_assert_eq!(verdicts, again);
-        prop_assert_eq!(dedup.snapshot(), other.snapshot());
+        prop_assert_eq!(dedup.metadata(), other.metadata());
         prop_assert!(pages(&mut dedup) == pages(&mut other));
     }
 }
@@ -320,7 +321,7 @@ fn a_broken_clock_does_not_expire_anything() {
     assert_eq!(dedup.judge(key(1), Some(110), 200).unwrap(), Verdict::Duplicate);
     assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "it was judged all the same");
     dedup.judge(key(3), Some(200), 200).unwrap();
-    assert_eq!(dedup.stream_time(), Some(200), "the horizon itself is believed");
+    assert_eq!(dedup.stream_time(), Some(200), "the max_timestamp itself is believed");
 }
 
 #[test]
@@ -350,9 +351,9 @@ fn times_before_the_epoch_are_times() {
 fn a_snapshot_of_other_rules_is_refused() {
     let mut dedup = hours(4);
     dedup.judge(key(1), Some(123_456), i64::MAX).unwrap();
-    let refused = |slice_ms| Dedup::from_snapshot(rules(Window::Time { slice_ms, slices: 4 }, 100), &dedup.snapshot()).err();
+    let refused = |slice_ms| Dedup::from_metadata(rules(Window::Time { slice_ms, slices: 4 }, 100), &dedup.metadata()).err();
     assert_eq!(refused(250), None);
-    assert_eq!(refused(251), Some(Mismatch::StreamTime));
-    let unknown = serde_json::from_str::<Snapshot>(r#"{"stream_time":null,"filter":{"slice":null,"generations":[]},"more":1}"#);
+    assert_eq!(refused(251), Some(MetadataError::StreamTime));
+    let unknown = serde_json::from_str::<DedupMetadata>(r#"{"stream_time":null,"filter":{"slice":null,"generations":[]},"more":1}"#);
     assert!(unknown.is_err());
 }

@@ -6,8 +6,8 @@
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
-use super::fetch::fetch;
-use super::memory::Memory;
+use super::paged_buffer::PagedBuffer;
+use super::prefetch::prefetch_line;
 use crate::key::Fingerprint;
 
 /// Bits in a block.
@@ -50,16 +50,16 @@ const fn orders() -> [[i32; WORDS]; 56] {
 
 /// Size of a filter: it, and the fingerprints put in, determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct Layout {
     /// Number of 64-byte blocks, at least 1.
     pub blocks: u64,
     /// Blocks that a key has bits in, 1 or 2: the cache misses of a look-up.
-    pub lines: u32,
+    pub blocks_per_key: u32,
     /// Bits that a key sets in each of them, all different; 1 to 16.
-    pub probes: u32,
+    pub k: u32,
 }
 
-impl Shape {
+impl Layout {
     /// Memory for the bits.
     #[must_use]
     pub const fn bytes(self) -> u64 {
@@ -68,8 +68,8 @@ impl Shape {
 
     /// Whether keys have the same bits in a block of either.
     #[inline]
-    pub(super) const fn is_drawn_like(self, other: Self) -> bool {
-        self.lines == other.lines && self.probes == other.probes
+    pub(super) const fn has_same_mask(self, other: Self) -> bool {
+        self.blocks_per_key == other.blocks_per_key && self.k == other.k
     }
 
     /// The low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
@@ -106,32 +106,32 @@ impl Mask {
     /// Makes it a key's. The bits in the first block come from the high half of the fingerprint, as the block
     /// comes from the low one; those in the second the other way around.
     #[inline(always)]
-    pub(super) fn draw(&mut self, fingerprint: Fingerprint, shape: Shape) {
+    pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: Layout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
-        self.0[0] = draw(high, low, shape.probes);
-        if shape.lines > 1 {
-            self.0[1] = draw(low.wrapping_mul(OTHER), high, shape.probes);
+        self.0[0] = bits_of(high, low, layout.k);
+        if layout.blocks_per_key > 1 {
+            self.0[1] = bits_of(low.wrapping_mul(OTHER), high, layout.k);
         }
     }
 
-    /// That of a key in a filter of this shape.
-    pub(super) fn new(fingerprint: Fingerprint, shape: Shape) -> Self {
+    /// That of a key in a filter of this layout.
+    pub(super) fn new(fingerprint: Fingerprint, layout: Layout) -> Self {
         let mut mask = Self::NONE;
-        mask.draw(fingerprint, shape);
+        mask.compute(fingerprint, layout);
         mask
     }
 }
 
-/// Draws `probes` different bits: two in each word that comes early in an order, one in the next if they are odd.
+/// Computes `k` different bits: two in each word that comes early in an order, one in the next if they are odd.
 ///
 /// Straight-line code that compilers turn into vectors, and yet nearly as good as bits anywhere in the block: a
-/// stranger needs bits in several words, and where some have many set, others have few.
+/// absent key needs bits in several words, and where some have many set, others have few.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; probes are few")]
-fn draw(seed: u64, order: u64, probes: u32) -> Bits {
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; k are few")]
+fn bits_of(seed: u64, order: u64, k: u32) -> Bits {
     let order = &ORDERS[((u64::from(order as u32) * ORDERS.len() as u64) >> 32) as usize];
     let seeds = [seed as u32, (seed >> 32) as u32];
-    let (ones, twos) = (probes.div_ceil(2) as i32, (probes / 2) as i32);
+    let (ones, twos) = (k.div_ceil(2) as i32, (k / 2) as i32);
     let mut bits = [0; 2 * WORDS];
     for word in 0..WORDS {
         let hash = seeds[word / (WORDS / 2)].wrapping_mul(FACTORS[word]);
@@ -149,30 +149,30 @@ fn draw(seed: u64, order: u64, probes: u32) -> Bits {
 /// The bits of one filter.
 #[derive(Debug)]
 pub(super) struct Bloom {
-    shape: Shape,
-    pub(super) memory: Memory,
+    layout: Layout,
+    pub(super) buffer: PagedBuffer,
 }
 
 impl Bloom {
     /// An empty filter; `None` when this machine cannot give so much memory.
-    pub(super) fn new(shape: Shape) -> Option<Self> {
-        Some(Self { shape, memory: Memory::new(shape.bytes())? })
+    pub(super) fn new(layout: Layout) -> Option<Self> {
+        Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())? })
     }
 
     /// The size it was made with.
     #[inline]
-    pub(super) const fn shape(&self) -> Shape {
-        self.shape
+    pub(super) const fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// Has the cache load what asking for these keys will read.
     #[inline(always)]
-    pub(super) fn fetch(&self, keys: impl Iterator<Item = Fingerprint>) {
-        let (blocks, shape) = (self.blocks(), self.shape);
+    pub(super) fn prefetch(&self, keys: impl Iterator<Item = Fingerprint>) {
+        let (blocks, layout) = (self.blocks(), self.layout);
         for key in keys {
-            fetch(&blocks[shape.first(key)]);
-            if shape.lines > 1 {
-                fetch(&blocks[shape.second(key)]);
+            prefetch_line(&blocks[layout.first(key)]);
+            if layout.blocks_per_key > 1 {
+                prefetch_line(&blocks[layout.second(key)]);
             }
         }
     }
@@ -180,21 +180,21 @@ impl Bloom {
     /// Notes which of some keys were put in; with each comes its mask. On the way, fetches what asking `next` for
     /// them will read.
     #[inline(always)]
-    pub(super) fn ask<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
-        let (blocks, next_blocks, shape, next) = (self.blocks(), next.blocks(), self.shape, next.shape);
-        if shape.lines == 1 && next.lines == 1 {
+    pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
+        let (blocks, next_blocks, layout, next) = (self.blocks(), next.blocks(), self.layout, next.layout);
+        if layout.blocks_per_key == 1 && next.blocks_per_key == 1 {
             for (key, mask, seen) in keys {
-                fetch(&next_blocks[next.first(key)]);
-                *seen |= holds(&bytemuck::cast(blocks[shape.first(key)]), &mask.0[0]);
+                prefetch_line(&next_blocks[next.first(key)]);
+                *seen |= contains_bits(&bytemuck::cast(blocks[layout.first(key)]), &mask.0[0]);
             }
         } else {
             for (key, mask, seen) in keys {
-                fetch(&next_blocks[next.first(key)]);
-                if next.lines > 1 {
-                    fetch(&next_blocks[next.second(key)]);
+                prefetch_line(&next_blocks[next.first(key)]);
+                if next.blocks_per_key > 1 {
+                    prefetch_line(&next_blocks[next.second(key)]);
                 }
-                let first = holds(&bytemuck::cast(blocks[shape.first(key)]), &mask.0[0]);
-                let second = shape.lines == 1 || holds(&bytemuck::cast(blocks[shape.second(key)]), &mask.0[1]);
+                let first = contains_bits(&bytemuck::cast(blocks[layout.first(key)]), &mask.0[0]);
+                let second = layout.blocks_per_key == 1 || contains_bits(&bytemuck::cast(blocks[layout.second(key)]), &mask.0[1]);
                 *seen |= first & second;
             }
         }
@@ -202,30 +202,30 @@ impl Bloom {
 
     /// Whether the fingerprint was put in; wrong at the planned rate for one that was not. `mask` is its own.
     #[inline]
-    pub(super) fn has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        self.first_has(fingerprint, mask) && (self.shape.lines == 1 || self.second_has(fingerprint, mask))
+    pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
     }
 
     #[inline(always)]
-    fn first_has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        holds(&bytemuck::cast(self.blocks()[self.shape.first(fingerprint)]), &mask.0[0])
+    fn first_contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        contains_bits(&bytemuck::cast(self.blocks()[self.layout.first(fingerprint)]), &mask.0[0])
     }
 
     #[inline(always)]
-    fn second_has(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        holds(&bytemuck::cast(self.blocks()[self.shape.second(fingerprint)]), &mask.0[1])
+    fn second_contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
+        contains_bits(&bytemuck::cast(self.blocks()[self.layout.second(fingerprint)]), &mask.0[1])
     }
 
     /// Puts a fingerprint in, and says whether it was there; `mask` is its own.
     #[inline]
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) -> bool {
-        let there = self.set_block(self.shape.first(fingerprint), &mask.0[0]);
-        if self.shape.lines == 1 { there } else { self.set_block(self.shape.second(fingerprint), &mask.0[1]) && there }
+        let there = self.set_block(self.layout.first(fingerprint), &mask.0[0]);
+        if self.layout.blocks_per_key == 1 { there } else { self.set_block(self.layout.second(fingerprint), &mask.0[1]) && there }
     }
 
     #[inline]
     fn set_block(&mut self, number: usize, bits: &Bits) -> bool {
-        let there = holds(&bytemuck::cast(self.blocks()[number]), bits);
+        let there = contains_bits(&bytemuck::cast(self.blocks()[number]), bits);
         if !there {
             self.change_block(number, bits);
         }
@@ -235,21 +235,21 @@ impl Bloom {
     /// Not inlined: merged with the question, it would be done number by number.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
-        let block = &mut self.memory.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
+        let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
         let old: Bits = bytemuck::cast(*block);
         *block = bytemuck::cast::<Bits, _>(std::array::from_fn(|word| old[word] | bits[word]));
-        self.memory.touch(number * BLOCK_BYTES);
+        self.buffer.touch(number * BLOCK_BYTES);
     }
 
     #[inline(always)]
     fn blocks(&self) -> &[[u8; BLOCK_BYTES]] {
-        self.memory.bytes().as_chunks::<BLOCK_BYTES>().0
+        self.buffer.bytes().as_chunks::<BLOCK_BYTES>().0
     }
 }
 
 /// Whether a block has all of these bits. They are compared without a branch: it is one line either way.
 #[inline(always)]
-fn holds(block: &Bits, bits: &Bits) -> bool {
+fn contains_bits(block: &Bits, bits: &Bits) -> bool {
     block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0
 }
 
@@ -264,12 +264,12 @@ mod tests {
 
     #[test]
     fn a_key_has_as_many_bits_as_it_should() {
-        for probes in 1..=16 {
-            for lines in [1, 2] {
-                let shape = Shape { blocks: 2, lines, probes };
-                for Mask(bits) in (0..1000).map(|number| Mask::new(key(number), shape)) {
+        for k in 1..=16 {
+            for blocks_per_key in [1, 2] {
+                let layout = Layout { blocks: 2, blocks_per_key, k };
+                for Mask(bits) in (0..1000).map(|number| Mask::new(key(number), layout)) {
                     let counts = bits.map(|bits| bits.iter().map(|word| word.count_ones()).sum::<u32>());
-                    assert_eq!(counts, [probes, if lines == 2 { probes } else { 0 }]);
+                    assert_eq!(counts, [k, if blocks_per_key == 2 { k } else { 0 }]);
                 }
             }
         }
@@ -290,11 +290,11 @@ mod tests {
     /// Stored filters depend on it. Whoever changes it changes the format of the state.
     #[test]
     fn the_bits_of_a_key_do_not_change() {
-        let mut bloom = Bloom::new(Shape { blocks: 1000, lines: 2, probes: 11 }).unwrap();
+        let mut bloom = Bloom::new(Layout { blocks: 1000, blocks_per_key: 2, k: 11 }).unwrap();
         for number in 0..1000 {
-            let mask = Mask::new(key(number), bloom.shape());
+            let mask = Mask::new(key(number), bloom.layout());
             bloom.insert(key(number), &mask);
         }
-        assert_eq!(xxh3_64(bloom.memory.bytes()), 7_021_788_297_073_204_072);
+        assert_eq!(xxh3_64(bloom.buffer.bytes()), 7_021_788_297_073_204_072);
     }
 }

@@ -6,7 +6,7 @@
 //! another kind calls seen. Must never say "seen" of a key that was not put in, nor "not seen" of
 //! one that was put in within the window (up to the collision of two 128-bit hashes).
 
-use super::{Different, Full, Mismatch, Window};
+use super::{CapacityError, MergeError, MetadataError, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,12 +34,12 @@ pub trait Archive: fmt::Debug + Send {
 #[error("the stored fingerprints cannot be read: {0}")]
 pub struct ArchiveError(pub String);
 
-/// Why an exact memory cannot take or tell something.
+/// Why an exact store cannot take or tell something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ExactError {
     /// There is no room.
     #[error(transparent)]
-    Full(#[from] Full),
+    Full(#[from] CapacityError),
     /// What is stored cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -118,14 +118,14 @@ impl Exact {
     /// When the archive cannot be read.
     pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<i64>, ArchiveError> {
         for generation in self.generations.iter().rev() {
-            if self.holds(generation, fingerprint)? {
+            if self.generation_contains(generation, fingerprint)? {
                 return Ok(Some(generation.slice));
             }
         }
         Ok(None)
     }
 
-    fn holds(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
+    fn generation_contains(&self, generation: &Generation, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         match generation.changes.get(&fingerprint) {
             Some(Change::Put) => Ok(true),
             None if generation.stored => self.archive.contains(generation.id, fingerprint),
@@ -136,10 +136,10 @@ impl Exact {
     /// Puts a key into the open generation.
     ///
     /// # Errors
-    /// [`Full::Unsaved`] when too many wait for a checkpoint.
-    pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full> {
+    /// [`CapacityError::Unsaved`] when too many wait for a checkpoint.
+    pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if self.unsaved >= UNSAVED_MAX {
-            return Err(Full::Unsaved);
+            return Err(CapacityError::Unsaved);
         }
         if let Window::Keys { slice_keys, .. } = self.window
             && self.open_keys() >= slice_keys
@@ -162,8 +162,8 @@ impl Exact {
     ///
     /// # Errors
     /// When the archive cannot be read, or there is no room; it is then as it was.
-    pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Fault> {
-        let there = self.open().map_or(Ok(false), |open| self.holds(open, fingerprint))?;
+    pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
+        let there = self.open().map_or(Ok(false), |open| self.generation_contains(open, fingerprint))?;
         if !there {
             self.insert(fingerprint)?;
         }
@@ -175,7 +175,8 @@ impl Exact {
     /// # Errors
     /// When the archive cannot be read; the key is then as it was.
     pub fn remove(&mut self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
-        let holders: Result<Vec<bool>, _> = self.generations.iter().map(|generation| self.holds(generation, fingerprint)).collect();
+        let holders: Result<Vec<bool>, _> =
+            self.generations.iter().map(|generation| self.generation_contains(generation, fingerprint)).collect();
         let holders = holders?;
         for (generation, _) in self.generations.iter_mut().zip(&holders).filter(|(_, holds)| **holds) {
             if generation.stored {
@@ -244,13 +245,13 @@ impl Exact {
     /// Makes room for the generations of another memory, whose fingerprints [`Exact::put`] then puts in.
     ///
     /// # Errors
-    /// [`Different`] when their windows do not fit; nothing has changed then.
-    pub fn union(&mut self, other: &Outline) -> Result<(), Different> {
+    /// [`MergeError`] when their windows do not fit; nothing has changed then.
+    pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
         if self.window.length_ms().is_none() {
-            return Err(Different::Counted);
+            return Err(MergeError::Counted);
         }
         if (self.slice.is_none() && !self.generations.is_empty()) || (other.slice.is_none() && !other.generations.is_empty()) {
-            return Err(Different::Untimed);
+            return Err(MergeError::Untimed);
         }
         if let Some(slice) = other.slice.filter(|&slice| self.slice.is_none_or(|own| slice > own)) {
             self.rotate(slice);
@@ -278,7 +279,7 @@ impl Exact {
         }
     }
 
-    // ---- State out and in: an outline, and what changed since the last checkpoint. ----
+    // ---- State out and in: an metadata, and what changed since the last checkpoint. ----
 
     /// How many changes wait for a checkpoint.
     #[must_use]
@@ -316,30 +317,30 @@ impl Exact {
 
     /// Everything but the fingerprints.
     #[must_use]
-    pub fn outline(&self) -> Outline {
-        let generations = self.generations.iter().map(|generation| GenerationOutline {
+    pub fn metadata(&self) -> ExactMetadata {
+        let generations = self.generations.iter().map(|generation| ExactGenerationMetadata {
             id: generation.id,
             slice: generation.slice,
             keys: generation.keys,
         });
-        Outline { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
+        ExactMetadata { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
     }
 
-    /// What an outline describes, its fingerprints in the archive that is to be attached.
+    /// What an metadata describes, its fingerprints in the archive that is to be attached.
     ///
     /// # Errors
-    /// [`Mismatch::Generations`] when the outline is not one of this window.
-    pub fn from_outline(window: Window, outline: &Outline) -> Result<Self, Mismatch> {
-        let mut exact = Self { slice: outline.slice, next_id: outline.next_id, ..Self::new(window) };
+    /// [`MetadataError::Generations`] when the metadata is not one of this window.
+    pub fn from_metadata(window: Window, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
+        let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..Self::new(window) };
         let newest = exact.current();
         let oldest = newest.saturating_sub(i64::from(window.slices()));
-        let ordered = outline.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice && pair[0].id < pair[1].id);
-        let within = outline.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice) && stored.id < outline.next_id);
-        let known = outline.slice.is_some() || (window.length_ms().is_some() && outline.generations.len() <= 1);
+        let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice && pair[0].id < pair[1].id);
+        let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice) && stored.id < metadata.next_id);
+        let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
         if !ordered || !within || !known {
-            return Err(Mismatch::Generations);
+            return Err(MetadataError::Generations);
         }
-        let generations = outline.generations.iter().map(|stored| Generation {
+        let generations = metadata.generations.iter().map(|stored| Generation {
             id: stored.id,
             slice: stored.slice,
             keys: stored.keys,
@@ -351,22 +352,22 @@ impl Exact {
     }
 }
 
-/// An exact memory without its fingerprints. Its JSON is part of the state format.
+/// An exact store without its fingerprints. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Outline {
+pub struct ExactMetadata {
     /// Number of the current slice.
     pub slice: Option<i64>,
     /// The number that the next generation gets.
     pub next_id: GenerationId,
     /// Oldest first.
-    pub generations: Vec<GenerationOutline>,
+    pub generations: Vec<ExactGenerationMetadata>,
 }
 
 /// A generation without its fingerprints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct GenerationOutline {
+pub struct ExactGenerationMetadata {
     /// The number under which its fingerprints are stored.
     pub id: GenerationId,
     /// The slice whose keys it holds.
@@ -379,30 +380,30 @@ pub struct GenerationOutline {
 mod tests {
     use super::*;
 
-    fn outline(slices: &[i64]) -> Outline {
-        let generations = (0..).zip(slices).map(|(id, &slice)| GenerationOutline { id, slice, keys: 1 }).collect();
-        Outline { slice: slices.last().copied(), next_id: slices.len() as u64, generations }
+    fn metadata(slices: &[i64]) -> ExactMetadata {
+        let generations = (0..).zip(slices).map(|(id, &slice)| ExactGenerationMetadata { id, slice, keys: 1 }).collect();
+        ExactMetadata { slice: slices.last().copied(), next_id: slices.len() as u64, generations }
     }
 
     #[test]
     fn impossible_outlines_are_refused() {
         let window = Window::Time { slice_ms: 10, slices: 2 };
-        assert!(Exact::from_outline(window, &outline(&[3, 4, 5])).is_ok());
-        assert!(Exact::from_outline(window, &outline(&[])).is_ok());
-        let changed = |change: fn(&mut Outline)| {
-            let mut outline = outline(&[3, 4, 5]);
-            change(&mut outline);
-            Exact::from_outline(window, &outline).map(drop)
+        assert!(Exact::from_metadata(window, &metadata(&[3, 4, 5])).is_ok());
+        assert!(Exact::from_metadata(window, &metadata(&[])).is_ok());
+        let changed = |change: fn(&mut ExactMetadata)| {
+            let mut metadata = metadata(&[3, 4, 5]);
+            change(&mut metadata);
+            Exact::from_metadata(window, &metadata).map(drop)
         };
-        let wrong: [fn(&mut Outline); 5] = [
-            |outline| outline.next_id = 2,
-            |outline| outline.generations.reverse(),
-            |outline| outline.generations[0].slice = 2,
-            |outline| outline.slice = Some(4),
-            |outline| outline.slice = None,
+        let wrong: [fn(&mut ExactMetadata); 5] = [
+            |metadata| metadata.next_id = 2,
+            |metadata| metadata.generations.reverse(),
+            |metadata| metadata.generations[0].slice = 2,
+            |metadata| metadata.slice = Some(4),
+            |metadata| metadata.slice = None,
         ];
         for change in wrong {
-            assert_eq!(changed(change), Err(Mismatch::Generations));
+            assert_eq!(changed(change), Err(MetadataError::Generations));
         }
     }
 
@@ -418,7 +419,7 @@ mod tests {
         exact.mark_clean();
         assert_eq!((exact.unsaved(), exact.keys(), exact.is_stored()), (0, 5, true));
         exact.unsaved = UNSAVED_MAX;
-        assert_eq!(exact.insert(Fingerprint(7)), Err(Full::Unsaved));
+        assert_eq!(exact.insert(Fingerprint(7)), Err(CapacityError::Unsaved));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub(super) const fn scale(hash: u64, end: u64) -> u64 {
     ((hash as u128 * end as u128) >> 64) as u64
 }
 
-/// `SplitMix64`: numbers that look as if drawn by lot and are the same each time. Its state is one word.
+/// `SplitMix64`: numbers that look as if computed by lot and are the same each time. Its state is one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SplitMix(pub(super) u64);
 
@@ -31,7 +31,7 @@ impl SplitMix {
     }
 
     /// The next number.
-    pub(super) const fn draw(&mut self) -> u64 {
+    pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
@@ -45,7 +45,7 @@ mod tests {
     fn the_generator_is_the_published_one() {
         // From the reference implementation, seed 1234567.
         let mut numbers = SplitMix(1_234_567);
-        assert_eq!([numbers.draw(), numbers.draw()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
+        assert_eq!([numbers.next(), numbers.next()], [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }
 
     #[test]

@@ -8,22 +8,22 @@ mod aging;
 mod bloom;
 mod cuckoo;
 mod exact;
-mod fetch;
 mod growth;
 mod hash;
-mod memory;
+mod paged_buffer;
+mod prefetch;
 mod sizing;
 mod stable;
 mod window;
 
-pub use aging::{Aging, Plan};
-pub use bloom::Shape;
-pub use cuckoo::{Cuckoo, Plan as CuckooPlan};
-pub use exact::{Archive, ArchiveError, Change, Exact, Fault, GenerationId, Outline};
+pub use aging::{Aging, Sizing as AgingSizing};
+pub use bloom::Layout as BloomLayout;
+pub use cuckoo::{Cuckoo, Sizing as CuckooSizing};
+pub use exact::{Archive, ArchiveError, Change, Exact, ExactError, ExactMetadata, GenerationId};
 pub use growth::{AtMaxMemory, Growth};
-pub use memory::PAGE_BYTES;
+pub use paged_buffer::PAGE_BYTES;
 pub use sizing::{blocked_rate, plain_bits, plain_rate, rate_per_generation};
-pub use stable::{Plan as StablePlan, Shape as StableShape, Stable};
+pub use stable::{Layout as StableLayout, Sizing as StableSizing, Stable};
 pub use window::Window;
 
 use crate::key::Fingerprint;
@@ -34,7 +34,7 @@ use std::fmt;
 
 /// What remembers keys and forgets them with time: one kind of filter, for one partition.
 ///
-/// Its state is a pure function of the calls made, in order. State goes out as a manifest and
+/// Its state is a pure function of the calls made, in order. State goes out as metadata and
 /// pages; put back, it is the same bit for bit.
 pub trait Filter: Any + fmt::Debug + Send {
     /// Does ahead what it can of looking these keys up. A hint: give it for a batch of 16 to 64 keys before
@@ -49,14 +49,14 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// Puts a key in.
     ///
     /// # Errors
-    /// [`Full`] when there is no room. The key is then not remembered, and nothing is forgotten.
-    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), Full>;
+    /// [`CapacityError`] when there is no room. The key is then not remembered, and nothing is forgotten.
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
     /// Asks for a key, and puts it in unless it is remembered; says whether it was.
     ///
     /// # Errors
-    /// [`Full`] when it is not remembered and there is no room.
-    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, Full> {
+    /// [`CapacityError`] when it is not remembered and there is no room.
+    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let there = self.contains(fingerprint);
         if !there {
             self.insert(fingerprint)?;
@@ -67,39 +67,39 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// Renews a key that is remembered, as if it were put in now. Returns whether that changed anything.
     ///
     /// # Errors
-    /// [`Full`] when there is no room. It is then as it was.
-    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, Full>;
+    /// [`CapacityError`] when there is no room. It is then as it was.
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
     /// Takes a key back: it is not remembered any more, if the kind can do that. Returns whether it did.
-    fn unsee(&mut self, _fingerprint: Fingerprint) -> bool {
+    fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
 
-    /// Takes in what another filter of the same kind, window and shape remembers: afterwards a key that either
+    /// Takes in what another filter of the same kind, window and layout remembers: afterwards a key that either
     /// had seen is seen. Both may have been wrong, so the join may be as often as both together.
     ///
     /// # Errors
-    /// [`Different`] when they do not fit; nothing has changed then.
-    fn union(&mut self, other: &dyn Filter) -> Result<(), Different>;
+    /// [`MergeError`] when they do not fit; nothing has changed then.
+    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
     /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
     fn advance(&mut self, time: Timestamp);
 
-    /// Goes on in the slice (see [`Filter::era`]) that a log says its keys were put in, with the log's hint: the
+    /// Goes on in the slice (see [`Filter::expiry_clock`]) that a log says its keys were put in, with the log's hint: the
     /// same keys put in then leave the same state. For the past, and for windows by time, it changes nothing.
-    fn resume(&mut self, _era: i64, _hint: Option<u64>) {}
+    fn resume(&mut self, _slice: i64, _replay_info: Option<u64>) {}
 
     /// What a log must say beside the keys for the same state to come of it; asked for after the first key
     /// that the log has of a slice.
     #[must_use]
-    fn hint(&self) -> Option<u64> {
+    fn replay_info(&self) -> Option<u64> {
         None
     }
 
     /// A number that rises as keys expire, and never falls: the slice; for kinds without slices, how often all
     /// keys were replaced by others.
     #[must_use]
-    fn era(&self) -> i64 {
+    fn expiry_clock(&self) -> i64 {
         self.slice().unwrap_or(0)
     }
 
@@ -119,7 +119,7 @@ pub trait Filter: Any + fmt::Debug + Send {
 
     /// Everything but the bytes.
     #[must_use]
-    fn manifest(&self) -> Manifest;
+    fn metadata(&self) -> FilterMetadata;
 
     /// The pages that changed since [`Filter::mark_clean`], in the order of their ids.
     #[must_use]
@@ -131,8 +131,8 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// Takes the bytes of a page in.
     ///
     /// # Errors
-    /// [`Mismatch::Page`] when the filter has no such page, or it has another length.
-    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), Mismatch>;
+    /// [`MetadataError::Page`] when the filter has no such page, or it has another length.
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
     /// All pages are stored.
     fn mark_clean(&mut self);
@@ -149,19 +149,19 @@ pub enum Spec {
         /// How long a key stays seen.
         window: Window,
         /// How large a generation is.
-        plan: Plan,
+        sizing: AgingSizing,
     },
     /// Fingerprints that say when they were put in, and can be taken back.
     Cuckoo {
         /// How long a key stays seen.
         window: Window,
         /// How large the table is.
-        plan: CuckooPlan,
+        sizing: CuckooSizing,
     },
     /// Cells that forget by lot: keys put in lately are seen, most likely. The one kind without a promise.
     Stable {
         /// Its layout.
-        plan: StablePlan,
+        sizing: StableSizing,
     },
 }
 
@@ -170,9 +170,9 @@ impl Spec {
     #[must_use]
     pub fn build(self) -> Box<dyn Filter> {
         match self {
-            Self::Aging { window, plan } => Box::new(Aging::new(window, plan)),
-            Self::Cuckoo { window, plan } => Box::new(Cuckoo::new(window, plan)),
-            Self::Stable { plan } => Box::new(Stable::new(plan)),
+            Self::Aging { window, sizing } => Box::new(Aging::new(window, sizing)),
+            Self::Cuckoo { window, sizing } => Box::new(Cuckoo::new(window, sizing)),
+            Self::Stable { sizing } => Box::new(Stable::new(sizing)),
         }
     }
 
@@ -180,8 +180,8 @@ impl Spec {
     #[must_use]
     pub const fn of_window(self, window: Window) -> Self {
         match self {
-            Self::Aging { plan, .. } => Self::Aging { window, plan },
-            Self::Cuckoo { plan, .. } => Self::Cuckoo { window, plan },
+            Self::Aging { sizing, .. } => Self::Aging { window, sizing },
+            Self::Cuckoo { sizing, .. } => Self::Cuckoo { window, sizing },
             Self::Stable { .. } => self,
         }
     }
@@ -200,12 +200,12 @@ impl Spec {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     pub fn capacity(self) -> u64 {
         match self {
-            Self::Aging { window, plan } => plan.capacity.saturating_mul(u64::from(window.slices())),
-            Self::Cuckoo { window, plan } => {
+            Self::Aging { window, sizing } => sizing.capacity.saturating_mul(u64::from(window.slices())),
+            Self::Cuckoo { window, sizing } => {
                 let slices = u64::from(window.slices());
-                plan.capacity / (slices + 1) * slices
+                sizing.capacity / (slices + 1) * slices
             }
-            Self::Stable { plan } => plan.lifetime() as u64,
+            Self::Stable { sizing } => sizing.lifetime() as u64,
         }
     }
 
@@ -213,22 +213,26 @@ impl Spec {
     #[must_use]
     pub fn bytes(self) -> u64 {
         match self {
-            Self::Aging { window, plan } => plan.bytes(window),
-            Self::Cuckoo { window, plan } => plan.bytes(window),
-            Self::Stable { plan } => plan.bytes(),
+            Self::Aging { window, sizing } => sizing.bytes(window),
+            Self::Cuckoo { window, sizing } => sizing.bytes(window),
+            Self::Stable { sizing } => sizing.bytes(),
         }
     }
 
-    /// The filter that a manifest describes, its bytes still zero: [`Filter::read_page`] puts them in.
+    /// The filter that metadata describes, its bytes still zero: [`Filter::read_page`] puts them in.
     ///
     /// # Errors
-    /// [`Mismatch`] when the manifest is not one of such a filter.
-    pub fn restore(self, manifest: &Manifest) -> Result<Box<dyn Filter>, Mismatch> {
-        match (self, manifest) {
-            (Self::Aging { window, plan }, Manifest::Aging(manifest)) => Ok(Box::new(Aging::from_manifest(window, plan, manifest)?)),
-            (Self::Cuckoo { window, plan }, Manifest::Cuckoo(manifest)) => Ok(Box::new(Cuckoo::from_manifest(window, plan, manifest)?)),
-            (Self::Stable { plan }, Manifest::Stable(manifest)) => Ok(Box::new(Stable::from_manifest(plan, manifest)?)),
-            _ => Err(Mismatch::Kind),
+    /// [`MetadataError`] when the metadata is not of such a filter.
+    pub fn restore(self, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
+        match (self, metadata) {
+            (Self::Aging { window, sizing }, FilterMetadata::Aging(metadata)) => {
+                Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?))
+            }
+            (Self::Cuckoo { window, sizing }, FilterMetadata::Cuckoo(metadata)) => {
+                Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?))
+            }
+            (Self::Stable { sizing }, FilterMetadata::Stable(metadata)) => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
+            _ => Err(MetadataError::Kind),
         }
     }
 }
@@ -236,23 +240,23 @@ impl Spec {
 /// A filter without its bytes. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Manifest {
+pub enum FilterMetadata {
     /// Of an [`Aging`] filter.
-    Aging(aging::Manifest),
+    Aging(aging::Metadata),
     /// Of a [`Cuckoo`] filter.
-    Cuckoo(cuckoo::Manifest),
+    Cuckoo(cuckoo::Metadata),
     /// Of a [`Stable`] filter.
-    Stable(stable::Manifest),
+    Stable(stable::Metadata),
 }
 
-impl Manifest {
+impl FilterMetadata {
     /// A description of what it is of, good enough to restore it and to join it with others, not to put keys in.
     #[must_use]
     pub fn spec(&self, window: Window) -> Spec {
         match self {
-            Self::Aging(_) => Spec::Aging { window, plan: Plan::new(window, 1, 0.5) },
-            Self::Cuckoo(_) => Spec::Cuckoo { window, plan: CuckooPlan::new(window, 1, 0.5) },
-            Self::Stable(manifest) => Spec::Stable { plan: manifest.plan() },
+            Self::Aging(_) => Spec::Aging { window, sizing: AgingSizing::new(window, 1, 0.5) },
+            Self::Cuckoo(_) => Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 1, 0.5) },
+            Self::Stable(metadata) => Spec::Stable { sizing: metadata.sizing() },
         }
     }
 
@@ -260,9 +264,9 @@ impl Manifest {
     #[must_use]
     pub fn usage(&self) -> Usage {
         match self {
-            Self::Aging(manifest) => manifest.usage(),
-            Self::Cuckoo(manifest) => manifest.usage(),
-            Self::Stable(manifest) => manifest.usage(),
+            Self::Aging(metadata) => metadata.usage(),
+            Self::Cuckoo(metadata) => metadata.usage(),
+            Self::Stable(metadata) => metadata.usage(),
         }
     }
 
@@ -270,9 +274,9 @@ impl Manifest {
     #[must_use]
     pub fn estimate(&self) -> f64 {
         match self {
-            Self::Aging(manifest) => manifest.estimate(),
-            Self::Cuckoo(manifest) => manifest.estimate(),
-            Self::Stable(manifest) => manifest.estimate(),
+            Self::Aging(metadata) => metadata.estimate(),
+            Self::Cuckoo(metadata) => metadata.estimate(),
+            Self::Stable(metadata) => metadata.estimate(),
         }
     }
 
@@ -280,7 +284,7 @@ impl Manifest {
     #[must_use]
     pub fn slices(&self) -> Vec<SliceUsage> {
         match self {
-            Self::Aging(manifest) => manifest.slices(),
+            Self::Aging(metadata) => metadata.slices(),
             Self::Cuckoo(_) | Self::Stable(_) => Vec::new(),
         }
     }
@@ -289,9 +293,9 @@ impl Manifest {
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         match self {
-            Self::Aging(manifest) => manifest.parts().collect(),
-            Self::Cuckoo(manifest) => manifest.parts().collect(),
-            Self::Stable(manifest) => manifest.parts().collect(),
+            Self::Aging(metadata) => metadata.parts().collect(),
+            Self::Cuckoo(metadata) => metadata.parts().collect(),
+            Self::Stable(metadata) => metadata.parts().collect(),
         }
     }
 }
@@ -346,7 +350,7 @@ pub struct Prediction {
 
 /// Why a key cannot be put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum CapacityError {
     /// This machine has no memory left for another part.
     #[error("this machine has not enough memory for another part of the filter")]
     Memory,
@@ -360,7 +364,7 @@ pub enum Full {
 
 /// Why two filters cannot be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Different {
+pub enum MergeError {
     /// One is of another kind.
     #[error("the filters are of different kinds")]
     Kind,
@@ -369,7 +373,7 @@ pub enum Different {
     Window,
     /// Their sizes differ.
     #[error("the filters differ in size: joined can be only what had the same capacity, rate and slices")]
-    Shape,
+    Size,
     /// What they count is not the same.
     #[error("windows by count cannot be joined: each counts its own keys")]
     Counted,
@@ -394,7 +398,7 @@ pub struct PageId {
 
 /// Stored state that does not belong to this filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub enum MetadataError {
     /// A filter of another kind, or none where there must be one.
     #[error("it is not of the kind that is configured")]
     Kind,
@@ -403,11 +407,11 @@ pub enum Mismatch {
     Generations,
     /// A filter of a size that none has, or that this machine has no memory for.
     #[error("it names a filter of impossible size")]
-    Shape,
+    Size,
     /// The filter stands at another slice than the partition.
     #[error("its filter does not stand at its stream time")]
     StreamTime,
-    /// A page that the manifest leaves no room for.
+    /// A page that the metadata leaves no room for.
     #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

@@ -1,4 +1,4 @@
-//! How many bits and probes a filter needs.
+//! How many bits and k a filter needs.
 //!
 //! A blocked Bloom filter puts all bits of a key into one block. The load of blocks varies, so the
 //! rate is a Poisson mixture over the number of keys in a block (Putze, Sanders, Singler: "Cache-,
@@ -6,15 +6,15 @@
 //! its block, and where some words have many keys, others have few; a second-order term counts that.
 //! The result is within 1 % of the exact one for rates above 1e-9.
 
-use super::bloom::{BLOCK_BITS, Shape, WORD_BITS};
+use super::bloom::{BLOCK_BITS, Layout, WORD_BITS};
 
 /// The same, to reckon with.
 const BLOCK: f64 = BLOCK_BITS as f64;
 const WORD: f64 = WORD_BITS as f64;
 const WORDS: f64 = BLOCK / WORD;
 
-/// Most probes a block: two in each of its words.
-pub(super) const PROBES_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
+/// Most k a block: two in each of its words.
+pub(super) const K_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
 
 /// Most bits a key may be given before a rate is called unreachable.
 pub(super) const BITS_PER_KEY_MAX: u32 = 512;
@@ -25,21 +25,21 @@ pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
 /// A look-up of two blocks costs nearly twice the time of one. It is worth that where one block would take
 /// this much more memory: below a rate of about 7e-6 for one filter, whatever the number of keys.
-const WORTH_A_LINE: f64 = 1.19;
+const WORTH_A_BLOCK: f64 = 1.19;
 
-/// The false-positive rate of a blocked filter of `bits_per_key` with `probes` different bits a key.
+/// The false-positive rate of a blocked filter of `bits_per_key` with `k` different bits a key.
 #[must_use]
-pub fn blocked_rate(bits_per_key: f64, probes: u32) -> f64 {
-    spread_rate(bits_per_key, 1, probes)
+pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
+    spread_rate(bits_per_key, 1, k)
 }
 
-/// The same when a key has `probes` different bits in each of `lines` blocks. A block then has as many times
-/// the keys, and a stranger must find its bits in each.
-fn spread_rate(bits_per_key: f64, lines: u32, probes: u32) -> f64 {
-    let load = BLOCK / bits_per_key * f64::from(lines);
+/// The same when a key has `k` different bits in each of `lines` blocks. A block then has as many times
+/// the keys, and a absent key must find its bits in each.
+fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
+    let load = BLOCK / bits_per_key * f64::from(blocks_per_key);
     // The Poisson weight is negligible ten standard deviations away from the mean.
     let last = load + 10.0 * load.sqrt() + 10.0;
-    let words = Words::new(probes);
+    let words = Words::new(k);
     // The weights from the mean on: far above it, that of no key at all is too small for a number.
     let mut sum = 0.0;
     let mut keys = (load - 10.0 * load.sqrt() - 10.0).max(1.0).floor();
@@ -51,7 +51,7 @@ fn spread_rate(bits_per_key: f64, lines: u32, probes: u32) -> f64 {
         weight *= load / keys;
         clear.iter_mut().zip(words.left_clear).for_each(|(clear, left)| *clear *= left);
     }
-    sum.min(1.0).powi(lines.cast_signed())
+    sum.min(1.0).powi(blocks_per_key.cast_signed())
 }
 
 /// The Poisson weight of `count` at a mean of `load`.
@@ -65,32 +65,32 @@ fn poisson(load: f64, count: f64) -> f64 {
     logarithm.exp()
 }
 
-/// The false-positive rate of a filter of this shape that holds `keys`.
+/// The false-positive rate of a filter of this layout that holds `keys`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
-pub(super) fn shape_rate(shape: Shape, keys: f64) -> f64 {
+pub(super) fn shape_rate(layout: Layout, keys: f64) -> f64 {
     if keys <= 0.0 {
         return 0.0;
     }
     // Past this, every block has far more keys than bits.
-    let bits_per_key = (shape.blocks as f64 * BLOCK / keys).max(0.1);
-    spread_rate(bits_per_key, shape.lines, shape.probes)
+    let bits_per_key = (layout.blocks as f64 * BLOCK / keys).max(0.1);
+    spread_rate(bits_per_key, layout.blocks_per_key, layout.k)
 }
 
 /// The false-positive rate of a plain Bloom filter, whose bits may lie anywhere (Bloom, 1970): what the
 /// blocked ones are compared with.
 #[must_use]
-pub fn plain_rate(bits_per_key: f64, probes: u32) -> f64 {
-    (-(-f64::from(probes) / bits_per_key).exp_m1()).powi(probes.cast_signed())
+pub fn plain_rate(bits_per_key: f64, k: u32) -> f64 {
+    (-(-f64::from(k) / bits_per_key).exp_m1()).powi(k.cast_signed())
 }
 
-/// The bits a key of a plain Bloom filter that is filled to `rate`, with the best number of probes.
+/// The bits a key of a plain Bloom filter that is filled to `rate`, with the best number of k.
 #[must_use]
 pub fn plain_bits(rate: f64) -> f64 {
     -rate.ln() / std::f64::consts::LN_2.powi(2)
 }
 
-/// How the probes of a key lie in the words of its block.
+/// How the k of a key lie in the words of its block.
 struct Words {
     /// Words with two of them, and with one: 0 or 1.
     twos: u32,
@@ -101,8 +101,8 @@ struct Words {
 }
 
 impl Words {
-    fn new(probes: u32) -> Self {
-        let (twos, ones) = (probes / 2, probes % 2);
+    fn new(k: u32) -> Self {
+        let (twos, ones) = (k / 2, k % 2);
         let counts = [WORDS - f64::from(ones + twos), f64::from(ones), f64::from(twos)];
         // That a word's bits, none to two, are none of some given ones.
         let misses = |given: f64| [1.0, 1.0 - given / WORD, (1.0 - given / WORD) * (1.0 - given / (WORD - 1.0))];
@@ -115,7 +115,7 @@ impl Words {
         Self { twos, ones, left_clear: [one_word(1.0), one_word(2.0), two_words(1.0, 1.0), two_words(1.0, 2.0), two_words(2.0, 2.0)] }
     }
 
-    /// Probability that the bits of a stranger are all set, from what is clear with probabilities as above. That two
+    /// Probability that the bits of a absent key are all set, from what is clear with probabilities as above. That two
     /// words are hit is not the product of their chances: what one has of a key, another has not.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
@@ -146,35 +146,35 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
 /// fingerprints are good for.
 #[must_use]
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes far below 2^52")]
-pub fn shape_for(keys: u64, rate: f64) -> Shape {
+pub fn layout_for(keys: u64, rate: f64) -> Layout {
     let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
-    let (bits, lines) = if one > two * WORTH_A_LINE { (two, 2) } else { (one, 1) };
+    let (bits, blocks_per_key) = if one > two * WORTH_A_BLOCK { (two, 2) } else { (one, 1) };
     let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
     // Two different blocks are wanted, so there are two.
-    Shape { blocks: blocks.max(u64::from(lines)), lines, probes: best_probes(bits, lines).0 }
+    Layout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
 }
 
 /// The fewest bits a key that reach `rate`.
-fn bits_for(rate: f64, lines: u32) -> f64 {
+fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
     // A plain filter is about the least.
     let most = f64::from(BITS_PER_KEY_MAX);
     let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
     while high - low > 0.01 {
         let middle = f64::midpoint(low, high);
-        if best_probes(middle, lines).1 <= rate { high = middle } else { low = middle }
+        if best_k(middle, blocks_per_key).1 <= rate { high = middle } else { low = middle }
     }
     high
 }
 
-/// The number of probes a block with the lowest rate, and that rate: it falls to there and rises after.
-fn best_probes(bits_per_key: f64, lines: u32) -> (u32, f64) {
-    let mut best = (1, spread_rate(bits_per_key, lines, 1));
-    for probes in 2..=PROBES_MAX {
-        let rate = spread_rate(bits_per_key, lines, probes);
+/// The number of k a block with the lowest rate, and that rate: it falls to there and rises after.
+fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
+    let mut best = (1, spread_rate(bits_per_key, blocks_per_key, 1));
+    for k in 2..=K_MAX {
+        let rate = spread_rate(bits_per_key, blocks_per_key, k);
         if rate >= best.1 {
             break;
         }
-        best = (probes, rate);
+        best = (k, rate);
     }
     best
 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn published_rates_are_met() {
-        // RocksDB, full blocked filter: 10 bits a key, 6 probes, 0.95 % (its own documentation).
+        // RocksDB, full blocked filter: 10 bits a key, 6 k, 0.95 % (its own documentation).
         assert!((blocked_rate(10.0, 6) / 0.0095 - 1.0).abs() < 0.02, "{}", blocked_rate(10.0, 6));
     }
 
@@ -200,11 +200,11 @@ mod tests {
 
     #[test]
     fn published_plain_sizes_and_rates_are_met() {
-        for (rate, bits, probes, twice) in [(0.1, 4.792, 3, 0.40), (0.01, 9.585, 7, 0.15), (0.001, 14.378, 10, 0.05)] {
+        for (rate, bits, k, twice) in [(0.1, 4.792, 3, 0.40), (0.01, 9.585, 7, 0.15), (0.001, 14.378, 10, 0.05)] {
             assert!((plain_bits(rate) - bits).abs() < 1e-3, "{}", plain_bits(rate));
-            assert!((plain_rate(bits, probes) / rate - 1.0).abs() < 0.03, "{}", plain_rate(bits, probes));
+            assert!((plain_rate(bits, k) / rate - 1.0).abs() < 0.03, "{}", plain_rate(bits, k));
             // Filled with twice the keys.
-            let got = plain_rate(bits / 2.0, probes);
+            let got = plain_rate(bits / 2.0, k);
             assert!((got - twice).abs() < 0.04, "{got} for about {twice}");
         }
     }
@@ -212,18 +212,18 @@ mod tests {
     #[test]
     fn two_blocks_are_for_small_rates() {
         for generations in [2, 5, 9] {
-            let lines = |rate| shape_for(1_000_000, rate_per_generation(rate, generations)).lines;
-            assert_eq!([1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-9].map(lines), [1, 1, 1, 2, 2, 2], "{generations} generations");
+            let blocks_per_key = |rate| layout_for(1_000_000, rate_per_generation(rate, generations)).blocks_per_key;
+            assert_eq!([1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-9].map(blocks_per_key), [1, 1, 1, 2, 2, 2], "{generations} generations");
         }
     }
 
     #[test]
     fn a_filter_that_is_empty_or_far_overfull_has_a_rate() {
-        let shape = shape_for(10_000, 1e-3);
-        assert!(shape_rate(shape, 0.0) == 0.0);
-        assert!((shape_rate(shape, 10_000.0) / 1e-3 - 1.0).abs() < 0.05);
+        let layout = layout_for(10_000, 1e-3);
+        assert!(shape_rate(layout, 0.0) == 0.0);
+        assert!((shape_rate(layout, 10_000.0) / 1e-3 - 1.0).abs() < 0.05);
         for keys in [1e6, 1e7, 1e12] {
-            assert!(shape_rate(shape, keys) > 0.99, "{}", shape_rate(shape, keys));
+            assert!(shape_rate(layout, keys) > 0.99, "{}", shape_rate(layout, keys));
         }
     }
 
@@ -237,15 +237,15 @@ mod tests {
 
     #[test]
     fn more_bits_are_never_worse() {
-        let rates: Vec<f64> = (4..60).map(|bits| best_probes(f64::from(bits), 1).1).collect();
+        let rates: Vec<f64> = (4..60).map(|bits| best_k(f64::from(bits), 1).1).collect();
         assert!(rates.windows(2).all(|pair| pair[1] < pair[0]));
     }
 
     #[test]
     fn rates_agree_with_the_exact_ones() {
-        // From a million blocks filled by lot, in each of which the chance of a stranger was worked out in full.
-        for (bits, probes, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
-            let got = blocked_rate(bits, probes);
+        // From a million blocks filled by lot, in each of which the chance of a absent key was worked out in full.
+        for (bits, k, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
+            let got = blocked_rate(bits, k);
             assert!((got / exact - 1.0).abs() < 0.01, "{got} for {exact}");
         }
     }
@@ -253,8 +253,8 @@ mod tests {
     #[test]
     fn the_first_minimum_is_the_lowest() {
         for bits in (2..100).map(f64::from) {
-            let lowest = (1..=PROBES_MAX).map(|probes| blocked_rate(bits, probes)).fold(1.0, f64::min);
-            assert!(best_probes(bits, 1).1 <= lowest, "{bits} bits a key");
+            let lowest = (1..=K_MAX).map(|k| blocked_rate(bits, k)).fold(1.0, f64::min);
+            assert!(best_k(bits, 1).1 <= lowest, "{bits} bits a key");
         }
     }
 }

@@ -11,16 +11,16 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn aging(capacity: u64) -> Spec {
-    Spec::Aging { window: WINDOW, plan: Plan::new(WINDOW, capacity, 1e-9) }
+    Spec::Aging { window: WINDOW, sizing: AgingSizing::new(WINDOW, capacity, 1e-9) }
 }
 
 fn cuckoo(capacity: u64) -> Spec {
-    Spec::Cuckoo { window: WINDOW, plan: CuckooPlan::new(WINDOW, capacity, 1e-9) }
+    Spec::Cuckoo { window: WINDOW, sizing: CuckooSizing::new(WINDOW, capacity, 1e-9) }
 }
 
 fn stable(bytes: u64) -> Spec {
-    static PLAN: LazyLock<StablePlan> = LazyLock::new(|| StablePlan::new(1 << 20, 1e-3));
-    Spec::Stable { plan: if bytes == 1 << 20 { *PLAN } else { StablePlan::new(bytes, 1e-3) } }
+    static PLAN: LazyLock<StableSizing> = LazyLock::new(|| StableSizing::new(1 << 20, 1e-3));
+    Spec::Stable { sizing: if bytes == 1 << 20 { *PLAN } else { StableSizing::new(bytes, 1e-3) } }
 }
 
 /// A filter that was shown keys at times.
@@ -71,7 +71,7 @@ proptest! {
             prop_assert_eq!(own.contains(key(number)), there, "{}", number);
         }
         // Its state goes out and in like any other's.
-        let mut again = spec.restore(&own.manifest()).unwrap();
+        let mut again = spec.restore(&own.metadata()).unwrap();
         let pages = stored(&mut *own);
         for (id, bytes) in &pages {
             again.read_page(*id, bytes).unwrap();
@@ -104,9 +104,9 @@ fn what_does_not_fit_is_refused_with_a_sentence() {
         assert!(refused(own, other).starts_with("the filters differ in size"));
     }
     let longer = Window::Time { slice_ms: 10, slices: 4 };
-    let other = Spec::Aging { window: longer, plan: Plan::new(longer, 60, 1e-9) };
+    let other = Spec::Aging { window: longer, sizing: AgingSizing::new(longer, 60, 1e-9) };
     assert_eq!(refused(aging(60), other), "the windows differ in length or slices");
     let counted = Window::keys(30, 3);
-    let counted = Spec::Aging { window: counted, plan: Plan::new(counted, 30, 1e-9) };
+    let counted = Spec::Aging { window: counted, sizing: AgingSizing::new(counted, 30, 1e-9) };
     assert_eq!(refused(counted, counted), "windows by count cannot be joined: each counts its own keys");
 }

@@ -4,7 +4,7 @@
 //! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
 
 use crate::record::Reason;
-use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, Verdicts};
+use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, VerdictCounts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -109,13 +109,13 @@ impl Collector for Metrics {
 fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let of = |count: fn(&TopicStatus) -> u64| status.topics.iter().map(move |topic| ([("topic", topic.topic.clone())], count(topic)));
     let verdicts = |topic: &TopicStatus| {
-        let Verdicts { unseen, duplicate, late, invalid, unsee, tombstone } = topic.records;
+        let VerdictCounts { unseen, duplicate, late, invalid, retracted, tombstone } = topic.records;
         let counts = [
             ("unseen", unseen),
             ("duplicate", duplicate),
             ("late", late),
             ("invalid", invalid),
-            ("unsee", unsee),
+            ("retracted", retracted),
             ("tombstone", tombstone),
         ];
         let topic = topic.topic.clone();
@@ -132,7 +132,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.counters("unseen_invalid", "Records without a usable key, or too large to be written, by reason", invalid)?;
     encoder.counters("unseen_consumed_bytes", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
     encoder.counters("unseen_dead_letters", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
-    encoder.counters("unseen_future_records", "Records whose time was too far ahead to be believed", of(|topic| topic.future))?;
+    encoder.counters("unseen_future_records", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
     encoder.counters("unseen_warmed_up_records", "Records read again without emitting", of(|topic| topic.warmed_up))?;
     let help = "Record time to the commit of what came of it, of every 64th record written";
     encoder.histogram("unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
@@ -201,26 +201,34 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         observed(|observed| Some(float(observed.checked))),
     )?;
     encoder.counters("unseen_filter_rotations", "Slices that began", counts(|space| space.rotations))?;
-    encoder.counters("unseen_filter_corrected", "False positives that an exact memory put right", counts(|space| space.corrected))?;
+    encoder.counters("unseen_filter_corrected", "False positives that an exact store put right", counts(|space| space.corrected))?;
     encoder.counters(
         "unseen_filter_evicted_keys",
         "Keys forgotten before their time, because a filter may not grow",
         counts(|space| space.evicted),
     )?;
-    encoder.counters("unseen_misplaced_keys", "Keys, one of 1,024, that came in more than one partition", counts(|space| space.misplaced))
+    encoder.counters(
+        "unseen_cross_partition_keys",
+        "Keys, one of 1,024, that came in more than one partition",
+        counts(|space| space.cross_partition_keys),
+    )
 }
 
 fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let checkpoints = &status.checkpoints;
-    encoder.counter("unseen_checkpoints", "Checkpoints written, each of one partition's memory", checkpoints.written)?;
+    encoder.counter("unseen_checkpoints", "Checkpoints written, each of one partition's state", checkpoints.written)?;
     encoder.counter("unseen_checkpoint_failures", "Checkpoints that could not be written", checkpoints.failures)?;
     encoder.histogram("unseen_checkpoint_duration_seconds", "How long a checkpoint took", &status.checkpoint_duration)?;
     encoder.gauge("unseen_checkpoint_size_bytes", "Bytes that the last checkpoint wrote", checkpoints.last_bytes.map(float))?;
     let last = checkpoints.last_success_ms.map(seconds);
     encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "When the last checkpoint was written", last)?;
-    encoder.counter("unseen_rebuilds", "Memories made from a changelog", status.rebuilds.done)?;
-    encoder.counter("unseen_rebuilt_keys", "Keys in memories made from a changelog", status.rebuilds.keys)?;
-    encoder.gauge("unseen_rebuilding_partitions", "Memories that are being made from a changelog", Some(float(status.rebuilds.running)))?;
+    encoder.counter("unseen_rebuilds", "States rebuilt from a changelog", status.rebuilds.done)?;
+    encoder.counter("unseen_rebuilt_keys", "Keys in states made from a changelog", status.rebuilds.keys)?;
+    encoder.gauge(
+        "unseen_rebuilding_partitions",
+        "States that are being rebuilt from a changelog",
+        Some(float(status.rebuilds.running)),
+    )?;
     encoder.histogram("unseen_restore_duration_seconds", "Assignment of a partition to its first record", &status.restore_duration)
 }
 

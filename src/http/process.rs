@@ -14,12 +14,12 @@ const DISK_INTERVAL: Duration = Duration::from_secs(5);
 /// What was found longer ago than this is not shown: the disk does not answer.
 const DISK_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The room on the disk of the state directory, as a thread of its own last found it. Clones share it.
+/// The space on the disk of the state directory, as a thread of its own last found it. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Disk(Arc<Mutex<Option<(Instant, Room)>>>);
+pub struct Disk(Arc<Mutex<Option<(Instant, DiskSpace)>>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct DiskSpace {
     available: u64,
     size: u64,
 }
@@ -32,9 +32,9 @@ impl Disk {
         let found = Arc::downgrade(&disk.0);
         std::thread::spawn(move || {
             loop {
-                let room = room_of(&dir);
+                let space = space_of(&dir);
                 let Some(found) = found.upgrade() else { return };
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = room.map(|room| (Instant::now(), room));
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = space.map(|space| (Instant::now(), space));
                 drop(found);
                 std::thread::sleep(DISK_INTERVAL);
             }
@@ -42,29 +42,29 @@ impl Disk {
         disk
     }
 
-    fn room(&self) -> Option<Room> {
+    fn space(&self) -> Option<DiskSpace> {
         let found = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        found.filter(|(at, _)| at.elapsed() < DISK_AGE_MAX).map(|(_, room)| room)
+        found.filter(|(at, _)| at.elapsed() < DISK_AGE_MAX).map(|(_, space)| space)
     }
 }
 
-/// The room on the disk of a directory, or of that in which it is yet to be made.
-fn room_of(dir: &Path) -> Option<Room> {
+/// The space on the disk of a directory, or of that in which it is yet to be made.
+fn space_of(dir: &Path) -> Option<DiskSpace> {
     // Of a relative path, the last ancestor is empty.
     let mut places = dir.ancestors().map(|place| if place.as_os_str().is_empty() { Path::new(".") } else { place });
     let disk = places.find_map(|place| rustix::fs::statvfs(place).ok())?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-    Some(Room { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
+    Some(DiskSpace { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
 }
 
 /// Looks. What the system does not tell is none.
 pub(super) fn look(disk: &Disk) -> Process {
-    let room = disk.room();
+    let space = disk.space();
     Process {
         resident_bytes: resident(),
         cpu_seconds: cpu(),
-        state_disk_available_bytes: room.map(|room| room.available),
-        state_disk_size_bytes: room.map(|room| room.size),
+        state_disk_available_bytes: space.map(|space| space.available),
+        state_disk_size_bytes: space.map(|space| space.size),
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_system_tells() {
         let disk = Disk::watch("/".into());
-        while disk.room().is_none() {
+        while disk.space().is_none() {
             std::thread::yield_now();
         }
         let process = look(&disk);

@@ -4,9 +4,9 @@
 //! record of it means.
 
 use super::Error;
-use super::client::{self, CALL_TIMEOUT};
+use super::client_config::{self as client, CALL_TIMEOUT};
+use super::cluster::{Cluster, Observer, block_on, partitions};
 use super::throttle;
-use super::topology::{Observer, Topology, block_on, partitions};
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -36,11 +36,11 @@ const SEGMENT_BYTES: &str = "67108864";
 const TURN: Duration = Duration::from_millis(100);
 
 /// Makes sure that the topics of our own are there as they must be; with `make`, by making them.
-pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topology: &mut Topology, make: bool, problems: &mut Vec<String>) {
+pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
     // How many partitions the topics of a space are judged in, and one of them.
     let mut judged: BTreeMap<&str, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        let Some(&input) = topology.partitions.get(&topic.input) else { continue };
+        let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
         let of_space = judged.get(&*topic.space).cloned();
         let mut tell = |setting: &str, problem: &str| {
             // Without the topic, there would be as few descriptors.
@@ -65,11 +65,11 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, topolog
         };
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
             match ensure_one(config, observer, &changelog, count, false, make) {
-                Ok(found) => drop(topology.partitions.insert(changelog, found)),
+                Ok(found) => drop(cluster.partitions.insert(changelog, found)),
                 Err(problem) => tell("state.changelog", &problem),
             }
         }
-        topology.partitions.insert(name.clone(), count);
+        cluster.partitions.insert(name.clone(), count);
         judged.entry(&topic.space).or_insert((count, name));
     }
 }
@@ -179,21 +179,21 @@ pub struct Logged<'a> {
 }
 
 /// Reads changelogs, one partition at a time.
-pub struct LogReader {
+pub struct ChangelogReader {
     committed: BaseConsumer<Observer>,
     uncommitted: BaseConsumer<Observer>,
     admin: AdminClient<Observer>,
     options: AdminOptions,
 }
 
-impl LogReader {
+impl ChangelogReader {
     /// A reader. It joins no group.
     ///
     /// # Errors
     /// When librdkafka refuses the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let consumer = |isolation: &str| {
-            let client = client::log_reader(config, isolation);
+            let client = client::changelog_reader(config, isolation);
             BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))
         };
         let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
@@ -246,7 +246,7 @@ impl LogReader {
                 Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
                     break Ok(false);
                 }
-                Some(Err(error)) => throttle::tell(&format!("reading {log} {error}"), |left_out| {
+                Some(Err(error)) => throttle::report(&format!("reading {log} {error}"), |left_out| {
                     tracing::warn!(log = %log, error = %error, left_out, "trouble reading a changelog; still trying");
                 }),
             }

@@ -3,8 +3,8 @@
 //! It shows the way of a record, not the promise: it takes transactions, but hides nothing on an
 //! abort and forgets the offsets in them. It keeps 5 MiB a partition. No test of exactly-once may use it.
 
-use super::client::BATCH_BYTES;
-use super::{Error, Topology};
+use super::client_config::BATCH_BYTES;
+use super::{Cluster, Error};
 use crate::record::Timestamp;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer, DefaultConsumerContext};
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A running in-process broker. It ends when dropped.
 pub struct Embedded {
     cluster: MockCluster<'static, DefaultProducerContext>,
-    topology: Topology,
+    metadata: Cluster,
 }
 
 fn failed(error: &KafkaError) -> Error {
@@ -36,8 +36,8 @@ impl Embedded {
             cluster.create_topic(topic, partitions, 1).map_err(|error| failed(&error))?;
         }
         let counts = topics.iter().map(|topic| ((*topic).to_owned(), partitions.unsigned_abs()));
-        let topology = Topology { partitions: counts.collect(), batch_bytes: BATCH_BYTES, warnings: Vec::new() };
-        Ok(Self { cluster, topology })
+        let metadata = Cluster { partitions: counts.collect(), batch_bytes: BATCH_BYTES, warnings: Vec::new() };
+        Ok(Self { cluster, metadata })
     }
 
     /// Its address, for `kafka.bootstrap_servers`.
@@ -48,8 +48,8 @@ impl Embedded {
 
     /// Its topics, which it would not tell all of when asked.
     #[must_use]
-    pub fn topology(&self) -> Topology {
-        self.topology.clone()
+    pub fn cluster(&self) -> Cluster {
+        self.metadata.clone()
     }
 
     /// A writer to one topic.

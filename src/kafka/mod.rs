@@ -4,22 +4,22 @@
 //! must never decide what becomes of a record.
 
 mod changelog;
-mod client;
+mod client_config;
+mod cluster;
 mod embedded;
-mod native;
+mod ffi;
 mod security;
 mod sink;
 mod source;
 mod throttle;
-mod topology;
 
-pub use changelog::{LogReader, Logged};
-pub use client::check_properties;
+pub use changelog::{ChangelogReader, Logged};
+pub use client_config::check_properties;
+pub use cluster::{Cluster, check, discover, missing};
 pub use embedded::{Embedded, Generator, Reader};
-pub use native::Message;
-pub use sink::{Failure, Meanwhile, Outgoing, Refused, Sink};
+pub use ffi::Message;
+pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError};
 pub use source::{Batch, Committed, Rebalance, Source};
-pub use topology::{Topology, check, discover, missing};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +47,15 @@ pub enum Error {
     },
     /// The topics are not as the configuration needs them.
     #[error("{}", .0.join("\n       "))]
-    Topology(Vec<String>),
+    Cluster(Vec<String>),
     /// The client cannot go on.
     #[error("{0}")]
     Fatal(String),
-    /// The group has another member of this consumer's lasting name, or takes this one for another. This consumer
+    /// The group has another member of this consumer's static name, or takes this one for another. This consumer
     /// cannot go on; a new one can find out which it is.
     #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
     Fenced,
-    /// Told to stop while waiting.
+    /// Trouble to stop while waiting.
     #[error("told to stop")]
     Stopped,
 }

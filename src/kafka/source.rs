@@ -4,8 +4,8 @@
 //! and restore before it answers: librdkafka waits for the answer.
 
 use super::Error;
-use super::client::{self, CALL_TIMEOUT};
-use super::native::{Fetcher, Group, Message, topic_ids};
+use super::client_config::{self as client, CALL_TIMEOUT};
+use super::ffi::{Fetcher, Group, Message, topic_ids};
 use super::security::{self, Login};
 use super::throttle;
 use crate::config::Config;
@@ -57,7 +57,7 @@ pub struct Batch<'a> {
     pub out_of_range: bool,
     /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
     /// might go on behind the next one: they are to be sought where they were read up to.
-    pub stumbled: Vec<TopicPartition>,
+    pub errored: Vec<TopicPartition>,
     /// Partitions that were read to their end, where consumers are told of it.
     pub ends: Vec<TopicPartition>,
 }
@@ -66,14 +66,14 @@ impl Batch<'_> {
     /// Whether it brought nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.out_of_range && self.stumbled.is_empty() && self.ends.is_empty()
+        self.messages.is_empty() && !self.out_of_range && self.errored.is_empty() && self.ends.is_empty()
     }
 
     /// Makes it empty.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.out_of_range = false;
-        self.stumbled.clear();
+        self.errored.clear();
         self.ends.clear();
     }
 }
@@ -195,7 +195,7 @@ impl Source {
             if is_out_of_range(code) {
                 batch.out_of_range = true;
             } else {
-                batch.stumbled.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
+                batch.errored.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
                 answer = std::mem::replace(&mut answer, Ok(())).and(fatal(&KafkaError::MessageConsumption(code)));
             }
             false
@@ -290,7 +290,7 @@ impl Source {
             .map_err(|error| Error::Fatal(format!("cannot go to offset {offset} of {partition}: {error}")))
     }
 
-    /// Stops reading partitions that are assigned, for their memory is not there yet.
+    /// Stops reading partitions that are assigned, for their state is not there yet.
     ///
     /// # Errors
     /// When librdkafka refuses.
@@ -443,7 +443,7 @@ fn fatal(error: &KafkaError) -> Result<(), Error> {
             Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
         }
         KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
-            throttle::tell("inconsistent group protocol", |left_out| {
+            throttle::report("inconsistent group protocol", |left_out| {
                 tracing::warn!(
                     left_out,
                     "the group does not take this member, because its other members share partitions out in another way: stop them all, then it is taken; a first or last space that topics share changes the way"
@@ -452,7 +452,7 @@ fn fatal(error: &KafkaError) -> Result<(), Error> {
             Ok(())
         }
         other => {
-            throttle::tell(
+            throttle::report(
                 &format!("reading {other}"),
                 |left_out| tracing::warn!(error = %other, left_out, "trouble reading; still trying"),
             );

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const TROUBLES_MAX: usize = 256;
 
 /// Calls `line` with the number of lines left out before it, unless this trouble was told a moment ago.
-pub(super) fn tell(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
+pub(super) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
     static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
     let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, Instant::now());
     if let Some(left_out) = due {
@@ -31,10 +31,10 @@ pub(super) fn essence(message: &str) -> &str {
 
 #[derive(Default)]
 struct Throttle {
-    told: HashMap<String, Told>,
+    told: HashMap<String, Trouble>,
 }
 
-struct Told {
+struct Trouble {
     at: Instant,
     left_out: u64,
 }
@@ -57,7 +57,7 @@ impl Throttle {
             // More than anybody reads. They are told once more than they should be, but never too seldom.
             self.told.clear();
         }
-        self.told.insert(trouble.to_owned(), Told { at: now, left_out: 0 });
+        self.told.insert(trouble.to_owned(), Trouble { at: now, left_out: 0 });
         Some(0)
     }
 }

@@ -6,8 +6,8 @@
 
 use super::SpecError;
 use super::scan::{DEPTH_MAX, Scan};
-use super::shape::{Shape, Shapes};
-use super::stops::Stops;
+use super::structural::StructuralBitmap;
+use super::template::{Template, Templates};
 use crate::record::{Invalid, Reason};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -25,9 +25,9 @@ pub(super) struct Pointers {
 
 /// Working memory of [`Pointers::find`].
 #[derive(Debug, Default)]
-pub(super) struct Room {
-    stops: Stops,
-    shapes: Shapes,
+pub(super) struct Buffers {
+    bitmap: StructuralBitmap,
+    templates: Templates,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -70,11 +70,11 @@ pub(super) enum Scalar<'a> {
     Container(&'a [u8]),
 }
 
-impl Room {
+impl Buffers {
     /// What a text is read with.
-    pub(super) fn parts<'a, 'r>(&'r mut self, json: &'a [u8], pointers: &Pointers) -> (Scan<'a, 'r>, &'r mut Shape) {
-        self.stops.mark(json);
-        (Scan { json, stops: &self.stops }, self.shapes.of(pointers.id))
+    pub(super) fn parts<'a, 'r>(&'r mut self, json: &'a [u8], pointers: &Pointers) -> (Scan<'a, 'r>, &'r mut Template) {
+        self.bitmap.index(json);
+        (Scan { json, bitmap: &self.bitmap }, self.templates.of(pointers.id))
     }
 }
 
@@ -106,8 +106,8 @@ impl Pointers {
         Ok(())
     }
 
-    /// Room for the values, in `few` if they are no more than that.
-    pub(super) fn room<'r, 'a>(
+    /// Buffers for the values, in `few` if they are no more than that.
+    pub(super) fn buffers<'r, 'a>(
         &self,
         few: &'r mut [Option<Scalar<'a>>],
         many: &'r mut Vec<Option<Scalar<'a>>>,
@@ -120,14 +120,14 @@ impl Pointers {
     }
 
     /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
-    pub(super) fn find<'a>(&self, json: &'a [u8], room: &mut Room, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
-        let (scan, shape) = room.parts(json, self);
-        if shape.find(&scan, found).is_some() {
+    pub(super) fn find<'a>(&self, json: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
+        let (scan, template) = buffers.parts(json, self);
+        if template.find(&scan, found).is_some() {
             return Ok(());
         }
         found.fill(None);
         if scan.find(&self.root, found).is_some() {
-            shape.learn(&scan, found);
+            template.learn(&scan, found);
             return Ok(());
         }
         found.fill(None);
@@ -207,7 +207,7 @@ impl<'a> Visitor<'a> for Walk<'_, 'a> {
     }
 
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(at) = map.next_key_seed(Step { node: self.node })? {
+        while let Some(at) = map.next_key_seed(Segment { node: self.node })? {
             match at {
                 None => drop(map.next_value::<IgnoredAny>()?),
                 Some(at) => {
@@ -257,11 +257,11 @@ impl<'a> Visitor<'a> for Walk<'_, 'a> {
 }
 
 /// Reads a field's name: which child of the node it is, if any.
-struct Step<'w> {
+struct Segment<'w> {
     node: &'w Node,
 }
 
-impl<'a> DeserializeSeed<'a> for Step<'_> {
+impl<'a> DeserializeSeed<'a> for Segment<'_> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
@@ -269,7 +269,7 @@ impl<'a> DeserializeSeed<'a> for Step<'_> {
     }
 }
 
-impl Visitor<'_> for Step<'_> {
+impl Visitor<'_> for Segment<'_> {
     type Value = Option<usize>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,13 +10,13 @@
 mod hashing;
 mod json;
 mod scan;
-mod shape;
-mod stops;
+mod structural;
+mod template;
 
 pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
-use json::{Pointers, Room, Scalar, broken, unescape};
+use json::{Buffers, Pointers, Scalar, broken, unescape};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -96,7 +96,7 @@ const FEW: usize = 4;
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
-    json: Room,
+    json: Buffers,
 }
 
 /// What a part was found to be. The discriminants are part of the encoding.
@@ -166,7 +166,7 @@ impl KeySpec {
         // Two statements: as one, the compiler makes both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
-        let found = self.pointers.room(&mut few, &mut many);
+        let found = self.pointers.buffers(&mut few, &mut many);
         match record.value {
             None if self.needs_value => return Err(Box::new(tombstone())),
             Some(value) if !found.is_empty() => self.pointers.find(value, &mut scratch.json, found)?,
@@ -235,7 +235,7 @@ impl Field {
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
         let mut found = [None];
-        self.0.find(value, &mut Room::default(), &mut found).ok()?;
+        self.0.find(value, &mut Buffers::default(), &mut found).ok()?;
         let [found] = found;
         match found? {
             Scalar::String(text) | Scalar::Number(text) => str::from_utf8(text).ok().map(Cow::Borrowed),

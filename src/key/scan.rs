@@ -4,13 +4,13 @@
 //! the text is wrong or merely unusual. Must never decide that a record is invalid, nor take one that is not JSON for
 //! JSON: the whole text is checked for syntax.
 //!
-//! Strings are passed over by the marks of [`Stops`], and not looked into. A place in the text is passed from step to
+//! Strings are passed over by the marks of [`StructuralBitmap`], and not looked into. A place in the text is passed from step to
 //! step, and not kept, so that it stays in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
 use super::json::{Node, Scalar, scalar};
-use super::stops::Stops;
+use super::structural::StructuralBitmap;
 
 /// Containers within each other before it gives up.
 pub(super) const DEPTH_MAX: usize = 64;
@@ -18,7 +18,7 @@ pub(super) const DEPTH_MAX: usize = 64;
 /// A text, and the marks of it.
 pub(super) struct Scan<'a, 's> {
     pub(super) json: &'a [u8],
-    pub(super) stops: &'s Stops,
+    pub(super) bitmap: &'s StructuralBitmap,
 }
 
 /// The place behind a byte that is there: no text is so long that it could overflow.
@@ -222,7 +222,7 @@ impl<'a> Scan<'a, '_> {
         if self.byte(at)? != b'"' {
             return None;
         }
-        let stop = self.stops.next(behind(at))?;
+        let stop = self.bitmap.next(behind(at))?;
         if self.byte(stop)? == b'"' {
             return Some((behind(stop), true));
         }
@@ -235,7 +235,7 @@ impl<'a> Scan<'a, '_> {
         loop {
             match self.byte(at)? {
                 b'"' => return Some(behind(at)),
-                b'\\' => at = self.stops.next(self.escape(behind(at))?)?,
+                b'\\' => at = self.bitmap.next(self.escape(behind(at))?)?,
                 // Control characters are to be escaped.
                 _ => return None,
             }
@@ -256,7 +256,7 @@ impl<'a> Scan<'a, '_> {
     /// Whether a part is UTF-8.
     #[inline(always)]
     fn is_utf8(&self, text: &[u8]) -> bool {
-        self.stops.is_ascii || str::from_utf8(text).is_ok()
+        self.bitmap.is_ascii || str::from_utf8(text).is_ok()
     }
 }
 
@@ -336,9 +336,9 @@ mod tests {
             for all in [&["/a", "/b"][..], &["/a/b", "/c", "/c"], &["/a/0", "/b/a/a"], &["/a", "/a/b"], &[""]] {
                 let pointers = pointers(all);
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
-                let mut stops = Stops::default();
-                stops.mark(&json);
-                if (Scan { json: &json, stops: &stops }).find(pointers.root(), &mut short).is_some() {
+                let mut bitmap = StructuralBitmap::default();
+                bitmap.index(&json);
+                if (Scan { json: &json, bitmap: &bitmap }).find(pointers.root(), &mut short).is_some() {
                     prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
@@ -350,9 +350,9 @@ mod tests {
     fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
         let pointers = pointers(&[pointer]);
         let (mut short, mut long) = ([None], [None]);
-        let mut stops = Stops::default();
-        stops.mark(json);
-        let is_short = Scan { json, stops: &stops }.find(pointers.root(), &mut short).is_some();
+        let mut bitmap = StructuralBitmap::default();
+        bitmap.index(json);
+        let is_short = Scan { json, bitmap: &bitmap }.find(pointers.root(), &mut short).is_some();
         let is_long = pointers.parse(json, &mut long).is_ok();
         [is_short.then_some(short), is_long.then_some(long)]
     }
@@ -383,9 +383,9 @@ mod tests {
         let pointers = pointers(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
-        let mut stops = Stops::default();
-        stops.mark(json.as_bytes());
-        Scan { json: json.as_bytes(), stops: &stops }.find(pointers.root(), &mut found).unwrap();
+        let mut bitmap = StructuralBitmap::default();
+        bitmap.index(json.as_bytes());
+        Scan { json: json.as_bytes(), bitmap: &bitmap }.find(pointers.root(), &mut found).unwrap();
         assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1"))]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Also what a curve in the terminal and one in a picture share: the axis of rates.
 
-use super::{Point, Report, Row};
+use super::{Comparison, Point, Row};
 use std::fmt::Write as _;
 
 /// Size of the drawing in characters; each has two dots across and four down.
@@ -22,7 +22,7 @@ pub(super) struct Decades(pub(super) u32);
 impl Decades {
     /// Down to two decades below what was asked for.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most eleven")]
-    pub(super) fn new(report: &Report) -> Self {
+    pub(super) fn new(report: &Comparison) -> Self {
         Self((2.0 - report.ask.false_positive_rate.log10().floor()).clamp(3.0, 15.0) as u32)
     }
 
@@ -48,7 +48,7 @@ pub(super) fn pieces(row: &Row, decades: Decades) -> Vec<Vec<(f64, f64)>> {
 /// The largest load of any curve.
 pub(super) const LOAD_MAX: f64 = super::CURVE_STEP * super::CURVE_STEPS as f64;
 
-impl Report {
+impl Comparison {
     /// The curves of all kinds, in 80 columns.
     #[must_use]
     pub fn curve(&self) -> String {
@@ -96,7 +96,7 @@ impl Report {
 }
 
 /// The kinds and their marks, a few a line.
-fn legend(report: &Report, decades: Decades) -> String {
+fn legend(report: &Comparison, decades: Decades) -> String {
     let mut lines: Vec<String> = Vec::new();
     for (index, row) in report.kinds.iter().enumerate() {
         let note = match () {

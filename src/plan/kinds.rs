@@ -5,23 +5,23 @@
 
 use super::Ask;
 use super::text::{count, whole_size};
-use crate::filter::{self, CuckooPlan, Prediction, StablePlan, Window, plain_bits, plain_rate};
+use crate::filter::{self, CuckooSizing, Prediction, StableSizing, Window, plain_bits, plain_rate};
 
 /// One kind, sized for one partition.
-pub(super) struct Kind {
+pub(super) struct Candidate {
     /// What is expected at a load: 1 is as many keys in a window as were planned for.
     pub(super) predict: Box<dyn Fn(f64) -> Prediction>,
     /// Disk at load 1, in bytes; grows with the load.
     pub(super) disk: f64,
     /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
-    pub(super) probes: u32,
+    pub(super) k: u32,
     /// What a look-up reads.
     pub(super) reads: String,
     /// Share of repeats, a whole window after their key was put in, that are called unseen; `None` for kinds that
     /// promise never to.
     pub(super) forgets: Option<f64>,
     /// Whether a key can be taken back.
-    pub(super) takes_back: bool,
+    pub(super) can_retract: bool,
     /// What happens above the planned load.
     pub(super) overfull: &'static str,
     /// Whether any memory will do for any rate: it pays by forgetting.
@@ -30,16 +30,16 @@ pub(super) struct Kind {
     pub(super) configuration: Option<String>,
 }
 
-impl Kind {
+impl Candidate {
     /// One that remembers, takes nothing back, and is in memory only.
-    fn new(predict: impl Fn(f64) -> Prediction + 'static, probes: u32, reads: String, overfull: &'static str) -> Self {
+    fn new(predict: impl Fn(f64) -> Prediction + 'static, k: u32, reads: String, overfull: &'static str) -> Self {
         Self {
             predict: Box::new(predict),
             disk: 0.0,
-            probes,
+            k,
             reads,
             forgets: None,
-            takes_back: false,
+            can_retract: false,
             overfull,
             elastic: false,
             configuration: None,
@@ -48,7 +48,7 @@ impl Kind {
 }
 
 /// Sizes a kind to meet a rate at load 1.
-pub(super) type Make = fn(&Ask, f64) -> Kind;
+pub(super) type Make = fn(&Ask, f64) -> Candidate;
 
 /// Name and maker of every kind, in the order of a table.
 pub(super) const KINDS: [(&str, Make); 7] = [
@@ -86,79 +86,80 @@ fn window(slices: u32) -> Window {
 }
 
 /// A queue of generations of blocked Bloom filters that chain when overfull.
-fn aging(ask: &Ask, rate: f64, slices: u32) -> Kind {
-    let (window, plan) = (window(slices), filter::Plan::new(window(slices), keys(ask), rate));
-    let (probes, reads) = generations(&plan, window);
+fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
+    let (window, sizing) = (window(slices), filter::AgingSizing::new(window(slices), keys(ask), rate));
+    let (k, reads) = generations(&sizing, window);
     let overfull = "chains more filters: the error holds, memory grows";
-    Kind {
+    Candidate {
         configuration: Some(configured("aging", ask, rate, slices)),
-        ..Kind::new(move |load| plan.predict(window, load), probes, reads, overfull)
+        ..Candidate::new(move |load| sizing.predict(window, load), k, reads, overfull)
     }
 }
 
 /// The same without chaining.
-fn unchained(ask: &Ask, rate: f64) -> Kind {
-    let (window, plan) = (window(ask.slices), filter::Plan::new(window(ask.slices), keys(ask), rate));
-    let (probes, reads) = generations(&plan, window);
-    Kind::new(move |load| plan.rate_unchained(window, load), probes, reads, "the error rises (aging that does not chain)")
+fn unchained(ask: &Ask, rate: f64) -> Candidate {
+    let (window, sizing) = (window(ask.slices), filter::AgingSizing::new(window(ask.slices), keys(ask), rate));
+    let (k, reads) = generations(&sizing, window);
+    Candidate::new(move |load| sizing.rate_unchained(window, load), k, reads, "the error rises (aging that does not chain)")
 }
 
 /// What a look-up reads in all generations: bits, and the same in words.
-fn generations(plan: &filter::Plan, window: Window) -> (u32, String) {
-    let lines = plan.shape.lines * (window.slices() + 1);
-    let bits = plan.shape.probes * lines;
-    (bits, format!("{lines} lines, {bits} bits"))
+fn generations(sizing: &filter::AgingSizing, window: Window) -> (u32, String) {
+    let blocks = sizing.layout.blocks_per_key * (window.slices() + 1);
+    let bits = sizing.layout.k * blocks;
+    (bits, format!("{blocks} blocks, {bits} bits"))
 }
 
 /// A plain Bloom filter, which never forgets: what all others are measured by (Bloom, 1970).
-fn bloom(ask: &Ask, rate: f64) -> Kind {
+fn bloom(ask: &Ask, rate: f64) -> Candidate {
     let (keys, bits) = (float(keys(ask)), plain_bits(rate));
-    let probes = narrow((bits * std::f64::consts::LN_2).round().max(1.0));
-    let predict = move |load| Prediction { rate: plain_rate(bits / load, probes), bytes: whole(keys * bits / 8.0) };
-    Kind::new(predict, probes, format!("up to {}", many(probes, "line")), "the error rises; never forgets (to compare)")
+    let k = narrow((bits * std::f64::consts::LN_2).round().max(1.0));
+    let predict = move |load| Prediction { rate: plain_rate(bits / load, k), bytes: whole(keys * bits / 8.0) };
+    Candidate::new(predict, k, format!("up to {}", many(k, "line")), "the error rises; never forgets (to compare)")
 }
 
 /// A stable Bloom filter: it forgets at random, so that it never fills.
-fn stable(ask: &Ask, rate: f64) -> Kind {
+fn stable(ask: &Ask, rate: f64) -> Candidate {
     // Any memory will do; unless it is said, as much as a filter that forgets nothing takes.
-    let like_aging = || filter::Plan::new(window(ask.slices), keys(ask), rate).bytes(window(ask.slices)).saturating_mul(partitions(ask));
+    let like_aging =
+        || filter::AgingSizing::new(window(ask.slices), keys(ask), rate).bytes(window(ask.slices)).saturating_mul(partitions(ask));
     // Planned is what the line says, to the byte.
     let (bytes, memory) = whole_size(ask.memory_bytes.unwrap_or_else(like_aging).max(STABLE_MIN));
-    let plan = StablePlan::new(bytes / partitions(ask), rate);
-    let (probes, bits) = (plan.shape.probes, plan.shape.cell_bits);
-    let reads = if bits == 1 { many(probes, "bit") } else { format!("{} of {bits} bits", many(probes, "cell")) };
-    let windows = float(keys(ask)) / plan.lifetime();
-    Kind {
-        forgets: Some(plan.unseen_after(keys(ask))),
+    let sizing = StableSizing::new(bytes / partitions(ask), rate);
+    let (k, bits) = (sizing.layout.k, sizing.layout.cell_bits);
+    let reads = if bits == 1 { many(k, "bit") } else { format!("{} of {bits} bits", many(k, "cell")) };
+    let windows = float(keys(ask)) / sizing.lifetime();
+    Candidate {
+        forgets: Some(sizing.unseen_after(keys(ask))),
         elastic: true,
         configuration: Some(format!("filter = {{ kind = \"stable\", memory = \"{memory}\", false_positive_rate = {rate:e} }}")),
         // Its own measure of load is how many keys came while one is remembered.
-        ..Kind::new(move |load| plan.predict(load * windows), probes, reads, "forgets sooner: the error holds")
+        ..Candidate::new(move |load| sizing.predict(load * windows), k, reads, "forgets sooner: the error holds")
     }
 }
 
 /// A cuckoo filter whose slots say the generation of their key.
-fn cuckoo(ask: &Ask, rate: f64) -> Kind {
-    let (window, plan) = (window(ask.slices), CuckooPlan::new(window(ask.slices), keys(ask), rate));
+fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
+    let (window, sizing) = (window(ask.slices), CuckooSizing::new(window(ask.slices), keys(ask), rate));
     // Its capacity is that of a window and the open slice, so a load is the same for both.
-    let predict = move |load| plan.predict(window, load);
+    let predict = move |load| sizing.predict(window, load);
     let overfull = "chains more tables: the error holds, memory grows";
-    Kind {
-        takes_back: true,
+    Candidate {
+        can_retract: true,
         configuration: Some(configured("cuckoo", ask, rate, ask.slices)),
-        ..Kind::new(predict, CUCKOO_SLOTS, format!("2 lines, {CUCKOO_SLOTS} slots"), overfull)
+        ..Candidate::new(predict, CUCKOO_SLOTS, format!("2 lines, {CUCKOO_SLOTS} slots"), overfull)
     }
 }
 
 /// All fingerprints on disk. What is wrong is the hash's: one pair of keys in 2^128.
-fn exact(ask: &Ask, _rate: f64) -> Kind {
+fn exact(ask: &Ask, _rate: f64) -> Candidate {
     let generations = ask.slices + 1;
     let reads = format!("disk, {generations} times");
-    Kind {
+    Candidate {
         disk: float(keys(ask)) * (1.0 + 1.0 / f64::from(ask.slices)) * EXACT_BYTES,
-        takes_back: true,
+        can_retract: true,
         configuration: Some(format!("filter = {{ kind = \"exact\", slices = {} }}", ask.slices)),
-        ..Kind::new(|_| Prediction::default(), generations, reads, "disk grows; memory only for caches")
+        ..Candidate::new(|_| Prediction::default(), generations, reads, "disk grows; memory only for caches")
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Ask {
 
 /// A comparison of kinds of filter. Its JSON is for scripts: names of fields stay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct Comparison {
     /// What was asked for.
     pub ask: Ask,
     /// What was counted, if a sample was given.
@@ -62,7 +62,7 @@ pub struct Row {
     /// Memory, or disk, a planned key.
     pub bits_per_key: f64,
     /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
-    pub probes: u32,
+    pub k: u32,
     /// What a look-up reads.
     pub reads: String,
     /// What is expected at 1, 1.5, 2 and 4 times the planned keys.
@@ -72,7 +72,7 @@ pub struct Row {
     /// Share of repeats, a whole window after their key was put in, that are called unseen.
     pub forgets: f64,
     /// Whether a key can be taken back.
-    pub takes_back: bool,
+    pub can_retract: bool,
     /// What happens above the planned load.
     pub overfull: String,
     /// Whether it fits into the memory that was asked for; `None` if none was.
@@ -101,7 +101,7 @@ pub struct Point {
 pub enum Error {
     /// No kind of that name.
     #[error("expected kinds among {known}, got `{0}`", known = names().join(", "))]
-    Kind(String),
+    Candidate(String),
 }
 
 /// The names of all kinds, in the order of a table.
@@ -110,14 +110,14 @@ pub fn names() -> Vec<&'static str> {
     KINDS.iter().map(|(name, _)| *name).collect()
 }
 
-impl Report {
+impl Comparison {
     /// Compares `kinds`, or all if there are none. `aging` brings `unchained` along, the same without chaining.
     ///
     /// # Errors
-    /// [`Error::Kind`] for a name that none has.
+    /// [`Error::Candidate`] for a name that none has.
     pub fn new(ask: Ask, kinds: &[String], sample: Option<Sample>) -> Result<Self, Error> {
         if let Some(unknown) = kinds.iter().find(|kind| !names().contains(&kind.as_str())) {
-            return Err(Error::Kind(unknown.clone()));
+            return Err(Error::Candidate(unknown.clone()));
         }
         let asked = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
         let rows = KINDS.iter().filter(|(name, _)| asked(name));
@@ -153,12 +153,12 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         partition_bytes,
         disk_bytes,
         bits_per_key,
-        probes: kind.probes,
+        k: kind.k,
         reads: kind.reads.clone(),
         loads: LOADS.map(point).to_vec(),
         remembers: kind.forgets.is_none(),
         forgets: rounded(kind.forgets.unwrap_or(0.0)),
-        takes_back: kind.takes_back,
+        can_retract: kind.can_retract,
         overfull: kind.overfull.to_owned(),
         fits,
         rate_within_memory,

@@ -2,7 +2,7 @@
 
 use super::curve::{Decades, LOAD_MAX, pieces};
 use super::text::count;
-use super::{Report, Row};
+use super::{Comparison, Row};
 use std::fmt::Write as _;
 
 /// Size of the picture and of the space around the curves, in pixels.
@@ -32,7 +32,7 @@ fn y(place: f64) -> f64 {
     TOP + place * (HEIGHT - TOP - BOTTOM)
 }
 
-impl Report {
+impl Comparison {
     /// The curves of all kinds as SVG.
     #[must_use]
     pub fn svg(&self) -> String {

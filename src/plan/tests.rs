@@ -1,13 +1,13 @@
 use super::*;
 use crate::config::Config;
-use crate::filter::{Plan, Spec, StablePlan, Window};
+use crate::filter::{AgingSizing, Spec, StableSizing, Window};
 
 fn ask(keys: u64, rate: f64) -> Ask {
     Ask { keys, false_positive_rate: rate, partitions: 1, slices: 4, window_ms: None, memory_bytes: None }
 }
 
-fn report(ask: Ask, kinds: &[&str]) -> Report {
-    Report::new(ask, &kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>(), None).unwrap()
+fn report(ask: Ask, kinds: &[&str]) -> Comparison {
+    Comparison::new(ask, &kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>(), None).unwrap()
 }
 
 fn row(ask: Ask, kind: &str) -> Row {
@@ -26,10 +26,10 @@ fn close(got: f64, expected: f64, within: f64) {
 #[test]
 fn a_plain_filter_takes_the_published_bits() {
     // Bits a key of a Bloom filter of the best size: 1.4427 log2(1/p).
-    for (rate, bits, probes) in [(1e-1, 4.8, 3), (1e-2, 9.6, 7), (1e-3, 14.4, 10), (1e-4, 19.2, 13)] {
+    for (rate, bits, k) in [(1e-1, 4.8, 3), (1e-2, 9.6, 7), (1e-3, 14.4, 10), (1e-4, 19.2, 13)] {
         let bloom = row(ask(10_000_000, rate), "bloom");
         close(bloom.bits_per_key, bits, 1e-9);
-        assert_eq!(bloom.probes, probes);
+        assert_eq!(bloom.k, k);
         close(rate_at(&bloom, 1.0), rate, 0.03);
     }
     assert_eq!(row(ask(10_000_000, 1e-2), "bloom").memory_bytes, 11_981_323, "9.585 bits a key");
@@ -62,9 +62,9 @@ fn aging_keeps_its_rate_however_full() {
 fn a_look_up_reads_what_the_filter_reads() {
     for (rate, slices) in [(1e-2, 4), (1e-4, 1), (1e-6, 4), (1e-8, 16)] {
         let row = row(Ask { slices, ..ask(1_000_000, rate) }, "aging");
-        let shape = Plan::new(Window::time(86_400_000, slices), 1_000_000, rate).shape;
-        assert_eq!(row.probes, shape.lines * shape.probes * (slices + 1));
-        assert_eq!(row.reads, format!("{} lines, {} bits", shape.lines * (slices + 1), row.probes));
+        let shape = AgingSizing::new(Window::time(86_400_000, slices), 1_000_000, rate).layout;
+        assert_eq!(row.k, shape.blocks_per_key * shape.k * (slices + 1));
+        assert_eq!(row.reads, format!("{} blocks, {} bits", shape.blocks_per_key * (slices + 1), row.k));
     }
 }
 
@@ -90,7 +90,7 @@ fn a_cuckoo_filter_takes_the_known_bits_and_chains() {
         // As planned for there is one table; with a twentieth more, another one of half its capacity.
         assert!(cuckoo.curve[1..=20].iter().all(|point| point.memory_bytes == cuckoo.memory_bytes));
         assert!(cuckoo.curve[21].memory_bytes > cuckoo.memory_bytes * 3 / 2);
-        assert!(cuckoo.takes_back && cuckoo.remembers);
+        assert!(cuckoo.can_retract && cuckoo.remembers);
     }
 }
 
@@ -99,8 +99,8 @@ fn a_stable_filter_forgets_by_its_own_account() {
     let ask = Ask { memory_bytes: Some(60_000_000), ..ask(10_000_000, 1e-3) };
     let stable = row(ask, "stable");
     // 60 MB are 57.2 MiB, and the line has whole ones.
-    let plan = StablePlan::new(57 << 20, 1e-3);
-    assert_eq!((stable.memory_bytes, stable.probes), (plan.bytes(), plan.shape.probes));
+    let plan = StableSizing::new(57 << 20, 1e-3);
+    assert_eq!((stable.memory_bytes, stable.k), (plan.bytes(), plan.layout.k));
     assert_eq!((stable.remembers, stable.forgets), (false, rounded(plan.unseen_after(10_000_000))));
     assert!(stable.forgets > 0.01 && stable.forgets < 0.9, "{}", stable.forgets);
     // After as many keys as one is remembered for, its own load of 1.
@@ -154,7 +154,7 @@ fn every_line_configures_what_was_planned() {
             let spec = topic.filter.spec(topic.window, report.ask.partitions);
             assert_eq!(spec.map_or(0, Spec::bytes), row.partition_bytes, "{line}");
             assert_eq!(topic.filter.kind.name(), if row.kind == "pair" { "aging" } else { &row.kind });
-            assert_eq!(topic.filter.can_unsee(), row.takes_back);
+            assert_eq!(topic.filter.can_retract(), row.can_retract);
         }
         assert!(lines.is_empty());
     }
@@ -200,20 +200,20 @@ fn kinds_are_chosen_by_name() {
     let shown: Vec<_> = report(ask(10, 0.1), &["bloom", "pair"]).kinds.into_iter().map(|row| row.kind).collect();
     assert_eq!(shown, ["pair", "bloom"]);
     assert_eq!(report(ask(10, 0.1), &[]).kinds.len(), names().len());
-    let error = Report::new(ask(10, 0.1), &["cuckold".to_owned()], None).unwrap_err().to_string();
+    let error = Comparison::new(ask(10, 0.1), &["cuckold".to_owned()], None).unwrap_err().to_string();
     assert_eq!(error, "expected kinds among aging, unchained, pair, stable, cuckoo, exact, bloom, got `cuckold`");
 }
 
 #[test]
 fn json_round_trips() {
     let sample = Sample { records: 3, distinct: 2, repeats: 1, repeat_share: 0.3333, span_ms: Some(5), ..Sample::default() };
-    let report = Report::new(Ask { memory_bytes: Some(1 << 20), ..ask(1_000, 1e-3) }, &[], Some(sample)).unwrap();
+    let report = Comparison::new(Ask { memory_bytes: Some(1 << 20), ..ask(1_000, 1e-3) }, &[], Some(sample)).unwrap();
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["ask"]["keys"], 1_000);
     assert_eq!(json["sample"]["repeats"], 1);
     assert_eq!(json["kinds"][0]["loads"][2]["load"], 2.0);
     assert_eq!(json["kinds"][0]["curve"].as_array().unwrap().len(), 81);
-    let mut back: Report = serde_json::from_str(&json.to_string()).unwrap();
+    let mut back: Comparison = serde_json::from_str(&json.to_string()).unwrap();
     // The parser may be off in a float's last bit.
     for row in &mut back.kinds {
         row.rate_within_memory = row.rate_within_memory.map(rounded);
@@ -251,7 +251,7 @@ fn a_table_says_what_was_counted() {
         window_keys: Some(30),
         ..Sample::default()
     };
-    let text = Report::new(Ask { window_ms: Some(3_600_000), ..ask(30, 1e-2) }, &["bloom".to_owned()], Some(sample)).unwrap().table();
+    let text = Comparison::new(Ask { window_ms: Some(3_600_000), ..ask(30, 1e-2) }, &["bloom".to_owned()], Some(sample)).unwrap().table();
     assert!(
         text.starts_with("sample: 40 records, 30 distinct keys, 10 repeats (25.0 %)\n        30 in the busiest window of 1h\n"),
         "{text}"

@@ -1,10 +1,10 @@
 //! A plan as text for a terminal of 80 columns, and how its numbers are written.
 
-use super::{Point, Report, Row, Sample};
+use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-impl Report {
+impl Comparison {
     /// What was asked and counted, the tables, and the lines to configure each kind.
     #[must_use]
     pub fn table(&self) -> String {
@@ -84,7 +84,7 @@ impl Report {
     fn promises(&self) -> Vec<Vec<String>> {
         let row = |row: &Row| {
             let forgets = if row.remembers { "never".to_owned() } else { format!("{} %", percent(row.forgets)) };
-            vec![row.kind.clone(), forgets, if row.takes_back { "yes" } else { "no" }.to_owned(), row.overfull.clone()]
+            vec![row.kind.clone(), forgets, if row.can_retract { "yes" } else { "no" }.to_owned(), row.overfull.clone()]
         };
         table(&["kind", "forgets", "delete", "above the planned keys"], self.kinds.iter().map(row))
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns what a recorded line means. Must never change a byte of it: what goes out is what came in.
 
-use super::Fault;
+use super::LineError;
 use crate::key::Field;
 use crate::record::Timestamp;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
@@ -38,7 +38,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// The next line that is not empty, without its end, which is `\n` or `\r\n`, or nothing in the last one.
-    pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, Fault> {
+    pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
         loop {
             self.offset += self.line.len() as u64;
             self.number += 1;
@@ -48,7 +48,7 @@ impl<R: BufRead> Lines<R> {
                 return Ok(None);
             }
             if self.line.len() as u64 > LINE_BYTES_MAX {
-                return Err(Fault::Long(LINE_BYTES_MAX));
+                return Err(LineError::Long(LINE_BYTES_MAX));
             }
             if !matches!(&*self.line, b"\n" | b"\r\n") {
                 break;
@@ -90,15 +90,15 @@ pub(crate) struct Recorded<'a> {
 
 impl<'a> Recorded<'a> {
     /// The record of a line; `time` is the field of the value that holds its time, if any does.
-    pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, Fault> {
+    pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
             Format::Ndjson => {
                 let time = time.and_then(|field| parse_time(&field.text(line)?)).filter(|&time| time >= 0);
                 Ok(Self { time, value: Some(Cow::Borrowed(line)), ..Self::default() })
             }
             Format::Kcat => {
-                let kcat: Kcat<'a> = serde_json::from_slice(line).map_err(|error| Fault::Kcat(error.to_string()))?;
-                kcat.try_into().map_err(Fault::Kcat)
+                let kcat: Kcat<'a> = serde_json::from_slice(line).map_err(|error| LineError::Kcat(error.to_string()))?;
+                kcat.try_into().map_err(LineError::Kcat)
             }
         }
     }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_refused() {
         let mut endless = Lines::new(std::io::BufReader::new(std::io::repeat(b'x')));
-        assert!(matches!(endless.next_line(), Err(Fault::Long(LINE_BYTES_MAX))));
+        assert!(matches!(endless.next_line(), Err(LineError::Long(LINE_BYTES_MAX))));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
 //! Owns the way of a line: in, judged, and out byte for byte if it is unseen. Must never judge in
-//! another way than the worker does, and never look at a clock: the horizon comes from the caller.
+//! another way than the worker does, and never look at a clock: the max timestamp comes from the caller.
 //! Key spaces that several topics share are not shared here: one topic is replayed by itself.
 
 mod input;
@@ -64,7 +64,7 @@ pub struct Summary {
     /// Older than the window and not remembered; `late` decided what became of them.
     pub late: u64,
     /// Such as took their key back; they are not emitted.
-    pub unsee: u64,
+    pub retracted: u64,
     /// Without a value to take a key from; `on_tombstone` decided what became of them.
     pub tombstones: u64,
     /// Unseen records that the filter alone would have dropped.
@@ -73,7 +73,7 @@ pub struct Summary {
     pub invalid: BTreeMap<&'static str, u64>,
     /// Lines without a key that look like those of `kcat -J`, though they are taken for values.
     pub envelopes: u64,
-    /// Later than the horizon: judged, but not believed.
+    /// Later than the max timestamp: judged, but moves no window.
     pub future: u64,
     /// What the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
@@ -99,7 +99,7 @@ pub enum Error {
     #[error(
         "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat"
     )]
-    Unsee(String),
+    Retract(String),
     /// The format does not tell partitions apart.
     #[error(
         "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `kcat -J` and replay with --format kcat"
@@ -119,7 +119,7 @@ pub enum Error {
         /// Where it begins.
         offset: u64,
         /// What is wrong with it.
-        fault: Fault,
+        fault: LineError,
     },
     /// The output cannot be written.
     #[error("cannot write the output")]
@@ -128,7 +128,7 @@ pub enum Error {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum LineError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] io::Error),
@@ -151,7 +151,7 @@ pub enum Fault {
     Invalid(Invalid),
     /// Its key cannot be decided.
     #[error("{0}")]
-    Undecided(filter::Fault),
+    Undecided(filter::ExactError),
 }
 
 impl<'t> Replay<'t> {
@@ -165,7 +165,7 @@ impl<'t> Replay<'t> {
             Format::Ndjson => {
                 let absent = topic.key.parts().iter().find(|part| matches!(part, Part::RecordKey | Part::Header(_)));
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
-                topic.unsee.as_ref().map_or(Ok(()), |header| Err(Error::Unsee(header.clone())))?;
+                topic.retract.as_ref().map_or(Ok(()), |header| Err(Error::Retract(header.clone())))?;
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
@@ -187,17 +187,17 @@ impl<'t> Replay<'t> {
 
     /// Reads `input` to its end and writes the lines of unseen records to `output`.
     ///
-    /// `horizon` is the latest record time that is believed, asked for each record: the time at which it was read, as far as
+    /// `max_timestamp` is the latest record time that moves the window, asked for each record: the time at which it was read, as far as
     /// that is known, plus the topic's `max_future`, in milliseconds.
     ///
     /// # Errors
     /// When a line is at fault, or `output` cannot be written.
-    pub fn run(&mut self, input: impl BufRead, mut output: impl Write, horizon: impl Fn() -> Timestamp) -> Result<(), Error> {
+    pub fn run(&mut self, input: impl BufRead, mut output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
         let mut lines = Lines::new(input);
         loop {
             let emitted = match lines.next_line() {
                 Ok(None) => return output.flush().map_err(Error::Write),
-                Ok(Some(line)) => self.line(line, &horizon),
+                Ok(Some(line)) => self.line(line, &max_timestamp),
                 Err(fault) => Err(fault),
             };
             if emitted.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })? {
@@ -207,7 +207,7 @@ impl<'t> Replay<'t> {
     }
 
     /// Whether a line is to be emitted.
-    fn line(&mut self, line: &[u8], horizon: impl Fn() -> Timestamp) -> Result<bool, Fault> {
+    fn line(&mut self, line: &[u8], max_timestamp: impl Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         self.counted.records += 1;
         self.counted.untimed += u64::from(recorded.time.is_none());
@@ -222,14 +222,14 @@ impl<'t> Replay<'t> {
                 return self.without_key(*invalid);
             }
         };
-        let horizon = horizon();
-        self.counted.future += u64::from(recorded.time.is_some_and(|time| time > horizon));
-        let verdict = if self.topic.takes_back(&headers) {
-            dedup.unsee(fingerprint, recorded.time, horizon)
+        let max_timestamp = max_timestamp();
+        self.counted.future += u64::from(recorded.time.is_some_and(|time| time > max_timestamp));
+        let verdict = if self.topic.is_retraction(&headers) {
+            dedup.retract(fingerprint, recorded.time, max_timestamp)
         } else {
-            dedup.judge(fingerprint, recorded.time, horizon)
+            dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
-        let verdict = verdict.map_err(Fault::Undecided)?;
+        let verdict = verdict.map_err(LineError::Undecided)?;
         if let Some(truth) = truth {
             truth.check(fingerprint, verdict, dedup);
         }
@@ -239,7 +239,7 @@ impl<'t> Replay<'t> {
                 self.counted.late += 1;
                 self.counted.dead_letters += u64::from(self.rules.late == Late::DeadLetter);
             }
-            Verdict::Unsee => self.counted.unsee += 1,
+            Verdict::Retracted => self.counted.retracted += 1,
             _ => {
                 self.counted.unseen += 1;
                 self.counted.late += u64::from(dedup.is_late(recorded.time));
@@ -249,14 +249,14 @@ impl<'t> Replay<'t> {
     }
 
     /// Whether a record without a key is to be emitted.
-    fn without_key(&mut self, invalid: Invalid) -> Result<bool, Fault> {
+    fn without_key(&mut self, invalid: Invalid) -> Result<bool, LineError> {
         if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone {
             self.counted.tombstones += 1;
             return Ok(self.topic.on_tombstone == OnTombstone::Emit);
         }
         *self.counted.invalid.entry(invalid.reason.label()).or_default() += 1;
         match self.topic.on_invalid {
-            OnInvalid::Fail => return Err(Fault::Invalid(invalid)),
+            OnInvalid::Fail => return Err(LineError::Invalid(invalid)),
             OnInvalid::Topic(_) => self.counted.dead_letters += 1,
             OnInvalid::Drop | OnInvalid::Emit => {}
         }
@@ -283,10 +283,10 @@ impl<'t> Replay<'t> {
 }
 
 /// The partition of that number, made when its first record comes.
-fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, Fault> {
+fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, LineError> {
     let partitions = all.len();
     let place = usize::try_from(number).ok().and_then(|number| all.get_mut(number));
-    let place = place.ok_or(Fault::Partition { partition: number, partitions })?;
+    let place = place.ok_or(LineError::Partition { partition: number, partitions })?;
     Ok(place.get_or_insert_with(|| Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) }))
 }
 

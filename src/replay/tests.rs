@@ -13,7 +13,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         repartition: false,
         window: Window::time(60_000, 4),
         filter: filter(1e-6),
-        unsee: None,
+        retract: None,
         refresh: false,
         max_future: Duration::from_secs(300),
         late: Late::Emit,
@@ -98,9 +98,9 @@ fn what_a_line_does_not_have_is_said_before_reading() {
 
 #[test]
 fn what_a_line_of_values_cannot_tell_is_refused() {
-    let topic = Topic { unsee: Some("unsee".into()), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
+    let topic = Topic { retract: Some("retract".into()), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
     let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
-    assert!(error.starts_with("the topic takes keys back by header `unsee`, which a line of ndjson does not have"), "{error}");
+    assert!(error.starts_with("the topic takes keys back by header `retract`, which a line of ndjson does not have"), "{error}");
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
     let four = Options { partitions: 4, ..options(Format::Ndjson) };
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));

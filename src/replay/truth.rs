@@ -73,14 +73,14 @@ impl Truth {
         self.come_to(judged_at);
         let emitted = self.emitted.get(&fingerprint).copied();
         let remembered = emitted.is_some_and(|at| self.remembers(at));
-        if !remembered && verdict != Verdict::Unsee {
+        if !remembered && verdict != Verdict::Retracted {
             self.counts.unseen += 1;
             self.counts.false_positives += u64::from(verdict == Verdict::Duplicate);
         }
         let promised = emitted.is_some_and(|at| self.age(at) <= self.window);
         self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
         self.come_to(after);
-        if verdict == Verdict::Unsee {
+        if verdict == Verdict::Retracted {
             self.emitted.remove(&fingerprint);
         } else if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
             self.emitted.insert(fingerprint, self.position);
@@ -129,14 +129,14 @@ impl Truth {
 mod tests {
     use super::*;
     use crate::dedup::Late;
-    use crate::filter::{Plan, Spec};
+    use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
     /// Judges a key for the dedup's sake, and then tells the truth another verdict.
     fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,
-            filter: Some(Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }),
+            filter: Some(Spec::Aging { window, sizing: AgingSizing::new(window, 100, 1e-9) }),
             exact: false,
             refresh: false,
             late: Late::Emit,
@@ -166,8 +166,8 @@ mod tests {
     #[test]
     fn a_confirmed_filter_is_never_called_wrong() {
         let window = Window::keys(60, 4);
-        let plan = Plan::new(window, 60, 0.3);
-        let filter = Some(Spec::Aging { window, plan });
+        let plan = AgingSizing::new(window, 60, 0.3);
+        let filter = Some(Spec::Aging { window, sizing: plan });
         let rules = Rules { window, filter, exact: true, refresh: true, late: Late::Emit };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for step in 0..20_000_u64 {
@@ -183,7 +183,7 @@ mod tests {
         let window = Window::time(100, 1);
         let rules = Rules {
             window,
-            filter: Some(Spec::Aging { window, plan: Plan::new(window, 100, 1e-9) }),
+            filter: Some(Spec::Aging { window, sizing: AgingSizing::new(window, 100, 1e-9) }),
             exact: false,
             refresh: false,
             late: Late::Emit,

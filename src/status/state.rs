@@ -5,7 +5,7 @@
 
 use super::Identity;
 use crate::config::Config;
-use crate::stats::{InputState, Report};
+use crate::stats::{InputState, WorkerReport};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const LIFE_LIMIT: Duration = Duration::from_secs(30 * 60);
 pub enum State {
     /// It has not met the brokers and its group yet.
     Connecting,
-    /// Some of its partitions wait for their memory, or are warming up.
+    /// Some of its partitions wait for their state, or are warming up.
     Restoring,
     /// Records flow.
     Running,
@@ -67,7 +67,7 @@ impl State {
 pub(super) fn look(
     config: &Config,
     identity: &Identity<'_>,
-    reports: &BTreeMap<usize, Report>,
+    reports: &BTreeMap<usize, WorkerReport>,
     contact: Option<Duration>,
     rounds: &[Option<Duration>],
 ) -> (State, Option<String>) {

@@ -3,14 +3,14 @@
 //! Owns the way back from every failure. Must never leave a partition anywhere but where it was
 //! committed, nor forget a verdict that was not.
 
-use super::ahead::Ahead;
 use super::note::Note;
 use super::partition::Input;
-use super::plan::Plan;
-use super::{Error, Flow, MemoryId, Shared, Worker};
+use super::read_ahead::ReadAhead;
+use super::topics::Plan;
+use super::{Error, Flow, Shared, StateId, Worker};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{self, Committed, Failure, Meanwhile, Refused, Sink, Source};
+use crate::kafka::{self, Committed, Meanwhile, Refused, Sink, SinkError, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict, log_id};
 use crate::stats::add;
 use std::collections::BTreeMap;
@@ -40,24 +40,24 @@ impl Worker {
     }
 
     /// The same, and reads on while it waits for the brokers; what it read is void if positions are set back.
-    pub(super) fn commit_and_read<'s>(&mut self, source: &'s Source, ahead: &mut Ahead<'s>) -> Result<(), Error> {
+    pub(super) fn commit_and_read<'s>(&mut self, source: &'s Source, ahead: &mut ReadAhead<'s>) -> Result<(), Error> {
         if let Flow::Back = self.commit_while(source, Some(ahead))? {
             ahead.clear();
         }
         Ok(())
     }
 
-    fn commit_while<'s>(&mut self, source: &'s Source, ahead: Option<&mut Ahead<'s>>) -> Result<Flow, Error> {
+    fn commit_while<'s>(&mut self, source: &'s Source, ahead: Option<&mut ReadAhead<'s>>) -> Result<Flow, Error> {
         if self.transaction.is_none() {
             return Ok(Flow::On);
         }
         if self.must_repeat() {
-            return self.fail(source, Failure::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
+            return self.fail(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
         let _span = tracing::debug_span!("commit", records = self.written.len()).entered();
         let offsets = self.offsets();
-        let logged = self.sink.before_log().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
-        let (topics, scratch) = (&self.topics, &mut self.room.scratch);
+        let logged = self.sink.before_changelog().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
+        let (topics, scratch) = (&self.topics, &mut self.buffers.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
         if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source, meanwhile)) {
@@ -76,20 +76,20 @@ impl Worker {
         self.end_transaction();
         (self.replacements, self.aborts, self.blocked) = (0, 0, None);
         fault::point("commit.booked");
-        for (&(space, partition), memory) in &mut self.memories {
+        for (&(space, partition), state) in &mut self.states {
             let plan = &self.topics[space];
-            memory.tell(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
-            if let (Some(log), Some(before)) = (&plan.log, memory.trim()) {
+            state.report(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
+            if let (Some(log), Some(before)) = (&plan.log, state.trim()) {
                 self.shared.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, before);
             }
         }
         if let Some(refused) = self.refused.take() {
             return Err(refused);
         }
-        if self.sink.batch_bytes() < self.shared.topology.batch_bytes {
+        if self.sink.batch_bytes() < self.shared.cluster.batch_bytes {
             // Its limits may be others than at the start.
             self.refresh_topology()?;
-            self.replace_sink(self.shared.topology.batch_bytes)?;
+            self.replace_sink(self.shared.cluster.batch_bytes)?;
         }
         Ok(Flow::On)
     }
@@ -105,10 +105,10 @@ impl Worker {
     }
 
     /// Writes to the changelogs what the records of the open transaction did.
-    fn log(&mut self) -> Result<(), Failure> {
-        for (id, memory) in &mut self.memories {
+    fn log(&mut self) -> Result<(), SinkError> {
+        for (id, state) in &mut self.states {
             let plan = &self.topics[id.0];
-            memory.logging.clear();
+            state.logging.clear();
             let Some(log) = &plan.log else { continue };
             let inputs = || inputs_of(&self.topics, &self.inputs, *id);
             let spans: Vec<_> = inputs()
@@ -120,11 +120,11 @@ impl Worker {
             }
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             let log = TopicPartition { topic: log.clone(), partition: id.1 };
-            let is_whole = inputs().all(|input| input.decisions.is_all_carried());
-            let end_time = memory.dedup.stream_time().filter(|_| is_whole);
-            for (slice, record) in memory.journal.records(&memory.dedup, plan.origin, memory.epoch, &spans, &ends, end_time) {
-                self.sink.log(&log, &record)?;
-                memory.logging.push(slice);
+            let is_whole = inputs().all(|input| input.verdicts.is_all_carried());
+            let end_time = state.dedup.stream_time().filter(|_| is_whole);
+            for (slice, record) in state.pending.records(&state.dedup, plan.origin, state.epoch, &spans, &ends, end_time) {
+                self.sink.write_changelog(&log, &record)?;
+                state.logging.push(slice);
             }
         }
         Ok(())
@@ -132,12 +132,12 @@ impl Worker {
 
     /// What was written to the changelogs is committed; `written` says where its records lie.
     fn logged(&mut self, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
-        for (id, memory) in &mut self.memories {
+        for (id, state) in &mut self.states {
             let Some(log) = &self.topics[id.0].log else { continue };
             let read: Vec<_> = inputs_of(&self.topics, &self.inputs, *id).map(|input| (input.topic, input.position)).collect();
-            memory.journal.committed(&read);
+            state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
-                memory.logged(&written);
+                state.logged(&written);
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
@@ -148,9 +148,9 @@ impl Worker {
     fn offsets(&self) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
             // What is decided past a refused record must not move time for whoever goes on from here.
-            let is_whole = inputs_of(&self.topics, &self.inputs, input.memory).all(|input| input.decisions.is_all_carried());
-            let memory = self.memories.get(&input.memory).filter(|_| is_whole);
-            let stream_time = memory.and_then(|memory| memory.dedup.stream_time());
+            let is_whole = inputs_of(&self.topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
+            let state = self.states.get(&input.state).filter(|_| is_whole);
+            let stream_time = state.and_then(|state| state.dedup.stream_time());
             let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
             (input.partition.clone(), input.position, note.to_string())
         });
@@ -169,13 +169,13 @@ impl Worker {
     /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
     /// is that of what is committed.
     pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.is_refused && !input.decisions.is_all_carried())
+        self.inputs.values().any(|input| !input.is_refused && !input.verdicts.is_all_carried())
     }
 
     /// Records that were decided have not come again for too long: their partitions are restored, so that the others
     /// can go on.
     pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
-        let missing = |input: &&Input| !input.decisions.is_all_carried();
+        let missing = |input: &&Input| !input.verdicts.is_all_carried();
         let missing: Vec<_> = self.inputs.values().filter(missing).map(|input| input.partition.clone()).collect();
         self.restart(source, &missing)
     }
@@ -187,28 +187,28 @@ impl Worker {
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
     /// partition that is still ours stands where it was committed.
-    pub(super) fn fail(&mut self, source: &Source, failure: Failure) -> Result<(), Error> {
+    pub(super) fn fail(&mut self, source: &Source, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         // After a refused record, librdkafka's own count of what it has sent has a gap, for which the next transaction
         // would be aborted, too: a new producer has none.
         let batch_bytes = match failure {
-            Failure::Exit(reason) => return Err(Error::Exit(reason)),
-            Failure::Unknown(reason) => return self.settle(source, &reason),
-            Failure::Fenced(reason) => return self.fenced_by_another(source, &reason),
-            Failure::Abort(reason) => {
+            SinkError::Exit(reason) => return Err(Error::Exit(reason)),
+            SinkError::Unknown(reason) => return self.resolve_in_doubt(source, &reason),
+            SinkError::Fenced(reason) => return self.fenced_by_another(source, &reason),
+            SinkError::Abort(reason) => {
                 self.aborts = self.aborts.saturating_add(1);
                 tracing::warn!(reason, attempt = self.aborts, "transaction aborted; writing its records again");
                 self.find_out_why(&reason);
                 None
             }
-            Failure::Refused(refused) => Some(self.sink.batch_bytes() / if self.set_apart(refused)? { 1 } else { SMALLER }),
+            SinkError::Refused(refused) => Some(self.sink.batch_bytes() / if self.set_apart(refused)? { 1 } else { SMALLER }),
         };
         match self.sink.abort() {
             Ok(()) => {}
-            Err(Failure::Exit(reason)) => return Err(Error::Exit(reason)),
-            Err(Failure::Unknown(reason) | Failure::Abort(reason)) => return self.settle(source, &reason),
-            Err(Failure::Fenced(reason)) => return self.fenced_by_another(source, &reason),
-            Err(Failure::Refused(_)) => return self.settle(source, "records were refused"),
+            Err(SinkError::Exit(reason)) => return Err(Error::Exit(reason)),
+            Err(SinkError::Unknown(reason) | SinkError::Abort(reason)) => return self.resolve_in_doubt(source, &reason),
+            Err(SinkError::Fenced(reason)) => return self.fenced_by_another(source, &reason),
+            Err(SinkError::Refused(_)) => return self.resolve_in_doubt(source, "records were refused"),
         }
         fault::point("abort.aborted");
         if let Some(batch_bytes) = batch_bytes {
@@ -238,7 +238,7 @@ impl Worker {
             if plan.forward.is_some() {
                 return stop(&format!("the topic is {to:?}; let it take what its input takes"));
             }
-            match input.decisions.verdict(offset) {
+            match input.verdicts.verdict(offset) {
                 // Without its time, it may be taken.
                 Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
                 Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {
@@ -252,7 +252,7 @@ impl Worker {
                 culprits = 0;
             }
             self.tallies[plan.counted].count(Verdict::Invalid(invalid.reason));
-            input.decisions.refuse(offset, invalid);
+            input.verdicts.refuse(offset, invalid);
         }
         Ok(true)
     }
@@ -263,7 +263,7 @@ impl Worker {
         if self.aborts < ABORTS_SUSPECT || !(self.aborts - ABORTS_SUSPECT).is_multiple_of(ABORTS_SUSPECT) {
             return;
         }
-        let missing = kafka::missing(&self.shared.config, &self.shared.topology);
+        let missing = kafka::missing(&self.shared.config, &self.shared.cluster);
         let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
         let blocked = format!("nothing can be committed, {} transactions were aborted one after the other: {why}", self.aborts);
         tracing::error!("{blocked}");
@@ -288,7 +288,7 @@ impl Worker {
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
             self.inputs.clear();
-            self.memories.clear();
+            self.states.clear();
             self.waiting.clear();
             return Ok(());
         }
@@ -322,7 +322,7 @@ impl Worker {
                 self.transactional_id
             )));
         }
-        self.settle(source, reason)
+        self.resolve_in_doubt(source, reason)
     }
 
     /// Has another producer take the place of ours, which ends what that left open.
@@ -337,8 +337,8 @@ impl Worker {
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
     /// other, and lets the group's committed offsets tell.
-    fn settle(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
-        fault::point("settle.begin");
+    fn resolve_in_doubt(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+        fault::point("resolve.begin");
         self.replacements += 1;
         tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
         if self.replacements > REPLACEMENTS_MAX {
@@ -349,15 +349,15 @@ impl Worker {
         }
         let written = self.sink.take_logged();
         self.replace_sink(self.sink.batch_bytes())?;
-        fault::point("settle.replaced");
+        fault::point("resolve.replaced");
         if source.lost() {
             return self.rewind(source);
         }
         let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
         let committed = self.patiently(|| source.committed(&partitions))?;
-        fault::point("settle.committed");
-        let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
-        if self.inputs.values().zip(&committed).any(is_ours) {
+        fault::point("resolve.committed");
+        let is_internal = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
+        if self.inputs.values().zip(&committed).any(is_internal) {
             self.logged(written);
         }
         let mut foreign = Vec::new();
@@ -369,16 +369,16 @@ impl Worker {
             }
         }
         self.rewind(source)?;
-        fault::point("settle.settled");
+        fault::point("resolve.resolved");
         if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
     }
 }
 
-/// The topics' partitions that use a memory.
+/// The topics' partitions that use a state.
 pub(super) fn inputs_of<'w>(
     topics: &'w [Plan],
     inputs: &'w BTreeMap<(usize, i32), Input>,
-    (space, partition): MemoryId,
+    (space, partition): StateId,
 ) -> impl Iterator<Item = &'w Input> {
     let of_space = topics.iter().enumerate().filter(move |(_, plan)| plan.space == space);
     of_space.filter_map(move |(topic, _)| inputs.get(&(topic, partition)))

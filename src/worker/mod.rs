@@ -1,50 +1,49 @@
-//! The event loop: one thread with one consumer, one producer, and the memory of its partitions.
+//! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
 //! Owns the order of things: read, decide, write, commit, checkpoint. Nothing is shared between workers
 //! but the store and the threads that rebuild. Must never ask the filter twice about one record, nor
 //! take a checkpoint while anything past the committed offset is decided.
 
-mod ahead;
-mod barrier;
+mod checkpointing;
+mod co_partitioning;
 mod commit;
-mod decide;
-mod decisions;
-mod emit;
-mod misplaced;
+mod in_flight;
 mod note;
 mod partition;
-mod plan;
+mod read_ahead;
 mod rebalance;
 mod rebuild;
 mod records;
 mod rejoin;
 mod report;
 mod restore;
+mod routes;
+mod topics;
+mod verdicts;
 mod warm_up;
-mod written;
 
 use crate::checkpoint::{self, Store};
 use crate::config::Config;
 use crate::fault;
-use crate::filter::Full;
-use crate::kafka::{self, Sink, Source, Topology};
+use crate::filter::CapacityError;
+use crate::kafka::{self, Cluster, Sink, Source};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition};
 use crate::stats::{Stats, Tally};
-use ahead::Ahead;
-use barrier::Turns;
-pub use misplaced::Misplaced;
-use partition::{Input, Memory};
-use plan::{Plan, plans};
+use checkpointing::Schedule;
+pub use co_partitioning::CrossPartitionKeys;
+use in_flight::InFlight;
+use partition::{Input, PartitionState};
+use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
 use rebuild::Rebuilt;
-use records::Room;
+use records::Buffers;
 use restore::Waiting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use written::Written;
+use topics::{Plan, plans};
 
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -55,15 +54,15 @@ pub struct Shared {
     /// The configuration.
     pub config: Arc<Config>,
     /// What the cluster looked like at start.
-    pub topology: Arc<Topology>,
+    pub cluster: Arc<Cluster>,
     /// Where checkpoints are.
     pub store: Arc<Store>,
-    /// What brings memories back. The last that has it waits for its threads: none may use the store while the process ends.
+    /// What brings states back. The last that has it waits for its threads: none may use the store while the process ends.
     pub rebuilder: Arc<Rebuilder>,
     /// What is counted.
     pub stats: Arc<Stats>,
     /// Where the keys of a sample have come out.
-    pub misplaced: Arc<Misplaced>,
+    pub cross_partition_keys: Arc<CrossPartitionKeys>,
     /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,
     /// The part of the transactional ids that tells this process from others.
@@ -115,7 +114,7 @@ pub enum Error {
         /// The record whose key finds no room; nothing is lost, it will be read again.
         offset: Offset,
         /// What is full.
-        full: Full,
+        full: CapacityError,
     },
     /// A log ends before the place up to which it was read, and `kafka.on_truncation` is `fail`.
     #[error(
@@ -141,14 +140,14 @@ pub struct Worker {
     topics: Vec<Plan>,
     sink: Sink,
     inputs: BTreeMap<(usize, i32), Input>,
-    memories: BTreeMap<MemoryId, Memory>,
+    states: BTreeMap<StateId, PartitionState>,
     /// Memories that are not there yet.
-    waiting: BTreeMap<MemoryId, Waiting>,
+    waiting: BTreeMap<StateId, Waiting>,
     rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
     /// Where partitions begin that others have, or will have; to be committed.
     beginnings: BTreeMap<TopicPartition, Offset>,
     transaction: Option<Transaction>,
-    written: Written,
+    written: InFlight,
     replacements: u32,
     /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
     aborts: u32,
@@ -158,8 +157,8 @@ pub struct Worker {
     refused: Option<Error>,
     /// The store's, when last looked at.
     epoch: u64,
-    turns: Turns,
-    room: Room,
+    schedule: Schedule,
+    buffers: Buffers,
     /// By topic.
     tallies: Vec<Tally>,
     number: usize,
@@ -174,8 +173,8 @@ pub struct Worker {
     next_report: Instant,
 }
 
-/// Whose memory: which space, and which partition number.
-type MemoryId = (usize, i32);
+/// Whose state: which space, and which partition number.
+type StateId = (usize, i32);
 
 /// What is known of the open transaction.
 struct Transaction {
@@ -205,31 +204,31 @@ impl Worker {
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let config = &shared.config;
         let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
-        let sink = commit::connect(&shared, number, &transactional_id, shared.topology.batch_bytes)?;
+        let sink = commit::connect(&shared, number, &transactional_id, shared.cluster.batch_bytes)?;
         fault::point("connect.ready");
         let topics = plans(&shared);
         let tallies = vec![Tally::default(); shared.stats.topics.len()];
-        let turns = Turns::new(Instant::now() + config.worker.checkpoint_interval);
+        let schedule = Schedule::new(Instant::now() + config.worker.checkpoint_interval);
         Ok(Self {
             transactional_id,
             topics,
             tallies,
             sink,
-            turns,
+            schedule,
             epoch: shared.store.epoch(),
             shared,
             inputs: BTreeMap::new(),
-            memories: BTreeMap::new(),
+            states: BTreeMap::new(),
             waiting: BTreeMap::new(),
             rebuilt: channel(),
             beginnings: BTreeMap::new(),
             transaction: None,
-            written: Written::default(),
+            written: InFlight::default(),
             replacements: 0,
             aborts: 0,
             blocked: None,
             refused: None,
-            room: Room::default(),
+            buffers: Buffers::default(),
             number,
             warming: false,
             joined: false,
@@ -241,7 +240,7 @@ impl Worker {
 
     /// Works as a member of the group until told to stop, then drains: commits, and writes checkpoints.
     fn work(&mut self, source: &Source) -> Result<(), Error> {
-        let mut ahead = Ahead::default();
+        let mut ahead = ReadAhead::default();
         while !self.stopping() {
             while let Some(rebalance) = source.next_rebalance() {
                 self.rebalance(source, rebalance)?;
@@ -270,7 +269,7 @@ impl Worker {
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.sink.poll();
             let processed = self.process(source, &ahead.batch.messages, &mut ahead.keys)?;
-            self.seek_stumbled(source, &ahead.batch.stumbled);
+            self.seek_errored(source, &ahead.batch.errored);
             if self.warming {
                 // Set back, they were not read to those ends.
                 let ends = if let Flow::On = processed { &*ahead.batch.ends } else { &[] };
@@ -330,9 +329,9 @@ impl Worker {
 
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
-        let most = self.shared.config.worker.transaction_records_max;
-        let due = self.turns.is_due(Instant::now()) || self.memories.values().any(|memory| memory.journal.len() >= most);
-        if self.transaction.is_some() || !due || self.must_repeat() || self.memories.values().all(|memory| memory.journal.is_empty()) {
+        let most = self.shared.config.worker.max_transaction_records;
+        let due = self.schedule.is_due(Instant::now()) || self.states.values().any(|state| state.pending.len() >= most);
+        if self.transaction.is_some() || !due || self.must_repeat() || self.states.values().all(|state| state.pending.is_empty()) {
             return Ok(Flow::On);
         }
         if let Err(failure) = self.sink.begin() {
@@ -344,8 +343,8 @@ impl Worker {
 
     /// Looks at the topics again, for they have changed.
     fn refresh_topology(&mut self) -> Result<(), Error> {
-        let topology = self.patiently(|| kafka::discover(&self.shared.config, &|| self.stopping()))?;
-        self.shared.topology = Arc::new(topology);
+        let cluster = self.patiently(|| kafka::discover(&self.shared.config, &|| self.stopping()))?;
+        self.shared.cluster = Arc::new(cluster);
         self.topics = plans(&self.shared);
         Ok(())
     }
@@ -358,7 +357,7 @@ impl Worker {
                 Ok(answer) => return Ok(answer),
                 Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
                 // What a person must mend is said at once.
-                Err(error @ (kafka::Error::Topology(_) | kafka::Error::Property(_) | kafka::Error::Refused { .. })) => {
+                Err(error @ (kafka::Error::Cluster(_) | kafka::Error::Property(_) | kafka::Error::Refused { .. })) => {
                     return Err(error.into());
                 }
                 // Offsets in an open transaction are not told. One that the coordinator has lost stays open for ever.
@@ -374,7 +373,7 @@ impl Worker {
     }
 }
 
-/// Milliseconds since the epoch by this machine's clock: only to tell which record times are not to be believed.
+/// Milliseconds since the epoch by this machine's clock: only to tell which record times are not to be max timestamp.
 fn now() -> Timestamp {
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)

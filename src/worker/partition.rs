@@ -1,9 +1,9 @@
 //! What a worker knows of one of its partitions.
 
-use super::MemoryId;
-use super::decisions::Decisions;
-use crate::changelog::{Journal, Origin, Progress};
-use crate::checkpoint::{self, Head, Loaded, PartitionId, Saved, Store, StoredFingerprints};
+use super::StateId;
+use super::verdicts::Verdicts;
+use crate::changelog::{Origin, PendingChanges, Progress};
+use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Spec};
@@ -39,8 +39,8 @@ pub(super) struct Input {
     pub(super) log: String,
     /// Which configured topic it is of.
     pub(super) topic: usize,
-    /// Whose memory it uses.
-    pub(super) memory: MemoryId,
+    /// Whose state it uses.
+    pub(super) state: StateId,
     /// Where the group began, as far as that is known.
     pub(super) first: Option<Offset>,
     /// The next record to decide.
@@ -49,15 +49,15 @@ pub(super) struct Input {
     pub(super) committed: Offset,
     /// What the group has committed, as far as we know.
     pub(super) group: Committed,
-    /// Records below are decided for the memory's sake only: they were emitted long ago.
+    /// Records below are decided for the state's sake only: they were emitted long ago.
     pub(super) warm_until: Offset,
     /// Whether no record past that has come yet.
     pub(super) warming_up: bool,
     /// Stream time at `warm_until`, if known: no record below it took stream time further.
-    pub(super) warm_horizon: Option<Timestamp>,
+    pub(super) warm_up_max_timestamp: Option<Timestamp>,
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
-    pub(super) decisions: Decisions,
+    pub(super) verdicts: Verdicts,
     /// Whether it waits for another topic of its state to warm up.
     pub(super) wait: Wait,
     /// Whether its next record is neither to be written nor passed over: the worker ends before it.
@@ -67,7 +67,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Whether the record there is decided for the memory's sake only.
+    /// Whether the record there is decided for the state's sake only.
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
     }
@@ -94,35 +94,35 @@ impl Input {
     pub(super) fn committed(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
-        self.decisions.committed();
+        self.verdicts.committed();
     }
 
     /// The open transaction is aborted.
     pub(super) const fn rewind(&mut self) {
         self.position = self.committed;
         self.is_refused = false;
-        self.decisions.rewind();
+        self.verdicts.rewind();
     }
 }
 
-/// What was told of a memory.
+/// What was told of a state.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Reported {
     filling: bool,
     evicted: u64,
     corrected: u64,
     slice: Option<i64>,
 }
 
-/// The memory of one partition number of one space.
-pub(super) struct Memory {
+/// The state of one partition number of one space.
+pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
     /// The checkpoint that changes may be added to.
     saved: Option<Saved>,
-    /// Offsets that the memory had come to when it was loaded, of the logs of all topics of the space.
+    /// Offsets that the state had come to when it was loaded, of the logs of all topics of the space.
     pub(super) offsets: BTreeMap<String, Offset>,
     /// What changed it, and is not in the changelog yet.
-    pub(super) journal: Journal,
+    pub(super) pending: PendingChanges,
     /// How far the changelog is in it.
     pub(super) changelog: Progress,
     /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
@@ -136,27 +136,27 @@ pub(super) struct Memory {
     /// Whether its first checkpoint of a topic is still to be taken.
     pub(super) is_new: bool,
     /// What was told of it already.
-    told: Told,
+    reported: Reported,
     /// The filter's rate, of how many keys, in which slice.
     estimate: Option<(u64, Option<i64>, f64)>,
     /// Checkpoints that failed since the last that did not.
     failures: u32,
 }
 
-impl Memory {
+impl PartitionState {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
             dedup: Dedup::new(rules),
             saved: None,
             offsets: BTreeMap::new(),
-            journal: Journal::default(),
+            pending: PendingChanges::default(),
             changelog: Progress::default(),
             epoch: 0,
             logging: Vec::new(),
             trimmed: None,
             changed: false,
             is_new: false,
-            told: Told::default(),
+            reported: Reported::default(),
             estimate: None,
             failures: 0,
         }
@@ -170,9 +170,9 @@ impl Memory {
         rules: Rules,
     ) -> Result<Self, checkpoint::Error> {
         match store.load(id, settings, rules) {
-            Ok(Loaded::Usable { mut memory, offsets, changelog, saved }) => {
-                memory.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
-                Ok(Self { dedup: *memory, saved: Some(saved), offsets, changelog, ..Self::new(rules) })
+            Ok(Loaded::Usable { mut state, offsets, changelog, saved }) => {
+                state.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
+                Ok(Self { dedup: *state, saved: Some(saved), offsets, changelog, ..Self::new(rules) })
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
             Ok(Loaded::Foreign { difference }) => {
@@ -180,14 +180,14 @@ impl Memory {
                 Ok(Self::new(rules))
             }
             Err(checkpoint::Error::Corrupt { what, .. }) => {
-                store.set_aside(&what)?;
+                store.quarantine(&what)?;
                 Ok(Self::new(rules))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The offset of a log that a loaded memory had come to. Written where brokers gave no ids, it has the topic's name.
+    /// The offset of a log that a loaded state had come to. Written where brokers gave no ids, it has the topic's name.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
@@ -200,12 +200,12 @@ impl Memory {
     }
 
     /// Counts and logs what became of it since the last time.
-    pub(super) fn tell(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
-        let (usage, corrected, told) = (self.dedup.usage(), self.dedup.corrected(), self.told);
+    pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
+        let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
         // A kind without slices fills up once and for all, and is meant to.
         let fills = usage.load > FILLING && self.dedup.slice().is_some();
-        if fills && !told.filling {
-            let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.manifest().slices());
+        if fills && !reported.filling {
+            let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());
             tracing::warn!(
                 space,
                 partition,
@@ -217,8 +217,8 @@ impl Memory {
                 "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (told once)"
             );
         }
-        if usage.evicted > told.evicted {
-            let keys = usage.evicted - told.evicted;
+        if usage.evicted > reported.evicted {
+            let keys = usage.evicted - reported.evicted;
             tracing::warn!(
                 space,
                 partition,
@@ -227,18 +227,18 @@ impl Memory {
             );
         }
         let slice = self.dedup.slice();
-        let rotations = slice.zip(told.slice).map_or(0, |(now, before)| now.abs_diff(before));
-        add(&counts.evicted, usage.evicted.saturating_sub(told.evicted));
-        add(&counts.corrected, corrected - told.corrected);
+        let rotations = slice.zip(reported.slice).map_or(0, |(now, before)| now.abs_diff(before));
+        add(&counts.evicted, usage.evicted.saturating_sub(reported.evicted));
+        add(&counts.corrected, corrected - reported.corrected);
         add(&counts.rotations, rotations);
-        self.told = Told { filling: told.filling || fills, evicted: usage.evicted, corrected, slice };
+        self.reported = Reported { filling: reported.filling || fills, evicted: usage.evicted, corrected, slice };
     }
 
     /// The filter's rate by formula. It takes a while, so it is kept until the filter has changed by more than a little.
     pub(super) fn estimate(&mut self) -> f64 {
         let (keys, slice) = (self.dedup.usage().keys, self.dedup.slice());
         if !self.estimate.is_some_and(|(of, at, _)| at == slice && of.abs_diff(keys) <= of / 256) {
-            let rate = self.dedup.filter().map_or(0.0, |filter| filter.manifest().estimate());
+            let rate = self.dedup.filter().map_or(0.0, |filter| filter.metadata().estimate());
             self.estimate = Some((keys, slice, rate));
         }
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
@@ -283,14 +283,14 @@ impl Memory {
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint as of [`Memory::offsets`]. Returns the bytes written; a failure is told and counted,
+    /// Writes a checkpoint as of [`PartitionState::offsets`]. Returns the bytes written; a failure is told and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = Instant::now();
         self.is_new = false;
         let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
-        let head = Head { settings: settings.clone(), offsets, changelog, memory: self.dedup.snapshot() };
-        match store.save(id, &head, &mut self.dedup, self.saved) {
+        let metadata = CheckpointMetadata { settings: settings.clone(), offsets, changelog, state: self.dedup.metadata() };
+        match store.save(id, &metadata, &mut self.dedup, self.saved) {
             Ok((saved, bytes)) => {
                 if self.saved != Some(saved) {
                     self.dedup.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
@@ -310,7 +310,7 @@ impl Memory {
                 add(&stats.checkpoint_failures, 1);
                 tracing::error!(partition = %id, error = %error, "checkpoint failed; going on without it, and trying again");
                 if let checkpoint::Error::Corrupt { what, .. } = &error
-                    && let Err(error) = store.set_aside(what)
+                    && let Err(error) = store.quarantine(what)
                 {
                     tracing::error!(error = %error, "corrupt state cannot be set aside");
                 }

@@ -5,7 +5,7 @@
 
 use super::{Error, Worker, partition};
 use crate::fault;
-use crate::kafka::{Failure, Rebalance, Source};
+use crate::kafka::{Rebalance, SinkError, Source};
 use crate::record::TopicPartition;
 use crate::stats::add;
 use std::time::Instant;
@@ -55,17 +55,17 @@ impl Worker {
         self.forget(partitions);
         fault::point("lose.forgotten");
         if self.transaction.is_some() {
-            self.fail(source, Failure::Abort("its partitions were lost".to_owned()))?;
+            self.fail(source, SinkError::Abort("its partitions were lost".to_owned()))?;
         }
         fault::point("lose.aborted");
         Ok(())
     }
 
-    /// Drops the memory of partitions that are not ours any more.
+    /// Drops the state of partitions that are not ours any more.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
         self.waiting.retain(|_, waiting| !waiting.found.is_empty());
-        self.memories.retain(|id, _| self.inputs.values().any(|input| input.memory == *id));
+        self.states.retain(|id, _| self.inputs.values().any(|input| input.state == *id));
     }
 }

@@ -1,16 +1,16 @@
-//! A memory from its changelog, beside the work on other partitions.
+//! A state from its changelog, beside the work on other partitions.
 //!
-//! Owns the threads that read changelogs: they make memories anew and trim what is not needed any more.
+//! Owns the threads that read changelogs: they make states anew and trim what is not needed any more.
 //! Must never take in what the group has not committed, nor hold up a worker.
 
-use super::partition::Memory;
-use super::{Error, MemoryId};
-use crate::changelog::{Follower, Origin, Record, Step};
+use super::partition::PartitionState;
+use super::{Error, StateId};
+use crate::changelog::{ChangelogRecord, Follower, Origin, Outcome};
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::Config;
 use crate::dedup::Rules;
 use crate::fault;
-use crate::kafka::{LogReader, Logged};
+use crate::kafka::{ChangelogReader, Logged};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads that read changelogs, of one process. Each has a reader, and a memory in the making.
+/// Threads that read changelogs, of one process. Each has a reader, and a state in the making.
 const THREADS: usize = 2;
 /// How long to wait for a transaction to end before looking again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -29,13 +29,13 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Most times that a group was set back within one log.
 const SET_BACK_MAX: usize = 100;
 
-/// A memory to be brought to where the group has come.
+/// A state to be brought to where the group has come.
 pub(super) struct Job {
-    pub(super) id: MemoryId,
+    pub(super) id: StateId,
     pub(super) partition: PartitionId,
     pub(super) log: TopicPartition,
     /// What the checkpoint has of it.
-    pub(super) memory: Memory,
+    pub(super) state: PartitionState,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
     pub(super) origin: Origin,
@@ -50,10 +50,10 @@ pub(super) struct Job {
 
 /// What became of a job.
 pub(super) struct Rebuilt {
-    pub(super) id: MemoryId,
+    pub(super) id: StateId,
     /// The job's own, to tell it from one that was cancelled.
     pub(super) cancelled: Arc<AtomicBool>,
-    pub(super) memory: Result<Memory, Error>,
+    pub(super) state: Result<PartitionState, Error>,
 }
 
 /// The partitions that wait to be trimmed, each with the offset below which it is not needed any more.
@@ -77,7 +77,7 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Starts the threads; they end with this, once whoever waits for a memory has given it up.
+    /// Starts the threads; they end with this, once whoever waits for a state has given it up.
     #[must_use]
     pub fn start(config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
         // Not what has this: they would keep each other alive.
@@ -129,18 +129,18 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
     loop {
         let Ok(job) = lock(waiting).recv() else { return };
         if reader.is_none() {
-            reader = LogReader::new(&needs.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
+            reader = ChangelogReader::new(&needs.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
         }
         match (job, &reader) {
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
-                let memory = run(needs, reader, *job);
+                let state = run(needs, reader, *job);
                 // Whoever does not wait any more has cancelled it.
-                let _ = done.send(Rebuilt { id, cancelled, memory });
+                let _ = done.send(Rebuilt { id, cancelled, state });
             }
             (Some(job), None) => {
-                let memory = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
-                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, memory });
+                let state = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
+                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, state });
             }
             (None, Some(reader)) => {
                 let Some((partition, before)) = lock(trims).pop_first() else { continue };
@@ -164,94 +164,94 @@ struct Cut {
 }
 
 impl Cut {
-    fn voids(&self, offset: Offset, record: &Record<'_>) -> bool {
+    fn voids(&self, offset: Offset, record: &ChangelogRecord<'_>) -> bool {
         offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)
     }
 }
 
-fn run(needs: &Needs, reader: &LogReader, mut job: Job) -> Result<Memory, Error> {
+fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<PartitionState, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     fault::point("rebuild.begin");
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
-    let Some((mut low, mut end)) = ends(reader, &job.log, &stop) else { return Ok(Memory::new(job.rules)) };
+    let Some((mut low, mut end)) = ends(reader, &job.log, &stop) else { return Ok(PartitionState::new(job.rules)) };
     if low == end {
         // Nothing is logged yet.
-        return Ok(job.memory);
+        return Ok(job.state);
     }
-    let kept = job.memory.changelog.end.filter(|log_end| (low..=end).contains(log_end));
+    let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     let mut cuts: Vec<Cut> = Vec::new();
-    let mut from = match (kept, job.memory.offsets.is_empty(), job.memory.changelog.end) {
+    let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
         // Of a time before there was a changelog, or with a later one.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => low,
         // The log was trimmed since: what lies between is lost to the checkpoint.
         _ => {
-            job.memory = Memory::new(job.rules);
+            job.state = PartitionState::new(job.rules);
             low
         }
     };
     loop {
-        let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, told: Instant::now(), cut: None, gap: false };
+        let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
         let Some(follower) = follow.read(reader, from, &stop)? else {
             tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
-            let Some(now) = ends(reader, &job.log, &stop) else { return Ok(Memory::new(job.rules)) };
+            let Some(now) = ends(reader, &job.log, &stop) else { return Ok(PartitionState::new(job.rules)) };
             (low, end) = now;
-            (from, job.memory) = (low, Memory::new(job.rules));
+            (from, job.state) = (low, PartitionState::new(job.rules));
             continue;
         };
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
-            job.memory = Memory::load(&needs.store, &job.partition, &job.settings, job.rules)?;
-            job.memory.changelog.epoch = follower.epoch;
-            return Ok(job.memory);
+            job.state = PartitionState::load(&needs.store, &job.partition, &job.settings, job.rules)?;
+            job.state.changelog.epoch = follower.epoch;
+            return Ok(job.state);
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
-            job.memory.offsets = follower.offsets;
-            job.memory.changelog.end = Some(end);
-            job.memory.changelog.epoch = follower.epoch;
-            job.memory.changed = true;
+            job.state.offsets = follower.offsets;
+            job.state.changelog.end = Some(end);
+            job.state.changelog.epoch = follower.epoch;
+            job.state.changed = true;
             add(&needs.stats.rebuilds, 1);
             add(&needs.stats.rebuilt_keys, follower.fingerprints);
-            tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "memory rebuilt from the changelog");
-            return Ok(job.memory);
+            tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "state rebuilt from the changelog");
+            return Ok(job.state);
         };
         if cuts.len() == SET_BACK_MAX {
             tracing::error!(partition = %job.partition, "the group was set back too often for the changelog to be followed; not using it");
-            let mut memory = Memory::new(job.rules);
-            memory.changelog.epoch = follower.epoch;
-            return Ok(memory);
+            let mut state = PartitionState::new(job.rules);
+            state.changelog.epoch = follower.epoch;
+            return Ok(state);
         }
         tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group was set back once; leaving out what was logged past that");
         cuts.push(cut);
-        (from, job.memory) = (low, Memory::new(job.rules));
+        (from, job.state) = (low, PartitionState::new(job.rules));
     }
 }
 
 /// Where a log begins and ends, once no transaction is open in it any more; `None` if told to stop before.
-fn ends(reader: &LogReader, log: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
-    let mut told = Instant::now();
+fn ends(reader: &ChangelogReader, log: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
+    let mut reported = Instant::now();
     loop {
         let found = reader.ends(log);
         if stop() {
             return None;
         }
-        let is_time = told.elapsed() > PROGRESS_INTERVAL;
+        let is_time = reported.elapsed() > PROGRESS_INTERVAL;
         match found {
             Ok(Some(ends)) => return Some(ends),
             // The partition's former owner has left a transaction open.
             Ok(None) if is_time => tracing::warn!(
                 log = %log,
-                "the memory waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
+                "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
             ),
             Err(error) if is_time => tracing::warn!(log = %log, error = %error, "no answer from the brokers yet; asking again"),
             Ok(None) | Err(_) => {}
         }
         if is_time {
-            told = Instant::now();
+            reported = Instant::now();
         }
         std::thread::sleep(PAUSE);
     }
@@ -264,17 +264,17 @@ struct Follow<'a> {
     low: Offset,
     end: Offset,
     cuts: &'a [Cut],
-    told: Instant,
+    reported: Instant,
     cut: Option<Cut>,
     gap: bool,
 }
 
 impl Follow<'_> {
     /// `None` if the log does not reach back to there any more.
-    fn read(&mut self, reader: &LogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Follower>, Error> {
+    fn read(&mut self, reader: &ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Follower>, Error> {
         let (job, origin) = (&*self.job, self.job.origin);
-        let epoch = job.memory.changelog.epoch;
-        let mut follower = Follower::new(job.memory.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
+        let epoch = job.state.changelog.epoch;
+        let mut follower = Follower::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
         let log = job.log.clone();
         let end = self.end;
         let is_read = from >= end || reader.read(&log, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
@@ -282,11 +282,11 @@ impl Follow<'_> {
     }
 
     fn take(&mut self, follower: &mut Follower, logged: &Logged<'_>) -> Result<bool, Error> {
-        let record = match Record::decode(logged.value) {
+        let record = match ChangelogRecord::decode(logged.value) {
             Ok(record) => record,
-            Err(broken) => {
+            Err(error) => {
                 return Err(Error::Exit(format!(
-                    "{} offset {}: {broken}; run the version that wrote it, or delete the topic and set state.cold_start to say how to go on",
+                    "{} offset {}: {error}; run the version that wrote it, or delete the topic and set state.cold_start to say how to go on",
                     self.job.log, logged.offset
                 )));
             }
@@ -295,41 +295,41 @@ impl Follow<'_> {
             follower.epoch = follower.epoch.max(record.epoch);
             return Ok(true);
         }
-        if self.job.memory.is_urgent() && !follower.continues(&record) {
-            // What an exact memory has on disk, it need not have in memory. This is a checkpoint like any other.
-            self.job.memory.offsets.clone_from(&follower.offsets);
-            self.job.memory.changelog.end = Some(logged.offset);
-            self.job.memory.changelog.epoch = follower.epoch;
-            self.job.memory.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
+        if self.job.state.is_urgent() && !follower.continues(&record) {
+            // What an exact store has on disk, it need not have in memory. This is a checkpoint like any other.
+            self.job.state.offsets.clone_from(&follower.offsets);
+            self.job.state.changelog.end = Some(logged.offset);
+            self.job.state.changelog.epoch = follower.epoch;
+            self.job.state.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
         let step = follower
-            .follow(&mut self.job.memory.dedup, &record)
+            .follow(&mut self.job.state.dedup, &record)
             .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
-            Step::Taken => self.job.memory.changelog.logged(self.job.memory.dedup.clock(), logged.offset),
-            Step::Passed => return Ok(true),
-            Step::Foreign => {
+            Outcome::Taken => self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset),
+            Outcome::Passed => return Ok(true),
+            Outcome::Foreign => {
                 return Err(Error::Exit(format!(
                     "{} offset {}: another consumer group or key space writes to this changelog, for its group_id and space make the same topic name; give this group another kafka.group_id, or the space another name, and delete the topic if both wrote to it",
                     self.job.log, logged.offset
                 )));
             }
-            Step::Gap => {
+            Outcome::Gap => {
                 // Read on for who wrote last, and for nothing else.
                 self.gap = true;
                 return Ok(true);
             }
-            Step::SetBack => {
+            Outcome::SetBack => {
                 let back = record.spans.iter().find(|span| follower.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to));
                 self.cut = back.map(|span| Cut { before: logged.offset, topic: span.topic.to_owned(), start: span.start });
                 return Ok(self.cut.is_none());
             }
         }
-        if self.told.elapsed() > PROGRESS_INTERVAL {
-            self.told = Instant::now();
+        if self.reported.elapsed() > PROGRESS_INTERVAL {
+            self.reported = Instant::now();
             let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
-            tracing::info!(partition = %self.job.partition, percent, keys = follower.fingerprints, "rebuilding the memory from the changelog");
+            tracing::info!(partition = %self.job.partition, percent, keys = follower.fingerprints, "rebuilding the state from the changelog");
         }
         Ok(true)
     }

@@ -1,17 +1,17 @@
 //! The hot loop: the records of a batch, judged and written.
 //!
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
-//! each of those that come together: what they have in common is a [`Run`].
+//! each of those that come together: what they have in common is a [`RecordLoop`].
 
-use super::decide::{Keyed, Undecided, decide, key_of};
-use super::emit::{AddedHeader, Fate};
-use super::partition::{Input, Memory};
-use super::plan::Plan;
-use super::written::Written;
-use super::{Error, Flow, MemoryId, Shared, Transaction, Worker, misplaced, now};
+use super::in_flight::InFlight;
+use super::partition::{Input, PartitionState};
+use super::routes::{AddedHeader, Route};
+use super::topics::Plan;
+use super::verdicts::{Keyed, VerdictError, decide, key_of};
+use super::{Error, Flow, Shared, StateId, Transaction, Worker, co_partitioning, now};
 use crate::fault;
-use crate::filter::Fault;
-use crate::kafka::{Failure, Message, Outgoing, Sink, Source};
+use crate::filter::ExactError;
+use crate::kafka::{Message, Outgoing, Sink, SinkError, Source};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
 use crate::stats::Tally;
@@ -19,9 +19,9 @@ use crate::stats::Tally;
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
 
-/// Room that is used again and again.
+/// Buffers that is used again and again.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct Buffers {
     pub(super) scratch: Scratch,
     prefetched: Vec<Fingerprint>,
     headers: Vec<AddedHeader>,
@@ -31,22 +31,22 @@ pub(super) struct Room {
 pub(super) type Keys = Vec<Keyed>;
 
 /// What the records of one partition have in common that come one after the other.
-struct Run<'w> {
+struct RecordLoop<'w> {
     shared: &'w Shared,
     topic: usize,
     plan: &'w Plan,
     input: &'w mut Input,
     /// None where records are brought elsewhere to be judged.
-    memory: Option<&'w mut Memory>,
+    state: Option<&'w mut PartitionState>,
     sink: &'w Sink,
     transaction: &'w mut Option<Transaction>,
-    written: &'w mut Written,
+    written: &'w mut InFlight,
     tallies: &'w mut [Tally],
     headers: &'w mut Vec<AddedHeader>,
     /// Whether other topics of the state still warm up.
     others_warm_up: bool,
-    /// The latest record time that is credible.
-    believed: Timestamp,
+    /// The latest record time that moves the window.
+    max_timestamp: Timestamp,
 }
 
 /// Why a run stops at a record.
@@ -58,9 +58,9 @@ enum Halt {
     /// It is the first past a warm-up, and must wait for another topic of the state.
     WarmedUp,
     /// It could not be written.
-    Failed(Failure),
+    Failed(SinkError),
     /// It could not be decided.
-    Undecided(Undecided),
+    VerdictError(VerdictError),
     /// It is not to be written, nor passed over.
     Refused(Reason),
 }
@@ -76,7 +76,7 @@ impl Worker {
         let mut judged = Ok(Flow::On);
         for (number, chunk) in messages.chunks(PREFETCH_RECORDS).enumerate() {
             let first = number * PREFETCH_RECORDS;
-            take_keys(&self.topics, &mut self.room.scratch, messages, keys, first + chunk.len());
+            take_keys(&self.topics, &mut self.buffers.scratch, messages, keys, first + chunk.len());
             let keyed = &keys[first..first + chunk.len()];
             self.prefetch(chunk, keyed);
             judged = self.judge(source, chunk, keyed, now);
@@ -92,19 +92,19 @@ impl Worker {
 
     /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
     fn prefetch(&mut self, messages: &[Message<'_>], keys: &[Keyed]) {
-        let (all, mut of) = (&mut self.room.prefetched, None);
-        let load = |of: Option<MemoryId>, all: &mut Vec<Fingerprint>| {
-            if let Some(memory) = of.and_then(|id| self.memories.get(&id)) {
-                memory.dedup.prefetch(all);
+        let (all, mut of) = (&mut self.buffers.prefetched, None);
+        let load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
+            if let Some(state) = of.and_then(|id| self.states.get(&id)) {
+                state.dedup.prefetch(all);
             }
             all.clear();
         };
         let mut keys = keys.iter();
-        for beside in messages.chunk_by(Message::is_beside) {
-            let memory = topic_of(&self.topics, beside).map(|topic| (self.topics[topic].space, beside[0].partition()));
-            if memory != of {
+        for beside in messages.chunk_by(Message::same_partition) {
+            let state = topic_of(&self.topics, beside).map(|topic| (self.topics[topic].space, beside[0].partition()));
+            if state != of {
                 load(of, all);
-                of = memory;
+                of = state;
             }
             all.extend(keys.by_ref().take(beside.len()).flatten().map(|&(fingerprint, _)| fingerprint));
         }
@@ -113,18 +113,18 @@ impl Worker {
 
     fn judge(&mut self, source: &Source, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
         let mut keys = keys.iter();
-        for beside in messages.chunk_by(Message::is_beside) {
+        for beside in messages.chunk_by(Message::same_partition) {
             let mut left = beside.iter().zip(keys.by_ref());
             if let Some(topic) = topic_of(&self.topics, beside) {
                 self.tallies[self.topics[topic].read].bytes += beside.iter().map(|message| message.bytes() as u64).sum::<u64>();
                 let of = (topic, beside[0].partition());
-                while let Some((message, keyed, halt)) = self.begin_run(of, now).and_then(|mut run| run.go(&mut left)) {
+                while let Some((message, keyed, halt)) = self.record_loop(of, now).and_then(|mut records| records.run(&mut left)) {
                     if let Flow::Back = self.halt(source, message, keyed, halt)? {
                         return Ok(Flow::Back);
                     }
                 }
             }
-            // Those of a partition that is not ours, or whose memory is not there yet, come again.
+            // Those of a partition that is not ours, or whose state is not there yet, come again.
             left.for_each(drop);
         }
         Ok(Flow::On)
@@ -132,7 +132,7 @@ impl Worker {
 
     /// What records that come together have in common, by their topic's number and their partition; `None` if they are
     /// not to be judged.
-    fn begin_run(&mut self, of: (usize, i32), now: Timestamp) -> Option<Run<'_>> {
+    fn record_loop(&mut self, of: (usize, i32), now: Timestamp) -> Option<RecordLoop<'_>> {
         let topic = of.0;
         let others_warm_up = self.warming && self.others_warm_up(of);
         if let Some(input) = self.inputs.get_mut(&of).filter(|input| others_warm_up && !input.is_warm_up(input.position)) {
@@ -141,21 +141,21 @@ impl Worker {
         }
         let plan = &self.topics[topic];
         let input = self.inputs.get_mut(&of);
-        let memory = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.memories.get_mut(&input.memory));
-        let input = input.filter(|input| (plan.forward.is_some() || memory.is_some()) && !input.is_refused)?;
-        Some(Run {
+        let state = input.as_ref().filter(|_| plan.forward.is_none()).and_then(|input| self.states.get_mut(&input.state));
+        let input = input.filter(|input| (plan.forward.is_some() || state.is_some()) && !input.is_refused)?;
+        Some(RecordLoop {
             shared: &self.shared,
             topic,
             plan,
             input,
-            memory,
+            state,
             sink: &self.sink,
             transaction: &mut self.transaction,
             written: &mut self.written,
             tallies: &mut self.tallies,
-            headers: &mut self.room.headers,
+            headers: &mut self.buffers.headers,
             others_warm_up,
-            believed: now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX)),
+            max_timestamp: now.saturating_add(i64::try_from(plan.topic.max_future.as_millis()).unwrap_or(i64::MAX)),
         })
     }
 
@@ -165,7 +165,7 @@ impl Worker {
         match halt {
             // What must be in it may come behind much that is new.
             Halt::Full if self.must_repeat() => {
-                let most = 2 * self.shared.config.worker.transaction_records_max;
+                let most = 2 * self.shared.config.worker.max_transaction_records;
                 let is_too_full = self.transaction.as_ref().is_some_and(|transaction| transaction.records >= most);
                 if is_too_full { self.give_up_repeating(source).map(|()| Flow::Back) } else { Ok(Flow::On) }
             }
@@ -178,18 +178,18 @@ impl Worker {
             Halt::Unlogged => self.log_warm_up(source),
             Halt::WarmedUp => Ok(Flow::On),
             Halt::Failed(failure) => self.fail(source, failure).map(|()| Flow::Back),
-            Halt::Undecided(Undecided::Gap(expected)) => {
+            Halt::VerdictError(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
                 self.restart_at_hand(source, partition)
             }
-            Halt::Undecided(Undecided::Fault(Fault::Archive(error))) => {
-                tracing::error!(partition = %partition, offset, error = %error, "memory is lost; restoring the partition");
+            Halt::VerdictError(VerdictError::ExactError(ExactError::Archive(error))) => {
+                tracing::error!(partition = %partition, offset, error = %error, "state is lost; restoring the partition");
                 self.restart_at_hand(source, partition)
             }
-            Halt::Undecided(Undecided::Fault(Fault::Full(full))) => Err(Error::Full { partition, offset, full }),
+            Halt::VerdictError(VerdictError::ExactError(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
             Halt::Refused(reason) => {
                 let input = self.inputs.values().find(|input| input.partition == partition);
-                let refused = input.and_then(|input| input.decisions.refused(offset));
+                let refused = input.and_then(|input| input.verdicts.refused(offset));
                 let invalid = match (refused, keyed) {
                     (Some(refused), _) => refused.clone(),
                     (None, Err(invalid)) => Invalid::clone(invalid),
@@ -222,7 +222,7 @@ fn topic_of(topics: &[Plan], beside: &[Message<'_>]) -> Option<usize> {
 /// Takes the keys of records up to the one of number `end`, as far as they are not taken.
 pub(super) fn take_keys(topics: &[Plan], scratch: &mut Scratch, messages: &[Message<'_>], keys: &mut Keys, end: usize) {
     let Some(messages) = messages.get(keys.len()..end) else { return };
-    for beside in messages.chunk_by(Message::is_beside) {
+    for beside in messages.chunk_by(Message::same_partition) {
         match topic_of(topics, beside) {
             Some(topic) => keys.extend(beside.iter().map(|message| key_of(&topics[topic], message, scratch))),
             // Nobody will ask for them.
@@ -231,9 +231,9 @@ pub(super) fn take_keys(topics: &[Plan], scratch: &mut Scratch, messages: &[Mess
     }
 }
 
-impl Run<'_> {
+impl RecordLoop<'_> {
     /// Takes records until one makes it stop.
-    fn go<'k, 'm>(&mut self, left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>) -> Option<(&'m Message<'m>, &'k Keyed, Halt)> {
+    fn run<'k, 'm>(&mut self, left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>) -> Option<(&'m Message<'m>, &'k Keyed, Halt)> {
         left.find_map(|(message, keyed)| self.record(message, keyed).err().map(|halt| (message, keyed, halt)))
     }
 
@@ -244,7 +244,7 @@ impl Run<'_> {
             return Ok(());
         }
         let time = message.timestamp();
-        let Some(memory) = self.memory.as_deref_mut() else { return self.forward(message, time, keyed) };
+        let Some(state) = self.state.as_deref_mut() else { return self.forward(message, time, keyed) };
         if !self.input.is_warm_up(offset) {
             if self.input.is_warm_up(self.input.position) {
                 // The stretch ends without a record.
@@ -256,24 +256,24 @@ impl Run<'_> {
                 return Err(Halt::WarmedUp);
             }
         }
-        let verdict = decide(&self.plan.topic, self.input, memory, offset, time, keyed, self.believed).map_err(Halt::Undecided)?;
+        let verdict = decide(&self.plan.topic, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Halt::VerdictError)?;
         if self.input.is_warm_up(offset) {
             self.input.warmed_up(offset);
             self.tallies[self.plan.counted].warmed_up += 1;
             fault::point("warm_up.record");
-            let is_much = memory.journal.len() >= self.shared.config.worker.transaction_records_max;
+            let is_much = state.pending.len() >= self.shared.config.worker.max_transaction_records;
             return if is_much { Err(Halt::Unlogged) } else { Ok(()) };
         }
-        self.input.decisions.carry(offset, verdict);
+        self.input.verdicts.carry(offset, verdict);
         if std::mem::take(&mut self.input.warming_up) {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        if time.is_some_and(|time| time > self.believed) {
+        if time.is_some_and(|time| time > self.max_timestamp) {
             self.tallies[self.plan.counted].future += 1;
         }
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
-            misplaced::watch(self.shared, self.plan, *fingerprint, message.partition());
+            co_partitioning::watch(self.shared, self.plan, *fingerprint, message.partition());
         }
         self.emit(message, time, verdict, keyed)
     }
@@ -298,20 +298,20 @@ impl Run<'_> {
         let refused = if let Verdict::Invalid(reason) = verdict
             && reason.is_of_broker()
         {
-            self.input.decisions.refused(offset)
+            self.input.verdicts.refused(offset)
         } else {
             None
         };
         let invalid = refused.or(keyed.as_ref().err().map(|invalid| &**invalid));
         // A dead letter's topic may refuse its time, too; a header has it.
         let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
-        let is_written = match plan.routes.fate(&plan.topic, verdict, invalid, message, self.headers) {
-            Fate::Drop => false,
-            Fate::Fail(reason) => {
+        let is_written = match plan.routes.route(&plan.topic, verdict, invalid, message, self.headers) {
+            Route::Drop => false,
+            Route::Fail(reason) => {
                 self.input.is_refused = true;
                 return Err(Halt::Refused(reason));
             }
-            Fate::Write { topic, partition } => {
+            Route::Write { topic, partition } => {
                 self.write(topic, partition, message, time)?;
                 true
             }
@@ -346,7 +346,7 @@ impl Run<'_> {
 
     /// The transaction carries one record more.
     fn carried(&mut self) -> Result<(), Halt> {
-        let most = self.shared.config.worker.transaction_records_max;
+        let most = self.shared.config.worker.max_transaction_records;
         let is_full = self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += 1;
             transaction.records >= most

@@ -3,7 +3,7 @@
 //! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read
 //! before: whoever has the name may have committed past it.
 //!
-//! A member with a lasting name (`group.instance.id`) is told so, and its consumer is of no use any more, when another
+//! A member with a static name (`group.instance.id`) is told so, and its consumer is of no use any more, when another
 //! process joins under that name. But it is also told so where there is none. librdkafka forgets the id of a member
 //! whose session has ended, and while the worker has not answered the rebalance that follows, perhaps because its
 //! commit waits for the same broker, it goes on sending heartbeats without one. To the broker, once it is back, the

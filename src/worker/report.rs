@@ -2,10 +2,10 @@
 //!
 //! Must never hold up a record: what is asked here is known without asking a broker.
 
-use super::partition::{Input, Memory};
-use super::{MemoryId, Worker};
+use super::partition::{Input, PartitionState};
+use super::{StateId, Worker};
 use crate::kafka::Source;
-use crate::stats::{InputReport, InputState, MemoryReport, Report};
+use crate::stats::{InputReport, InputState, StateReport, WorkerReport};
 use std::time::{Duration, Instant};
 
 /// Least time between two reports.
@@ -18,14 +18,14 @@ impl Worker {
             return;
         }
         self.next_report = Instant::now() + INTERVAL;
-        let memories = self.memories.iter_mut().map(|(&(space, _), memory)| memory_report(space, self.topics[space].capacity, memory));
+        let states = self.states.iter_mut().map(|(&(space, _), state)| memory_report(space, self.topics[space].capacity, state));
         let blocked = self.blocked.clone();
-        let report = Report { joined: self.joined, blocked, memories: memories.collect(), inputs: self.input_reports(source) };
+        let report = WorkerReport { joined: self.joined, blocked, states: states.collect(), inputs: self.input_reports(source) };
         self.shared.stats.report(self.number, report);
     }
 
     fn input_reports(&self, source: &Source) -> Vec<InputReport> {
-        let stream_time = |id: MemoryId| self.memories.get(&id).and_then(|memory| memory.dedup.stream_time());
+        let stream_time = |id: StateId| self.states.get(&id).and_then(|state| state.dedup.stream_time());
         let read = self.inputs.values().map(|input: &Input| InputReport {
             partition: input.partition.clone(),
             space: self.topics[input.topic].space,
@@ -33,7 +33,7 @@ impl Worker {
             position: input.position,
             committed: input.group.offset.unwrap_or(input.committed),
             end: source.end(&input.partition),
-            stream_time: stream_time(input.memory),
+            stream_time: stream_time(input.state),
         });
         let waiting = self.parked().map(|found| InputReport {
             partition: found.partition.clone(),
@@ -48,16 +48,16 @@ impl Worker {
     }
 }
 
-fn memory_report(space: usize, capacity: u64, memory: &mut Memory) -> MemoryReport {
-    let (usage, estimated) = (memory.dedup.usage(), memory.estimate());
-    MemoryReport {
+fn memory_report(space: usize, capacity: u64, state: &mut PartitionState) -> StateReport {
+    let (usage, estimated) = (state.dedup.usage(), state.estimate());
+    StateReport {
         space,
         keys: usage.keys,
         bytes: usage.bytes,
         load: usage.load,
         estimated,
-        observed: memory.dedup.observed(),
-        stream_time: memory.dedup.stream_time(),
+        observed: state.dedup.observed(),
+        stream_time: state.dedup.stream_time(),
         capacity,
     }
 }

@@ -5,20 +5,20 @@
 
 use super::commit::inputs_of;
 use super::partition::Wait;
-use super::{Error, MemoryId, Worker};
+use super::{Error, StateId, Worker};
 use crate::kafka::Source;
 use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
 impl Worker {
     /// Whether any topic of a state is still warming up.
-    pub(super) fn warms_up(&self, state: MemoryId) -> bool {
+    pub(super) fn warms_up(&self, state: StateId) -> bool {
         inputs_of(&self.topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
     }
 
     /// Whether topics that share the state of this one still warm up.
     pub(super) fn others_warm_up(&self, of: (usize, i32)) -> bool {
-        let Some(state) = self.inputs.get(&of).map(|input| input.memory) else { return false };
+        let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
         inputs_of(&self.topics, &self.inputs, state).any(|input| input.topic != of.0 && input.is_warm_up(input.position))
     }
 
@@ -31,11 +31,11 @@ impl Worker {
                 input.warmed_up(input.warm_until - 1);
             }
         }
-        let states: BTreeSet<_> = self.inputs.values().map(|input| input.memory).collect();
+        let states: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
         let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.warms_up(state)).collect();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.inputs.values_mut() {
-            let must_wait = warming.contains(&input.memory) && !input.is_warm_up(input.position);
+            let must_wait = warming.contains(&input.state) && !input.is_warm_up(input.position);
             if must_wait && input.wait != Wait::Paused {
                 waiting.push((input.partition.clone(), input.position));
                 input.wait = Wait::Paused;

@@ -26,7 +26,7 @@ function moving(statuses, at) {
     return old && now.time_ms > old.time_ms && of(now) >= of(old) ? [of(now) - of(old), (now.time_ms - old.time_ms) / 1000] : null;
   };
   const perSecond = (of) => gained(of) && gained(of)[0] / gained(of)[1];
-  const all = (status) => records(status, ['unseen', 'duplicate', 'late', 'invalid', 'unsee', 'tombstone']);
+  const all = (status) => records(status, ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone']);
   const lags = now.partitions.map(({ lag }) => lag).filter((lag) => lag !== null);
   const minute = since(60_000);
   return {
@@ -81,7 +81,7 @@ export function expected(got) {
   for (const space of now.spaces) {
     const prefix = `spaces.${space.space}`;
     each(prefix, space, ['space', 'kind', 'window', 'slices', 'partitions', 'keys', 'capacity_keys', 'memory_bytes', 'fill_ratio', 'rotations',
-      'next_rotation_seconds', 'corrected', 'evicted', 'misplaced', 'stream_time_ms', 'false_positives.target', 'false_positives.estimated',
+      'next_rotation_seconds', 'corrected', 'evicted', 'cross_partition_keys', 'stream_time_ms', 'false_positives.target', 'false_positives.estimated',
       ...['rate', 'low', 'high', 'checked', 'wrong'].map((name) => `false_positives.observed.${name}`)]);
     fields.set(`${prefix}.derived.verdict`, verdict(space.false_positives));
     fields.set(`${prefix}.derived.topics`, space.topics.join(', '));
@@ -90,7 +90,7 @@ export function expected(got) {
     each(`partitions.${partition.topic}.${partition.partition}`, partition, ['topic', 'partition', 'state', 'lag', 'position', 'committed', 'end']);
   }
   for (const topic of now.topics) {
-    const kinds = ['unseen', 'duplicate', 'late', 'invalid', 'unsee', 'tombstone'].map((kind) => `records.${kind}`);
+    const kinds = ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone'].map((kind) => `records.${kind}`);
     each(`topics.${topic.topic}`, topic, ['topic', 'space', ...kinds, 'dead_letters', 'future', 'warmed_up', 'consumed_bytes',
       ...Object.keys(topic.invalid).map((reason) => `invalid.${reason}`)]);
   }

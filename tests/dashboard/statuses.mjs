@@ -18,7 +18,7 @@ export const empty = {
 
 const after = (of, at) => ({ ...empty, state: 'running', reason: null, time_ms: empty.time_ms + at, ...of });
 const judged = (unseen, duplicate) => [{
-  topic: 'news.events', space: 'seen-news', records: { unseen, duplicate, late: 0, invalid: 0, unsee: 0, tombstone: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, warmed_up: 0,
+  topic: 'news.events', space: 'seen-news', records: { unseen, duplicate, late: 0, invalid: 0, retracted: 0, tombstone: 0 }, invalid: {}, consumed_bytes: 0, dead_letters: 0, future: 0, warmed_up: 0,
 }];
 const waited = (tenth, fifth, count) => ({ buckets: [[0.1, tenth], [0.2, fifth]], count, sum_seconds: 1 });
 
@@ -38,7 +38,7 @@ export const hostile = '<img src=x onerror="throw 1"><script>throw 2</script>';
 const space = (name, kind, falsePositives, more = {}) => ({
   space: name, topics: ['news.events'], kind, confirm: false, window: '24h', window_seconds: 86_400, window_keys: null, slices: 4, partitions: 200,
   keys: 7_312_044, capacity_keys: 10_000_000, memory_bytes: 28_311_552, fill_ratio: 0.31, false_positives: falsePositives,
-  rotations: 3, next_rotation_seconds: 4123.5, corrected: 0, evicted: 0, misplaced: 0, stream_time_ms: 1_763_749_999_000, ...more,
+  rotations: 3, next_rotation_seconds: 4123.5, corrected: 0, evicted: 0, cross_partition_keys: 0, stream_time_ms: 1_763_749_999_000, ...more,
 });
 const observed = (rate, low, high, checked, wrong) => ({ rate, low, high, checked, wrong });
 
@@ -46,13 +46,13 @@ const observed = (rate, low, high, checked, wrong) => ({ rate, low, high, checke
 export const spaces = {
   above: space('above', 'aging', { target: 1e-4, estimated: 2e-5, observed: observed(9e-4, 6e-4, 1.3e-3, 40_000, 36) }),
   perhaps: space('perhaps', 'stable', { target: 1e-4, estimated: 2e-5, observed: observed(1.3e-4, 4e-5, 4e-4, 15_000, 2) }, { window: '1000000 keys', window_seconds: null, window_keys: 1_000_000, next_rotation_seconds: null }),
-  estimated: space('estimated', 'aging', { target: 1e-4, estimated: 3e-4, observed: observed(0, 0, 9e-3, 400, 0) }, { fill_ratio: 1.7, evicted: 9, misplaced: 4 }),
+  estimated: space('estimated', 'aging', { target: 1e-4, estimated: 3e-4, observed: observed(0, 0, 9e-3, 400, 0) }, { fill_ratio: 1.7, evicted: 9, cross_partition_keys: 4 }),
   within: space('within', 'cuckoo', { target: 1e-4, estimated: 2e-5, observed: observed(3e-5, 1e-5, 6e-5, 200_000, 6) }),
   unchecked: space('unchecked', 'per_entity', { target: 1e-4, estimated: 0, observed: observed(0, 0, 1, 0, 0) }, { fill_ratio: 0, stream_time_ms: null }),
   confirmed: space('confirmed', 'exact', { target: 0, estimated: 0, observed: null }, { confirm: true }),
 };
 
-const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, unsee: 0, tombstone: 0 };
+const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, retracted: 0, tombstone: 0 };
 const topic = (name) => ({ topic: name, space: 'within', records, invalid: { no_key: 5, not_json: 2 }, consumed_bytes: 511_000_000, dead_letters: 7, future: 1, warmed_up: 0 });
 
 /** A large worker with long and malicious names: hundreds of partitions, all events, each kind of space. */

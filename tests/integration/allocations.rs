@@ -91,7 +91,7 @@ fn a_record_allocates_nothing() {
 fn shared(stream: &Stream) -> Shared {
     // As much as there is between two transactions.
     let overrides = [
-        ("worker.transaction_records_max", TRANSACTION.to_string()),
+        ("worker.max_transaction_records", TRANSACTION.to_string()),
         ("worker.transaction_timeout", "10m".to_owned()),
         ("worker.commit_interval", "4m".to_owned()),
         ("worker.checkpoint_interval", "10m".to_owned()),
@@ -102,12 +102,12 @@ fn shared(stream: &Stream) -> Shared {
     let (stats, stop) = (Arc::new(Stats::new(&config)), Arc::new(AtomicBool::new(false)));
     let config = Arc::new(config);
     Shared {
-        topology: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
+        cluster: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
         instance: store.instance_id().expect("an id").into(),
         rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
         store,
         stats,
-        misplaced: Arc::default(),
+        cross_partition_keys: Arc::default(),
         stop,
         config,
     }

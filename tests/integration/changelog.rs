@@ -285,7 +285,7 @@ fn a_changelog_that_would_lose_is_refused() {
 fn it_comes_back_as_it_was_written() {
     for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {
         let stream = Stream::remembered(broker(), "log-pressed", 8_000)
-            .with(|setup| setup.properties(&format!("\"compression.type\" = \"{compression}\"")).worker("transaction_records_max = 500"));
+            .with(|setup| setup.properties(&format!("\"compression.type\" = \"{compression}\"")).worker("max_transaction_records = 500"));
         let settings = [("retention.ms", "-1"), ("compression.type", of_topic), ("message.timestamp.after.max.ms", "9223372036854775807")];
         make_topic_with(broker(), &changelog(&stream), 4, &settings);
         stream.begin(4_000);

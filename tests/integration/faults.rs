@@ -60,13 +60,13 @@ const FAILING: &[&str] = &[
     "commit.begin:2:error,abort.begin:1:kill",
     "transaction.send:40:error,abort.aborted:1:kill",
     "commit.offsets_sent:2:error,abort.rewound:1:kill",
-    "commit.committed:2:error,settle.begin:1:kill",
-    "commit.committed:2:error,settle.replaced:1:kill",
-    "commit.flushed:2:error,settle.replaced:1:kill",
-    "commit.flushed:2:error,settle.committed:1:kill",
-    "commit.committed:2:error,settle.committed:1:kill",
-    "commit.committed:2:error,settle.settled:1:kill",
-    "commit.offsets_sent:1:error,abort.begin:1:error,settle.settled:1:kill",
+    "commit.committed:2:error,resolve.begin:1:kill",
+    "commit.committed:2:error,resolve.replaced:1:kill",
+    "commit.flushed:2:error,resolve.replaced:1:kill",
+    "commit.flushed:2:error,resolve.committed:1:kill",
+    "commit.committed:2:error,resolve.committed:1:kill",
+    "commit.committed:2:error,resolve.resolved:1:kill",
+    "commit.offsets_sent:1:error,abort.begin:1:error,resolve.resolved:1:kill",
 ];
 
 /// Points on the way to an ordered end.
@@ -98,7 +98,7 @@ const LARGE: &[&str] = &[
 ];
 
 /// Points passed without usable state.
-const DAMAGED: &[&str] = &["set_aside.moved:1:kill", "set_aside.opened:1:kill"];
+const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 const DELETED: &[&str] = &["restore.cold:1:kill", "restore.cold:3:kill"];
 
 /// Points on the way from a changelog to a memory.
@@ -160,7 +160,7 @@ impl Lives {
         let output = topic(broker(), &format!("{hint}-out"), 4);
         let stream = Stream::remembered_by(broker(), hint, output, records, window, filter).with(|setup| {
             setup
-                .worker("transaction_records_max = 100\ntransaction_timeout = \"2s\"")
+                .worker("max_transaction_records = 100\ntransaction_timeout = \"2s\"")
                 .properties("\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"500\"\n\"fetch.wait.max.ms\" = \"20\"")
         });
         Self { stream, produced: 0, overrides: vec!["worker.checkpoint_interval=200ms".to_owned()] }
@@ -240,7 +240,7 @@ fn kills_on_the_way_back_from_a_failure() {
 #[test]
 fn full_transactions_do_not_keep_checkpoints_off() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING).with_instance();
-    let overrides = ["worker.commit_interval=1s", "worker.transaction_records_max=1000", "worker.checkpoint_interval=100ms"];
+    let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=1000", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
     lives.produced = lives.stream.records.len();

@@ -74,7 +74,7 @@ fn one_becomes_three_and_one_again() {
 }
 
 #[test]
-fn a_rolling_restart_of_lasting_members() {
+fn a_rolling_restart_of_static_members() {
     let stream = Stream::new(broker(), "rolling", RECORDS / 2);
     let start = |name: &str| stream.setup.start_with(name, &[&format!("kafka.instance_id={}-{name}", stream.setup.group())]);
     let feed = stream.feed(25);
@@ -95,7 +95,7 @@ fn a_rolling_restart_of_lasting_members() {
     third.drain();
 }
 
-/// Another consumer takes a member's lasting name, and is gone again: to the member, the same as a broker that takes
+/// Another consumer takes a member's static name, and is gone again: to the member, the same as a broker that takes
 /// it for another after an outage. What it had in hand goes by the way, and is read again.
 #[test]
 fn a_lasting_member_that_is_taken_for_another_comes_back() {
@@ -114,7 +114,7 @@ fn a_lasting_member_that_is_taken_for_another_comes_back() {
             let _ = other.poll(Duration::from_millis(100));
             (other.assignment().ok()?.count() == PARTITIONS).then_some(())
         });
-        // It does not leave the group: lasting members never do.
+        // It does not leave the group: static members never do.
         drop(other);
         worker.wait_for_log(&format!("joining anew, for it may say so after an outage, too time={time}"), LIMIT);
     }
@@ -122,7 +122,7 @@ fn a_lasting_member_that_is_taken_for_another_comes_back() {
     stream.check(worker);
 }
 
-/// Two processes of one lasting name that both live take it from each other, but not for ever.
+/// Two processes of one static name that both live take it from each other, but not for ever.
 #[test]
 fn of_two_processes_of_one_name_one_ends() {
     let stream = Stream::new(broker(), "twins", RECORDS / 2);

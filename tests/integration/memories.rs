@@ -1,6 +1,6 @@
 //! Promise: whatever remembers, the same comes out, also of a worker that is killed.
 
-use crate::harness::{News, TestRecord, UNSEE, broker, topic, wait_until};
+use crate::harness::{News, RETRACT, TestRecord, broker, topic, wait_until};
 use crate::stream::{LIMIT, RECORDS, Stream};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn news() -> Vec<TestRecord> {
 /// Every tenth record takes its key back.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
-    records.iter_mut().step_by(10).for_each(|record| record.headers.push((UNSEE.to_owned(), None)));
+    records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
     records
 }
 
@@ -48,19 +48,19 @@ fn a_filter_that_is_often_wrong_and_confirmed() {
 
 #[test]
 fn fingerprints_that_are_taken_back() {
-    killed("regrets", with_regrets(), "unsee = { header = \"unsee\" }\nfilter = { kind = \"exact\" }");
+    killed("regrets", with_regrets(), "retract = { header = \"retract\" }\nfilter = { kind = \"exact\" }");
 }
 
 #[test]
 fn keys_of_a_confirmed_filter_are_taken_back() {
     let filter = "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 0.1, confirm = true }";
-    killed("confirmed-regrets", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+    killed("confirmed-regrets", with_regrets(), &format!("retract = {{ header = \"retract\" }}\n{filter}"));
 }
 
 #[test]
 fn keys_of_a_cuckoo_filter_are_taken_back() {
     let filter = "filter = { kind = \"cuckoo\", capacity = \"100k\", false_positive_rate = 1e-9 }";
-    killed("cuckoo", with_regrets(), &format!("unsee = {{ header = \"unsee\" }}\n{filter}"));
+    killed("cuckoo", with_regrets(), &format!("retract = {{ header = \"retract\" }}\n{filter}"));
 }
 
 /// Not even to open the state again is there room, and fingerprints are looked up in it all the same.

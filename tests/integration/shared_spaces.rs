@@ -2,7 +2,7 @@
 
 use crate::harness::state::digests;
 use crate::harness::{
-    Setup, TestRecord, UNSEE, Worker, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
+    RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, make_topic, produce, read_committed, topic, unique, wait_until,
 };
 use crate::stream::LIMIT;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -130,12 +130,12 @@ fn a_warm_up_may_end_without_a_record() {
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\ntransaction_records_max = 500");
-    let two = Two::with("shared-order", "unsee = { header = \"unsee\" }", keeps_order);
+    let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
     // Two and a half windows of few keys.
     let record = |number: i64| TestRecord {
         key: Some((number % 97).to_string().into_bytes()),
         timestamp: 1_700_000_000_000 + number * 10_000,
-        headers: if number % 3 == 0 { vec![(UNSEE.to_owned(), None)] } else { Vec::new() },
+        headers: if number % 3 == 0 { vec![(RETRACT.to_owned(), None)] } else { Vec::new() },
         ..TestRecord::default()
     };
     let records: Vec<_> = (0..20 * KEYS).map(record).collect();

@@ -4,7 +4,7 @@ use super::*;
 use crate::changelog::Progress;
 use crate::checkpoint::StoredFingerprints;
 use crate::dedup::Late;
-use crate::filter::{Plan, Spec, Window};
+use crate::filter::{AgingSizing, Spec, Window};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn id() -> PartitionId {
 fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
     let window = Window::Time { slice_ms: 100, slices };
     // Of many pages, few of which are put into.
-    let filter = filter.then(|| Spec::Aging { window, plan: Plan::new(window, 200_000, 1e-3) });
+    let filter = filter.then(|| Spec::Aging { window, sizing: AgingSizing::new(window, 200_000, 1e-3) });
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
 }
 
@@ -29,11 +29,11 @@ fn settings(rules: Rules) -> Settings {
     Settings { window: rules.window, filter: String::new(), hash: String::new(), keys: BTreeMap::new() }
 }
 
-/// A memory and the store that it is kept in.
+/// A state and the store that it is kept in.
 struct Kept {
     _dir: tempfile::TempDir,
     store: Arc<Store>,
-    memory: Dedup,
+    state: Dedup,
     saved: Option<Saved>,
 }
 
@@ -41,15 +41,16 @@ impl Kept {
     fn new(rules: Rules, batch_bytes: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store { batch_bytes, ..Store::open(dir.path()).unwrap() };
-        Self { _dir: dir, store: Arc::new(store), memory: Dedup::new(rules), saved: None }
+        Self { _dir: dir, store: Arc::new(store), state: Dedup::new(rules), saved: None }
     }
 
     fn save(&mut self, rules: Rules, offset: Offset) {
         let offsets = BTreeMap::from([("orders".to_owned(), offset)]);
-        let head = Head { settings: settings(rules), offsets, changelog: Progress::default(), memory: self.memory.snapshot() };
-        let (saved, _) = self.store.save(&id(), &head, &mut self.memory, self.saved).unwrap();
+        let metadata =
+            CheckpointMetadata { settings: settings(rules), offsets, changelog: Progress::default(), state: self.state.metadata() };
+        let (saved, _) = self.store.save(&id(), &metadata, &mut self.state, self.saved).unwrap();
         if self.saved != Some(saved) {
-            self.memory.attach(Box::new(StoredFingerprints::new(Arc::clone(&self.store), id(), saved)));
+            self.state.attach(Box::new(StoredFingerprints::new(Arc::clone(&self.store), id(), saved)));
         }
         self.saved = Some(saved);
     }
@@ -72,21 +73,21 @@ proptest! {
             for kept in &mut kept {
                 let mut clock = 0;
                 // A configuration that what is stored does not fit: it is replaced.
-                (kept.memory, kept.saved) = (Dedup::new(rules), None);
+                (kept.state, kept.saved) = (Dedup::new(rules), None);
                 kept.save(rules, 0);
                 for (offset, step) in (1..).zip(&steps) {
                     let Some((number, pause, taken_back)) = *step else { kept.save(rules, offset); continue };
                     clock += pause;
                     let key = Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
-                    let judged = if taken_back { kept.memory.unsee(key, Some(clock), i64::MAX) } else { kept.memory.judge(key, Some(clock), i64::MAX) };
+                    let judged = if taken_back { kept.state.retract(key, Some(clock), i64::MAX) } else { kept.state.judge(key, Some(clock), i64::MAX) };
                     prop_assert!(judged.is_ok());
                 }
                 kept.save(rules, 1000);
             }
             prop_assert!(contents(&kept[0].store) == contents(&kept[1].store));
             let loaded = kept[1].store.load(&id(), &settings(rules), rules).unwrap();
-            let Loaded::Usable { memory, offsets, .. } = loaded else { return Err(TestCaseError::fail("it was stored")) };
-            prop_assert_eq!((memory.snapshot(), offsets["orders"]), (kept[0].memory.snapshot(), 1000));
+            let Loaded::Usable { state, offsets, .. } = loaded else { return Err(TestCaseError::fail("it was stored")) };
+            prop_assert_eq!((state.metadata(), offsets["orders"]), (kept[0].state.metadata(), 1000));
             let left = kept[1].store.drafts().read_dir().into_iter().flatten().count();
             prop_assert_eq!(left, 0, "drafts are left behind");
         }
@@ -97,7 +98,7 @@ proptest! {
 fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
     let rules = rules(2, true, true);
     let mut kept = Kept::new(rules, 0);
-    kept.memory.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
+    kept.state.judge(Fingerprint(1 << 100), Some(5), i64::MAX).unwrap();
     kept.save(rules, 7);
     let before = contents(&kept.store);
     // As a killed process leaves it: whole files, and one that is cut off.
@@ -105,13 +106,13 @@ fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
     let dir = kept.store.drafts().join("left");
     fs::create_dir_all(&dir).unwrap();
     let mut draft = Draft::in_files(dir.clone(), &options);
-    draft.put(&head_key(&id()), b"another").unwrap();
+    draft.put(&metadata_key(&id()), b"another").unwrap();
     draft.delete_range(&all_pages(&id())).unwrap();
     draft.finish().unwrap();
     fs::write(dir.join("1.sst"), "cut o").unwrap();
     std::mem::forget(draft);
     let path = kept.store.dir.clone();
-    drop((kept.memory, kept.store));
+    drop((kept.state, kept.store));
     let store = Store::open(&path).unwrap();
     assert_eq!(contents(&store), before);
     assert!(!store.drafts().exists(), "a start removes what was left");

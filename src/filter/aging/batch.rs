@@ -2,7 +2,7 @@
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
-use crate::filter::bloom::{Bloom, Mask, Shape};
+use crate::filter::bloom::{Bloom, Layout, Mask};
 use crate::key::Fingerprint;
 
 /// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
@@ -13,8 +13,8 @@ const BATCH_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// What their bits are drawn for.
-    drawn: Option<Shape>,
+    /// What their bits are computed for.
+    computed: Option<Layout>,
     /// As of when layers were asked; see [`Batch::work`].
     turn: Option<u64>,
     /// Where the key is that is likely to be asked for next.
@@ -40,7 +40,7 @@ impl Batch {
     pub(super) fn take(&mut self, fingerprints: &[Fingerprint]) {
         self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::NONE);
         self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| (entry.key, entry.seen) = (key, false));
-        (self.drawn, self.turn, self.next) = (None, None, 0);
+        (self.computed, self.turn, self.next) = (None, None, 0);
     }
 
     /// Asks the layers that do not change any more for all keys, and draws their bits for the one that does: the last,
@@ -52,26 +52,26 @@ impl Batch {
     pub(super) fn work<'a>(&mut self, layers: impl Iterator<Item = &'a Bloom>, is_open: bool, turn: u64) {
         let mut layers = layers.peekable();
         if let Some(first) = layers.peek() {
-            first.fetch(self.entries.iter().map(|entry| entry.key));
+            first.prefetch(self.entries.iter().map(|entry| entry.key));
         }
         while let Some(layer) = layers.next() {
-            self.draw(layer.shape());
+            self.compute(layer.layout());
             let next = layers.peek();
             if next.is_some() || !is_open {
                 let next = next.unwrap_or(&layer);
-                layer.ask(next, self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
+                layer.contains_each(next, self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
             }
         }
         self.turn = Some(turn);
     }
 
     #[inline(always)]
-    fn draw(&mut self, shape: Shape) {
-        if !self.drawn.is_some_and(|drawn| drawn.is_drawn_like(shape)) {
+    fn compute(&mut self, layout: Layout) {
+        if !self.computed.is_some_and(|computed| computed.has_same_mask(layout)) {
             for entry in &mut self.entries {
-                entry.mask.draw(entry.key, shape);
+                entry.mask.compute(entry.key, layout);
             }
-            self.drawn = Some(shape);
+            self.computed = Some(layout);
         }
     }
 

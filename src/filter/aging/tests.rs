@@ -10,8 +10,8 @@ fn key(family: u64, number: u64) -> Fingerprint {
 }
 
 /// A filter whose `slices + 1` generations each hold `each` keys: the moment at which it is wrong most often.
-fn full(plan: Plan, slices: u32, each: u64, family: u64) -> Aging {
-    let mut filter = Aging::new(Window::Time { slice_ms: 1, slices }, plan);
+fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
+    let mut filter = Aging::new(Window::Time { slice_ms: 1, slices }, sizing);
     for slice in 0..=u64::from(slices) {
         filter.advance(slice.cast_signed());
         (0..each).for_each(|number| filter.insert(key(family, slice * each + number)).unwrap());
@@ -20,13 +20,13 @@ fn full(plan: Plan, slices: u32, each: u64, family: u64) -> Aging {
 }
 
 /// How many of `asked` keys that were never put in, spread over a few filters, are "remembered".
-fn strangers(slices: u32, capacity: u64, rate: f64, overfull: u64, asked: u64) -> u64 {
+fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked: u64) -> u64 {
     const FILTERS: u64 = 8;
     let window = Window::Time { slice_ms: 1, slices };
-    let plan = Plan::new(window, capacity, rate);
+    let sizing = Sizing::new(window, capacity, rate);
     (0..FILTERS)
         .map(|family| {
-            let filter = full(plan, slices, plan.capacity * overfull, family);
+            let filter = full(sizing, slices, sizing.capacity * overfull, family);
             (0..asked / FILTERS).filter(|&number| filter.contains(key(family, (1 << 40) + number))).count() as u64
         })
         .sum()
@@ -53,7 +53,7 @@ fn measured_rates_at_capacity_are_at_or_under_the_target() {
         (4, 1e-4, 8_000_000),
         (4, 1e-5, 8_000_000),
     ] {
-        let found = strangers(slices, 80_000, rate, 1, asked);
+        let found = absent_keys_seen(slices, 80_000, rate, 1, asked);
         assert_rate(&format!("{slices} slices"), found, asked, rate);
         // Nor is memory wasted: sizing promises a few per cent, not a factor.
         let expected = asked as f64 * rate;
@@ -66,7 +66,7 @@ fn measured_rates_at_capacity_are_at_or_under_the_target() {
 fn overfull_slices_chain_and_keep_the_rate() {
     for overfull in [1, 2, 4] {
         for (rate, asked) in [(1e-2, 1_000_000), (1e-3, 4_000_000)] {
-            let found = strangers(4, 20_000, rate, overfull, asked);
+            let found = absent_keys_seen(4, 20_000, rate, overfull, asked);
             assert_rate(&format!("{overfull} times its capacity"), found, asked, rate);
         }
     }
@@ -75,8 +75,8 @@ fn overfull_slices_chain_and_keep_the_rate() {
 #[test]
 fn a_filter_far_too_small_forgets_nothing() {
     for slices in [1, 4] {
-        let plan = Plan::new(Window::Time { slice_ms: 1, slices }, 1, 1e-2);
-        let filter = full(plan, slices, 3_000, 0);
+        let sizing = Sizing::new(Window::Time { slice_ms: 1, slices }, 1, 1e-2);
+        let filter = full(sizing, slices, 3_000, 0);
         assert!((0..3_000 * (u64::from(slices) + 1)).all(|number| filter.contains(key(0, number))));
         assert!(filter.generations.iter().all(|generation| generation.layers.len() <= 14), "layers double");
         assert!(filter.usage().load > 1.0);
@@ -88,7 +88,7 @@ fn memory_is_what_is_published() {
     // Bits a key of the guaranteed window, four slices.
     for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
-        let bits = Plan::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
+        let bits = Sizing::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
         println!("{rate:.0e}: {bits:.2} bits a key");
         assert!(bits <= most && bits > most - 1.5, "{rate:.0e}: {bits:.2} bits a key, expected at most {most}");
     }
@@ -112,7 +112,7 @@ fn slices_start_at_multiples_of_their_length() {
 
 #[test]
 fn extreme_times_do_not_overflow() {
-    let mut filter = Aging::new(Window::Time { slice_ms: 1, slices: 8 }, Plan::new(Window::time(8, 8), 8, 1e-3));
+    let mut filter = Aging::new(Window::Time { slice_ms: 1, slices: 8 }, Sizing::new(Window::time(8, 8), 8, 1e-3));
     for time in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {
         filter.advance(time);
         filter.insert(key(0, 1)).unwrap();
@@ -124,7 +124,7 @@ fn extreme_times_do_not_overflow() {
 #[test]
 fn load_is_that_of_the_open_generation() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
-    let mut filter = Aging::new(window, Plan::new(window, 10, 1e-3));
+    let mut filter = Aging::new(window, Sizing::new(window, 10, 1e-3));
     filter.advance(0);
     (0..5).for_each(|number| filter.insert(key(0, number)).unwrap());
     assert!((filter.usage().load - 0.5).abs() < 1e-9);
@@ -137,11 +137,11 @@ fn load_is_that_of_the_open_generation() {
 fn small_rates_are_met_with_two_blocks_a_key() {
     // Too rare to be counted at the target; four times overfull without chaining, they are not.
     let window = Window::Time { slice_ms: 1, slices: 4 };
-    let plan = Plan::new(window, 40_000, 1e-6);
-    assert_eq!(plan.shape.lines, 2);
-    let overfull = Plan { capacity: plan.capacity * 4, ..plan };
+    let sizing = Sizing::new(window, 40_000, 1e-6);
+    assert_eq!(sizing.layout.blocks_per_key, 2);
+    let overfull = Sizing { capacity: sizing.capacity * 4, ..sizing };
     let expected = overfull.rate_unchained(window, 1.0).rate;
-    assert!((expected - plan.rate_unchained(window, 4.0).rate).abs() < 1e-12);
+    assert!((expected - sizing.rate_unchained(window, 4.0).rate).abs() < 1e-12);
     let filter = full(overfull, 4, overfull.capacity, 3);
     let asked = 100_000;
     let found = (0..asked).filter(|&number| filter.contains(key(3, (1 << 40) + number))).count() as f64;
@@ -155,10 +155,10 @@ fn small_rates_are_met_with_two_blocks_a_key() {
 fn measured_rates_are_the_predicted_ones() {
     let window = Window::Time { slice_ms: 1, slices: 4 };
     for (rate, asked) in [(1e-2, 400_000), (1e-3, 2_000_000)] {
-        let plan = Plan::new(window, 80_000, rate);
+        let sizing = Sizing::new(window, 80_000, rate);
         for quarters in [2, 4, 8, 16] {
-            let filter = full(plan, 4, plan.capacity * quarters / 4, quarters);
-            let prediction = plan.predict(window, quarters as f64 / 4.0);
+            let filter = full(sizing, 4, sizing.capacity * quarters / 4, quarters);
+            let prediction = sizing.predict(window, quarters as f64 / 4.0);
             assert_eq!(filter.usage().bytes, prediction.bytes);
             let found = (0..asked).filter(|&number| filter.contains(key(quarters, (1 << 40) + number))).count() as f64;
             let expected = prediction.rate * asked as f64;
@@ -177,14 +177,14 @@ fn predictions_keep_the_target_and_grow_with_the_load() {
     for slices in [1, 4, 8] {
         let window = Window::Time { slice_ms: 1, slices };
         for rate in [1e-2, 1e-3, 1e-4, 1e-6] {
-            let plan = Plan::new(window, 1_000_000, rate);
-            let loads: Vec<Prediction> = [0.0, 0.5, 1.0, 1.5, 2.0, 4.0].map(|load| plan.predict(window, load)).into();
+            let sizing = Sizing::new(window, 1_000_000, rate);
+            let loads: Vec<Prediction> = [0.0, 0.5, 1.0, 1.5, 2.0, 4.0].map(|load| sizing.predict(window, load)).into();
             assert!(loads.iter().all(|of| of.rate <= rate), "{loads:?}");
             assert!(loads.windows(2).all(|of| of[0].rate < of[1].rate && of[0].bytes <= of[1].bytes), "{loads:?}");
-            assert!(loads[0].rate == 0.0 && loads[2].bytes == plan.bytes(window));
-            assert!((loads[2].rate - plan.rate_unchained(window, 1.0).rate).abs() < 1e-12);
-            assert!(plan.rate_unchained(window, 4.0).rate > 10.0 * rate);
-            assert_eq!(plan.rate_unchained(window, 4.0).bytes, plan.bytes(window));
+            assert!(loads[0].rate == 0.0 && loads[2].bytes == sizing.bytes(window));
+            assert!((loads[2].rate - sizing.rate_unchained(window, 1.0).rate).abs() < 1e-12);
+            assert!(sizing.rate_unchained(window, 4.0).rate > 10.0 * rate);
+            assert_eq!(sizing.rate_unchained(window, 4.0).bytes, sizing.bytes(window));
         }
     }
 }
@@ -197,7 +197,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&Aging, &[Fingerprint])) -> (Vec<b
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
     // Far too small, so that layers of several shapes are asked.
-    let mut filter = Aging::new(window, Plan::new(window, 500, rate));
+    let mut filter = Aging::new(window, Sizing::new(window, 500, rate));
     let mut last_seen = std::collections::HashMap::new();
     let mut seen = Vec::new();
     let numbers: Vec<u64> = (0..count).map(|turn| key(5, turn).low() % (turn + 1)).collect();
@@ -261,14 +261,14 @@ fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
 
 // ---- State out and in. ----
 
-fn outline(filter: &Aging) -> Manifest {
-    let super::super::Manifest::Aging(manifest) = filter.manifest() else { panic!("of another kind") };
-    manifest
+fn metadata(filter: &Aging) -> Metadata {
+    let super::super::FilterMetadata::Aging(metadata) = filter.metadata() else { panic!("of another kind") };
+    metadata
 }
 
 /// How many pages a filter says that it has stored.
 fn stored_pages(filter: &Aging) -> u64 {
-    outline(filter).parts().map(|part| part.pages).sum()
+    metadata(filter).parts().map(|part| part.pages).sum()
 }
 
 /// All pages of a filter that are to be stored.
@@ -282,7 +282,7 @@ fn dirty(filter: &Aging) -> Vec<(PageId, Vec<u8>)> {
 }
 
 fn restored(filter: &Aging, pages: &[(PageId, Vec<u8>)]) -> Aging {
-    let mut other = Aging::from_manifest(filter.window, filter.plan, &outline(filter)).unwrap();
+    let mut other = Aging::from_metadata(filter.window, filter.sizing, &metadata(filter)).unwrap();
     for (id, bytes) in pages {
         other.read_page(*id, bytes).unwrap();
     }
@@ -290,9 +290,9 @@ fn restored(filter: &Aging, pages: &[(PageId, Vec<u8>)]) -> Aging {
 }
 
 /// Filters of several pages, generations and layers.
-fn large() -> (Aging, Plan) {
-    let plan = Plan::new(Window::Time { slice_ms: 1, slices: 2 }, 200_000, 1e-3);
-    (full(plan, 2, 140_000, 7), plan)
+fn large() -> (Aging, Sizing) {
+    let sizing = Sizing::new(Window::Time { slice_ms: 1, slices: 2 }, 200_000, 1e-3);
+    (full(sizing, 2, 140_000, 7), sizing)
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn state_comes_back_bit_for_bit() {
     assert_eq!(pages.len() as u64, stored_pages(&filter));
     let mut other = restored(&filter, &pages);
     assert_eq!(other.dirty_pages().len(), 0, "what was stored needs no storing");
-    assert_eq!(other.manifest(), filter.manifest());
+    assert_eq!(other.metadata(), filter.metadata());
     other.mark_stale();
     assert!(dirty(&other) == pages);
     for number in 0..10_000 {
@@ -335,7 +335,7 @@ fn only_changed_pages_are_dirty() {
 #[test]
 fn pages_that_hold_nothing_are_not_stored() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
-    let mut filter = Aging::new(window, Plan::new(window, 1_000_000, 1e-3));
+    let mut filter = Aging::new(window, Sizing::new(window, 1_000_000, 1e-3));
     filter.insert(key(0, 0)).unwrap();
     assert_eq!(stored_pages(&filter), 1);
     filter.mark_stale();
@@ -345,7 +345,7 @@ fn pages_that_hold_nothing_are_not_stored() {
 #[test]
 fn keys_of_unknown_time_are_stored_again_once_it_is_known() {
     let window = Window::Time { slice_ms: 1, slices: 1 };
-    let mut filter = Aging::new(window, Plan::new(window, 100, 1e-3));
+    let mut filter = Aging::new(window, Sizing::new(window, 100, 1e-3));
     filter.insert(key(0, 0)).unwrap();
     filter.mark_clean();
     filter.advance(1_000);
@@ -356,53 +356,53 @@ fn keys_of_unknown_time_are_stored_again_once_it_is_known() {
 
 #[test]
 fn another_capacity_holds_from_the_next_layer_on() {
-    let (filter, plan) = large();
-    let smaller = Plan::new(filter.window, 1_000, 1e-3);
-    let mut other = Aging::from_manifest(filter.window, smaller, &outline(&filter)).unwrap();
+    let (filter, sizing) = large();
+    let smaller = Sizing::new(filter.window, 1_000, 1e-3);
+    let mut other = Aging::from_metadata(filter.window, smaller, &metadata(&filter)).unwrap();
     for (id, bytes) in dirty(&filter) {
         other.read_page(id, &bytes).unwrap();
     }
     assert!(other.contains(key(7, 5)));
     other.advance(3);
     other.insert(key(9, 0)).unwrap();
-    assert!(outline(&other).generations.last().unwrap().layers[0].blocks < plan.shape.blocks / 100);
+    assert!(metadata(&other).generations.last().unwrap().layers[0].blocks < sizing.layout.blocks / 100);
 }
 
 #[test]
 fn impossible_manifests_are_refused() {
-    let (filter, plan) = large();
+    let (filter, sizing) = large();
     let window = filter.window;
-    let with = |change: &dyn Fn(&mut Manifest)| {
-        let mut manifest = outline(&filter);
-        change(&mut manifest);
-        Aging::from_manifest(window, plan, &manifest).map(|_| ())
+    let with = |change: &dyn Fn(&mut Metadata)| {
+        let mut metadata = metadata(&filter);
+        change(&mut metadata);
+        Aging::from_metadata(window, sizing, &metadata).map(|_| ())
     };
     assert_eq!(with(&|_| ()), Ok(()));
-    let shapes: [fn(&mut LayerManifest); 11] = [
+    let shapes: [fn(&mut LayerMetadata); 11] = [
         |layer| layer.blocks = 0,
         |layer| layer.blocks = 1 << 40,
         |layer| layer.blocks = u64::MAX,
         |layer| (layer.blocks, layer.capacity) = (1 << 40, 1 << 40),
         |layer| (layer.blocks, layer.capacity) = (u64::MAX, u64::MAX),
         |layer| layer.capacity = u64::MAX,
-        |layer| layer.probes = 0,
-        |layer| layer.probes = u32::MAX,
-        |layer| layer.lines = 0,
-        |layer| layer.lines = 3,
-        |layer| (layer.blocks, layer.capacity, layer.keys, layer.lines) = (1, 1, 1, 2),
+        |layer| layer.k = 0,
+        |layer| layer.k = u32::MAX,
+        |layer| layer.blocks_per_key = 0,
+        |layer| layer.blocks_per_key = 3,
+        |layer| (layer.blocks, layer.capacity, layer.keys, layer.blocks_per_key) = (1, 1, 1, 2),
     ];
     for change in shapes {
-        assert_eq!(with(&|manifest| change(&mut manifest.generations[0].layers[0])), Err(Mismatch::Shape));
+        assert_eq!(with(&|metadata| change(&mut metadata.generations[0].layers[0])), Err(MetadataError::Size));
     }
-    let orders: [fn(&mut Manifest); 5] = [
-        |manifest| manifest.generations.reverse(),
-        |manifest| manifest.generations[2].slice = 3,
-        |manifest| manifest.generations[0].slice = -1,
-        |manifest| manifest.slice = Some(1),
-        |manifest| manifest.slice = None,
+    let orders: [fn(&mut Metadata); 5] = [
+        |metadata| metadata.generations.reverse(),
+        |metadata| metadata.generations[2].slice = 3,
+        |metadata| metadata.generations[0].slice = -1,
+        |metadata| metadata.slice = Some(1),
+        |metadata| metadata.slice = None,
     ];
     for change in orders {
-        assert_eq!(with(&change), Err(Mismatch::Generations));
+        assert_eq!(with(&change), Err(MetadataError::Generations));
     }
 }
 
@@ -411,16 +411,16 @@ fn pages_that_do_not_belong_are_refused() {
     let (mut filter, _) = large();
     let (id, bytes) = dirty(&filter).remove(0);
     for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
-        assert_eq!(filter.read_page(wrong, &bytes), Err(Mismatch::Page(wrong)));
+        assert_eq!(filter.read_page(wrong, &bytes), Err(MetadataError::Page(wrong)));
     }
-    assert_eq!(filter.read_page(id, &bytes[..64]), Err(Mismatch::Page(id)));
+    assert_eq!(filter.read_page(id, &bytes[..64]), Err(MetadataError::Page(id)));
 }
 
 // ---- Growth. ----
 
 /// Shown `keys` new keys in each of a number of slices; the memory after each.
 fn grown(growth: Growth, slices: &[u64]) -> (Aging, Vec<u64>) {
-    let mut filter = Aging::new(plan_window(), Plan::new(plan_window(), 20_000, 1e-3).with_growth(growth));
+    let mut filter = Aging::new(plan_window(), Sizing::new(plan_window(), 20_000, 1e-3).with_growth(growth));
     let mut bytes = Vec::new();
     for (slice, &keys) in (0..).zip(slices) {
         filter.advance(slice);
@@ -456,8 +456,8 @@ fn slices_keep_the_rate_however_they_follow() {
 
 #[test]
 fn at_its_maximum_a_filter_does_what_it_was_told() {
-    let plan = Plan::new(plan_window(), 20_000, 1e-3);
-    let most = plan.bytes(plan_window()) * 3 / 2;
+    let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
+    let most = sizing.bytes(plan_window()) * 3 / 2;
     let with = |at_max| Growth { adapt: true, max_bytes: Some(most), at_max };
     let slices = [8_000, 8_000, 8_000, 80_000, 80_000];
 
@@ -472,10 +472,10 @@ fn at_its_maximum_a_filter_does_what_it_was_told() {
     assert!((0..80_000).all(|number| evicting.contains(key(4, number))), "the newest stay");
     assert!(evicting.usage().evicted >= 8_000, "{}", evicting.usage().evicted);
 
-    let mut stopping = Aging::new(plan_window(), plan.with_growth(with(AtMaxMemory::Stop)));
+    let mut stopping = Aging::new(plan_window(), sizing.with_growth(with(AtMaxMemory::Stop)));
     stopping.advance(0);
     let refused = (0..200_000).find(|&number| stopping.insert(key(0, number)).is_err()).unwrap();
-    assert_eq!(stopping.insert(key(0, refused)), Err(Full::MaxMemory));
+    assert_eq!(stopping.insert(key(0, refused)), Err(CapacityError::MaxMemory));
     assert!(refused >= 10_000 && (0..refused).all(|number| stopping.contains(key(0, number))), "stopped at {refused}");
     assert!(stopping.usage().bytes <= most);
     stopping.advance(1);
@@ -488,8 +488,8 @@ const fn plan_window() -> Window {
 
 #[test]
 fn a_saturated_filter_is_restored_as_it_was() {
-    let plan = Plan::new(plan_window(), 20_000, 1e-3);
-    let growth = Growth { adapt: true, max_bytes: Some(plan.bytes(plan_window())), at_max: AtMaxMemory::Saturate };
+    let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
+    let growth = Growth { adapt: true, max_bytes: Some(sizing.bytes(plan_window())), at_max: AtMaxMemory::Saturate };
     let (mut filter, _) = grown(growth, &[30_000, 30_000]);
     let mut other = restored(&filter, &dirty(&filter));
     for number in 0..10_000 {
@@ -503,8 +503,8 @@ fn a_saturated_filter_is_restored_as_it_was() {
 /// One slice of many keys in a window of few: the oldest make way, as few as needed, and the room they leave is taken.
 #[test]
 fn keys_that_make_way_leave_room() {
-    let plan = Plan::new(plan_window(), 20_000, 1e-3);
-    let most = plan.bytes(plan_window()) * 11 / 10;
+    let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
+    let most = sizing.bytes(plan_window()) * 11 / 10;
     let growth = Growth { adapt: true, max_bytes: Some(most), at_max: AtMaxMemory::EvictOldest };
     let (filter, bytes) = grown(growth, &[10_000, 10_000, 10_000, 12_000]);
     assert!(bytes.iter().all(|&bytes| bytes <= most), "{bytes:?} of {most}");
@@ -516,8 +516,8 @@ fn keys_that_make_way_leave_room() {
 /// Slices that were sized small, and then a burst: memory for the slices that follow is kept back.
 #[test]
 fn a_burst_after_small_slices_keeps_the_bound() {
-    let plan = Plan::new(plan_window(), 20_000, 1e-3);
-    let most = plan.bytes(plan_window()) * 3 / 2;
+    let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
+    let most = sizing.bytes(plan_window()) * 3 / 2;
     for at_max in [AtMaxMemory::Saturate, AtMaxMemory::EvictOldest] {
         let growth = Growth { adapt: true, max_bytes: Some(most), at_max };
         let (_, bytes) = grown(growth, &[10, 10, 10, 10, 10, 90_000, 10_000, 90_000, 10, 10]);

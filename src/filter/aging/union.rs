@@ -1,24 +1,24 @@
 //! Two aging filters into one.
 
 use super::{Aging, Bloom, Generation, Layer};
-use crate::filter::Different;
+use crate::filter::MergeError;
 
 impl Aging {
     /// Of generations of the same slice, a bit counts that either has set. Joined layers hold the keys of both, so
     /// they may be fuller than they were meant to be.
-    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Different> {
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
-            return Err(Different::Window);
+            return Err(MergeError::Window);
         }
         if self.window.length_ms().is_none() {
-            return Err(Different::Counted);
+            return Err(MergeError::Counted);
         }
         if [&*self, other].iter().any(|filter| filter.slice.is_none() && !filter.generations.is_empty()) {
-            return Err(Different::Untimed);
+            return Err(MergeError::Untimed);
         }
         for (own, theirs) in self.generations.iter().filter_map(|own| Some((own, other.of_slice(own.slice)?))) {
-            if own.layers.iter().zip(&theirs.layers).any(|(a, b)| a.bloom.shape() != b.bloom.shape()) {
-                return Err(Different::Shape);
+            if own.layers.iter().zip(&theirs.layers).any(|(a, b)| a.bloom.layout() != b.bloom.layout()) {
+                return Err(MergeError::Size);
             }
         }
         let newest = self.slice.max(other.slice);
@@ -28,7 +28,7 @@ impl Aging {
         let mut new = Vec::new();
         for theirs in &theirs {
             let known = self.of_slice(theirs.slice).map_or(0, |own| own.layers.len());
-            let layers = theirs.layers.iter().skip(known).map(Layer::copied).collect::<Option<Vec<_>>>().ok_or(Different::Memory)?;
+            let layers = theirs.layers.iter().skip(known).map(Layer::copied).collect::<Option<Vec<_>>>().ok_or(MergeError::Memory)?;
             new.push(Generation { slice: theirs.slice, layers });
         }
         if let Some(newest) = newest.filter(|&newest| self.slice.is_none_or(|own| newest > own)) {
@@ -54,14 +54,14 @@ impl Aging {
 impl Layer {
     /// The same bits once more, none of them stored.
     fn copied(&self) -> Option<Self> {
-        let mut layer = Self { bloom: Bloom::new(self.bloom.shape())?, capacity: self.capacity, keys: 0 };
+        let mut layer = Self { bloom: Bloom::new(self.bloom.layout())?, capacity: self.capacity, keys: 0 };
         layer.add(self);
         Some(layer)
     }
 
-    /// Sets the bits that a layer of the same shape has set.
+    /// Sets the bits that a layer of the same layout has set.
     fn add(&mut self, other: &Self) {
-        self.bloom.memory.add(&other.bloom.memory);
+        self.bloom.buffer.add(&other.bloom.buffer);
         self.keys = self.keys.saturating_add(other.keys);
     }
 }

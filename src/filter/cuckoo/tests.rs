@@ -1,6 +1,6 @@
 #![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts far below 2^52")]
 
-use super::super::{Manifest as AnyManifest, PAGE_BYTES};
+use super::super::{FilterMetadata as AnyMetadata, PAGE_BYTES};
 use super::*;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,8 @@ fn key(family: u64, number: u64) -> Fingerprint {
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
 /// A filter with so many keys, spread over all of its slices.
-fn filled(window: Window, plan: Plan, keys: u64, family: u64) -> Cuckoo {
-    let mut filter = Cuckoo::new(window, plan);
+fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
+    let mut filter = Cuckoo::new(window, sizing);
     for number in 0..keys {
         if number.is_multiple_of(keys.div_ceil(filter.tags())) {
             filter.advance((number * filter.tags() / keys).cast_signed());
@@ -31,11 +31,11 @@ fn filled(window: Window, plan: Plan, keys: u64, family: u64) -> Cuckoo {
 fn memory_is_what_is_published() {
     // Bits a key of the guaranteed window, four slices.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
-        let plan = Plan::new(FOUR, 10_000_000, rate);
-        let bits = plan.bytes(FOUR) as f64 * 8.0 / 1e7;
-        let shape = plan.shape(FOUR, 0);
-        println!("cuckoo {rate:.0e}: {bits:.2} bits a key, slots of {} + {}", shape.fingerprint_bits, shape.tag_bits());
-        assert!((least..most).contains(&bits) && shape.capacity() >= 12_500_000, "{rate:.0e}: {bits:.2}");
+        let sizing = Sizing::new(FOUR, 10_000_000, rate);
+        let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
+        let layout = sizing.layout(FOUR, 0);
+        println!("cuckoo {rate:.0e}: {bits:.2} bits a key, slots of {} + {}", layout.fingerprint_bits, layout.tag_bits());
+        assert!((least..most).contains(&bits) && layout.capacity() >= 12_500_000, "{rate:.0e}: {bits:.2}");
     }
 }
 
@@ -43,18 +43,18 @@ fn memory_is_what_is_published() {
 fn measured_rates_are_those_predicted() {
     const FILTERS: u64 = 4;
     for (rate, asked) in [(1e-2, 400_000), (1e-3, 2_000_000), (1e-4, 4_000_000)] {
-        let plan = Plan::new(FOUR, 40_000, rate);
+        let sizing = Sizing::new(FOUR, 40_000, rate);
         for load in [0.5, 1.0, 2.0, 4.0] {
-            let expected = plan.predict(FOUR, load);
+            let expected = sizing.predict(FOUR, load);
             let found = (0..FILTERS).map(|family| {
-                let filter = filled(FOUR, plan, (load * plan.capacity as f64) as u64, family);
+                let filter = filled(FOUR, sizing, (load * sizing.capacity as f64) as u64, family);
                 assert_eq!(filter.usage().bytes, expected.bytes, "chained as predicted");
                 assert!((filter.usage().load - load).abs() < 0.001);
                 (0..asked / FILTERS).filter(|&number| filter.contains(key(family, (1 << 40) + number))).count() as f64
             });
             let got = found.sum::<f64>() / asked as f64;
             println!("cuckoo {rate:.0e}, load {load}: measured {got:.3e}, predicted {:.3e}, {} bytes", expected.rate, expected.bytes);
-            assert!(expected.rate <= rate, "the plan's rate holds, chained or not");
+            assert!(expected.rate <= rate, "the sizing's rate holds, chained or not");
             // What counting may be off by in one of a thousand tries.
             let noise = 3.09 * (expected.rate / asked as f64).sqrt();
             assert!(got <= expected.rate * 1.03 + noise && got >= expected.rate * 0.97 - noise, "{rate:.0e} at {load}: {got:.3e}");
@@ -64,7 +64,7 @@ fn measured_rates_are_those_predicted() {
 
 #[test]
 fn far_too_small_a_filter_forgets_nothing() {
-    let filter = filled(FOUR, Plan::new(FOUR, 1, 1e-3), 10_000, 0);
+    let filter = filled(FOUR, Sizing::new(FOUR, 1, 1e-3), 10_000, 0);
     assert!((0..10_000).all(|number| filter.contains(key(0, number))));
     assert!(filter.layers.len() <= 16, "layers double: {}", filter.layers.len());
     assert_eq!(filter.usage().keys, 10_000);
@@ -75,7 +75,7 @@ fn far_too_small_a_filter_forgets_nothing() {
 #[test]
 fn a_window_by_count_holds_its_keys() {
     let window = Window::keys(40, 4);
-    let mut filter = Cuckoo::new(window, Plan::new(window, 40, 1e-9));
+    let mut filter = Cuckoo::new(window, Sizing::new(window, 40, 1e-9));
     for number in 0..1_000_u64 {
         filter.insert(key(0, number)).unwrap();
         assert!((number.saturating_sub(40)..=number).all(|number| filter.contains(key(0, number))));
@@ -96,7 +96,7 @@ fn tags_are_not_mistaken_however_far_time_jumps() {
     for slices in [1, 2, 3, 4, 7, 8] {
         let window = Window::Time { slice_ms: 1, slices };
         for jump in 1..40 {
-            let mut filter = Cuckoo::new(window, Plan::new(window, 100, 1e-9));
+            let mut filter = Cuckoo::new(window, Sizing::new(window, 100, 1e-9));
             for time in 0..12_i64 {
                 filter.advance(time);
                 filter.insert(key(0, time.cast_unsigned())).unwrap();
@@ -112,7 +112,7 @@ fn tags_are_not_mistaken_however_far_time_jumps() {
 
 #[test]
 fn extreme_times_do_not_overflow() {
-    let mut filter = Cuckoo::new(Window::Time { slice_ms: 1, slices: 8 }, Plan::new(Window::time(8, 8), 8, 1e-3));
+    let mut filter = Cuckoo::new(Window::Time { slice_ms: 1, slices: 8 }, Sizing::new(Window::time(8, 8), 8, 1e-3));
     for time in [i64::MIN, i64::MIN + 1, -1, 0, i64::MAX] {
         filter.advance(time);
         filter.insert(key(0, 1)).unwrap();
@@ -120,14 +120,14 @@ fn extreme_times_do_not_overflow() {
     }
     assert_eq!(filter.usage().keys, 1);
     let window = Window::Time { slice_ms: 1, slices: u32::MAX };
-    let mut filter = Cuckoo::new(window, Plan::new(window, u64::MAX, f64::MIN_POSITIVE));
-    assert_eq!(filter.insert(key(0, 1)), Err(Full::Memory));
+    let mut filter = Cuckoo::new(window, Sizing::new(window, u64::MAX, f64::MIN_POSITIVE));
+    assert_eq!(filter.insert(key(0, 1)), Err(CapacityError::Memory));
     assert_eq!(filter.usage().keys, 0);
 }
 
 #[test]
 fn keys_of_unknown_time_belong_to_the_first_that_is_known() {
-    let mut filter = Cuckoo::new(FOUR, Plan::new(FOUR, 100, 1e-9));
+    let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, 100, 1e-9));
     filter.insert(key(0, 0)).unwrap();
     filter.advance(1_000);
     filter.advance(1_004);
@@ -140,12 +140,12 @@ fn keys_of_unknown_time_belong_to_the_first_that_is_known() {
 
 #[test]
 fn a_key_is_kept_eight_times_at_most() {
-    let mut filter = Cuckoo::new(FOUR, Plan::new(FOUR, 1_000, 1e-6));
+    let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, 1_000, 1e-6));
     filter.advance(0);
     (0..9).for_each(|_| filter.insert(key(0, 1)).unwrap());
     assert_eq!((filter.usage().keys, filter.usage().open_keys), (8, 9));
-    assert!((0..8).all(|_| filter.unsee(key(0, 1))));
-    assert!(!filter.contains(key(0, 1)) && !filter.unsee(key(0, 1)));
+    assert!((0..8).all(|_| filter.remove(key(0, 1))));
+    assert!(!filter.contains(key(0, 1)) && !filter.remove(key(0, 1)));
     // What is not stored a ninth time is remembered from then on all the same.
     (0..8).for_each(|_| filter.insert(key(0, 2)).unwrap());
     filter.advance(3);
@@ -158,7 +158,7 @@ fn a_key_is_kept_eight_times_at_most() {
 fn copies_do_not_chain_tables() {
     // One bucket; two; few.
     for keys in [1, 4, 10, 100] {
-        let mut filter = Cuckoo::new(FOUR, Plan::new(FOUR, keys, 1e-6));
+        let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, keys, 1e-6));
         (0..1_000).for_each(|_| filter.insert(key(0, 1)).unwrap());
         assert!(filter.usage().keys <= 8 && filter.layers.len() <= 3, "{keys}: {:?}", filter.usage());
     }
@@ -166,12 +166,12 @@ fn copies_do_not_chain_tables() {
 
 #[test]
 fn unseeing_makes_room() {
-    let plan = Plan::new(FOUR, 1_000, 1e-9);
-    let mut filter = Cuckoo::new(FOUR, plan);
+    let sizing = Sizing::new(FOUR, 1_000, 1e-9);
+    let mut filter = Cuckoo::new(FOUR, sizing);
     for number in 0..20_000 {
         filter.insert(key(0, number)).unwrap();
         if number >= 1_000 {
-            assert!(filter.unsee(key(0, number - 1_000)) && !filter.contains(key(0, number - 1_000)));
+            assert!(filter.remove(key(0, number - 1_000)) && !filter.contains(key(0, number - 1_000)));
         }
     }
     assert_eq!((filter.layers.len(), filter.usage().keys), (1, 1_000));
@@ -183,7 +183,7 @@ fn unseeing_makes_room() {
 enum Step {
     Insert(u64),
     Refresh(u64),
-    Unsee(u64),
+    Remove(u64),
     Advance(i64),
     Checkpoint,
 }
@@ -193,7 +193,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (0..60_u64).prop_map(Step::Insert),
         1 => (0..3_u64).prop_map(Step::Insert),
         2 => (0..60_u64).prop_map(Step::Refresh),
-        3 => (0..60_u64).prop_map(Step::Unsee),
+        3 => (0..60_u64).prop_map(Step::Remove),
         1 => (0..12_i64).prop_map(Step::Advance),
         1 => (0..1_000_i64).prop_map(Step::Advance),
         1 => Just(Step::Checkpoint),
@@ -220,7 +220,7 @@ impl Model {
                     _ => copies.push(slice),
                 }
             }
-            Step::Unsee(number) => {
+            Step::Remove(number) => {
                 let copies = self.copies.entry(number).or_default();
                 if let Some(at) = oldest(copies) {
                     copies.remove(at);
@@ -242,7 +242,7 @@ fn apply(filter: &mut Cuckoo, step: Step, time: &mut i64) {
     match step {
         Step::Insert(number) => filter.insert(key(0, number)).unwrap(),
         Step::Refresh(number) => _ = filter.refresh(key(0, number)).unwrap(),
-        Step::Unsee(number) => _ = filter.unsee(key(0, number)),
+        Step::Remove(number) => _ = filter.remove(key(0, number)),
         Step::Advance(by) => {
             *time += by;
             filter.advance(*time);
@@ -260,8 +260,8 @@ proptest! {
         keys in 1..40_u64,
     ) {
         let window = if by_count { Window::Keys { slice_keys: 10, slices } } else { Window::Time { slice_ms: 10, slices } };
-        let mut filter = Cuckoo::new(window, Plan::new(window, keys, 1e-11));
-        let mut twin = Cuckoo::new(window, Plan::new(window, keys, 1e-11));
+        let mut filter = Cuckoo::new(window, Sizing::new(window, keys, 1e-11));
+        let mut twin = Cuckoo::new(window, Sizing::new(window, keys, 1e-11));
         let model = |most| Model { most, slices: slices.into(), copies: HashMap::new() };
         let (mut least, mut most) = (model(4), model(usize::MAX));
         let (mut time, mut twins_time, mut store) = (-50, -50, Store::default());
@@ -286,13 +286,13 @@ proptest! {
 
 // ---- State out and in. ----
 
-fn outline(filter: &Cuckoo) -> Manifest {
-    let AnyManifest::Cuckoo(manifest) = filter.manifest() else { panic!("of another kind") };
-    manifest
+fn metadata(filter: &Cuckoo) -> Metadata {
+    let AnyMetadata::Cuckoo(metadata) = filter.metadata() else { panic!("of another kind") };
+    metadata
 }
 
 fn bytes(filter: &Cuckoo) -> Vec<&[u8]> {
-    filter.layers.iter().map(|layer| layer.table.memory.bytes()).collect()
+    filter.layers.iter().map(|layer| layer.table.buffer.bytes()).collect()
 }
 
 /// What is on disk: pages by their names, brought up to date as a store does it.
@@ -301,7 +301,7 @@ struct Store(BTreeMap<PageId, Vec<u8>>);
 
 impl Store {
     fn save_and_load(&mut self, filter: &mut Cuckoo) -> Cuckoo {
-        let parts: Vec<_> = outline(filter).parts().collect();
+        let parts: Vec<_> = metadata(filter).parts().collect();
         self.0.retain(|id, _| parts.iter().any(|part| (part.slice, part.layer) == (id.slice, id.layer)));
         let dirty = filter.dirty_pages();
         assert!(dirty.is_sorted(), "pages come in the order of their ids");
@@ -312,12 +312,12 @@ impl Store {
         }
         filter.mark_clean();
         assert_eq!(self.0.len() as u64, parts.iter().map(|part| part.pages).sum::<u64>());
-        let json = serde_json::to_string(&outline(filter)).unwrap();
-        let mut other = Cuckoo::from_manifest(filter.window, filter.plan, &serde_json::from_str(&json).unwrap()).unwrap();
+        let json = serde_json::to_string(&metadata(filter)).unwrap();
+        let mut other = Cuckoo::from_metadata(filter.window, filter.sizing, &serde_json::from_str(&json).unwrap()).unwrap();
         for (id, bytes) in &self.0 {
             other.read_page(*id, bytes).unwrap();
         }
-        assert!(other.dirty_pages().is_empty() && other.manifest() == filter.manifest());
+        assert!(other.dirty_pages().is_empty() && other.metadata() == filter.metadata());
         assert!(bytes(&other) == bytes(filter));
         other
     }
@@ -325,8 +325,8 @@ impl Store {
 
 #[test]
 fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
-    let plan = Plan::new(FOUR, 50_000, 1e-3);
-    let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, plan), Store::default(), 0);
+    let sizing = Sizing::new(FOUR, 50_000, 1e-3);
+    let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, sizing), Store::default(), 0);
     for slice in 0..16_u64 {
         filter.advance(slice.cast_signed());
         // Far too many in two slices, few in others.
@@ -337,7 +337,7 @@ fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
         for filter in [&mut filter, &mut other] {
             (0..2_000).for_each(|number| filter.insert(key(100 + slice, number)).unwrap());
         }
-        assert!(bytes(&other) == bytes(&filter) && other.manifest() == filter.manifest());
+        assert!(bytes(&other) == bytes(&filter) && other.metadata() == filter.metadata());
     }
     println!("cuckoo: {most} layers at most, {} in the end, {} made", filter.layers.len(), filter.names);
     assert!(most > 3 && filter.layers.len() < most && filter.names > most as u64);
@@ -345,8 +345,8 @@ fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
 
 #[test]
 fn a_rotation_writes_only_where_something_goes() {
-    let plan = Plan::new(FOUR, 1_000_000, 1e-3);
-    let mut filter = Cuckoo::new(FOUR, plan);
+    let sizing = Sizing::new(FOUR, 1_000_000, 1e-3);
+    let mut filter = Cuckoo::new(FOUR, sizing);
     filter.advance(0);
     filter.insert(key(0, 0)).unwrap();
     filter.advance(4);
@@ -362,11 +362,11 @@ fn a_rotation_writes_only_where_something_goes() {
 
 #[test]
 fn tables_of_another_plan_drain() {
-    let (small, large) = (Plan::new(FOUR, 1_000, 1e-9), Plan::new(FOUR, 5_000, 1e-9));
+    let (small, large) = (Sizing::new(FOUR, 1_000, 1e-9), Sizing::new(FOUR, 5_000, 1e-9));
     let mut old = filled(FOUR, small, 2_000, 0);
     let mut store = Store::default();
     store.save_and_load(&mut old);
-    let mut filter = Cuckoo::from_manifest(FOUR, large, &outline(&old)).unwrap();
+    let mut filter = Cuckoo::from_metadata(FOUR, large, &metadata(&old)).unwrap();
     for (id, bytes) in &store.0 {
         filter.read_page(*id, bytes).unwrap();
     }
@@ -378,71 +378,71 @@ fn tables_of_another_plan_drain() {
 
 #[test]
 fn impossible_manifests_are_refused() {
-    let filter = filled(FOUR, Plan::new(FOUR, 1_000, 1e-3), 3_000, 0);
-    let with = |change: &dyn Fn(&mut Manifest)| {
-        let mut manifest = outline(&filter);
-        change(&mut manifest);
-        Cuckoo::from_manifest(FOUR, filter.plan, &manifest).map(|_| ())
+    let filter = filled(FOUR, Sizing::new(FOUR, 1_000, 1e-3), 3_000, 0);
+    let with = |change: &dyn Fn(&mut Metadata)| {
+        let mut metadata = metadata(&filter);
+        change(&mut metadata);
+        Cuckoo::from_metadata(FOUR, filter.sizing, &metadata).map(|_| ())
     };
     assert_eq!(with(&|_| ()), Ok(()));
-    let shapes: [fn(&mut Manifest); 16] = [
-        |manifest| manifest.layers[0].buckets = 0,
-        |manifest| manifest.layers[0].buckets += 1_000,
-        |manifest| manifest.layers[0].buckets = u64::MAX,
-        |manifest| (manifest.layers[0].buckets, manifest.layers[0].capacity) = (1 << 38, (1 << 40) - (1_u64 << 40).div_ceil(20)),
-        |manifest| (manifest.layers[0].buckets, manifest.layers[0].capacity) = (u64::MAX, u64::MAX),
-        |manifest| manifest.layers[0].fingerprint_bits = 0,
-        |manifest| manifest.layers[0].fingerprint_bits = 55,
-        |manifest| manifest.layers[0].fingerprint_bits = u32::MAX,
-        |manifest| manifest.layers[0].capacity += 1,
-        |manifest| manifest.layers[0].limit = u64::MAX,
-        |manifest| manifest.layers[0].keys = u64::MAX,
-        |manifest| manifest.layers[0].name = 1,
-        |manifest| manifest.layers.reverse(),
-        |manifest| manifest.names = 1,
-        |manifest| manifest.names = u64::MAX,
-        |manifest| {
+    let shapes: [fn(&mut Metadata); 16] = [
+        |metadata| metadata.layers[0].buckets = 0,
+        |metadata| metadata.layers[0].buckets += 1_000,
+        |metadata| metadata.layers[0].buckets = u64::MAX,
+        |metadata| (metadata.layers[0].buckets, metadata.layers[0].capacity) = (1 << 38, (1 << 40) - (1_u64 << 40).div_ceil(20)),
+        |metadata| (metadata.layers[0].buckets, metadata.layers[0].capacity) = (u64::MAX, u64::MAX),
+        |metadata| metadata.layers[0].fingerprint_bits = 0,
+        |metadata| metadata.layers[0].fingerprint_bits = 55,
+        |metadata| metadata.layers[0].fingerprint_bits = u32::MAX,
+        |metadata| metadata.layers[0].capacity += 1,
+        |metadata| metadata.layers[0].limit = u64::MAX,
+        |metadata| metadata.layers[0].keys = u64::MAX,
+        |metadata| metadata.layers[0].name = 1,
+        |metadata| metadata.layers.reverse(),
+        |metadata| metadata.names = 1,
+        |metadata| metadata.names = u64::MAX,
+        |metadata| {
             // Each of them possible, but not together.
             let buckets = 1_u64 << 35;
             let capacity = 4 * buckets - (4 * buckets).div_ceil(20);
-            let layer = LayerManifest { buckets, capacity, ..manifest.layers[0].clone() };
-            manifest.layers = (0..100).map(|name| LayerManifest { name, ..layer.clone() }).collect();
-            manifest.names = 100;
+            let layer = LayerMetadata { buckets, capacity, ..metadata.layers[0].clone() };
+            metadata.layers = (0..100).map(|name| LayerMetadata { name, ..layer.clone() }).collect();
+            metadata.names = 100;
         },
     ];
     for (number, change) in shapes.iter().enumerate() {
-        assert_eq!(with(change), Err(Mismatch::Shape), "change {number}");
+        assert_eq!(with(change), Err(MetadataError::Size), "change {number}");
     }
-    let generations: [fn(&mut Manifest); 4] =
-        [|manifest| manifest.tag = 5, |manifest| manifest.tag = u64::MAX, |manifest| manifest.slices = 5, |manifest| manifest.slice = None];
+    let generations: [fn(&mut Metadata); 4] =
+        [|metadata| metadata.tag = 5, |metadata| metadata.tag = u64::MAX, |metadata| metadata.slices = 5, |metadata| metadata.slice = None];
     for (number, change) in generations.iter().enumerate() {
-        assert_eq!(with(change), Err(Mismatch::Generations), "change {number}");
+        assert_eq!(with(change), Err(MetadataError::Generations), "change {number}");
     }
-    assert_eq!(with(&|manifest| manifest.layers[0].depth = u32::MAX), Ok(()), "it is of another plan");
+    assert_eq!(with(&|metadata| metadata.layers[0].depth = u32::MAX), Ok(()), "it is of another sizing");
     let window = Window::keys(40, 4);
-    let counted = Manifest { open_keys: 11, ..outline(&Cuckoo::new(window, filter.plan)) };
-    assert_eq!(Cuckoo::from_manifest(window, filter.plan, &counted).map(|_| ()), Err(Mismatch::Generations));
+    let counted = Metadata { open_keys: 11, ..metadata(&Cuckoo::new(window, filter.sizing)) };
+    assert_eq!(Cuckoo::from_metadata(window, filter.sizing, &counted).map(|_| ()), Err(MetadataError::Generations));
 }
 
 #[test]
 fn pages_may_hold_anything_of_the_right_size() {
-    let plan = Plan::new(FOUR, 100_000, 1e-3);
-    let mut filter = filled(FOUR, plan, 100_000, 0);
+    let sizing = Sizing::new(FOUR, 100_000, 1e-3);
+    let mut filter = filled(FOUR, sizing, 100_000, 0);
     let id = PageId { slice: 0, layer: 0, page: 0 };
     for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
-        assert_eq!(filter.read_page(wrong, &vec![0; PAGE_BYTES]), Err(Mismatch::Page(wrong)));
+        assert_eq!(filter.read_page(wrong, &vec![0; PAGE_BYTES]), Err(MetadataError::Page(wrong)));
     }
-    assert_eq!(filter.read_page(id, &[0; 64]), Err(Mismatch::Page(id)));
+    assert_eq!(filter.read_page(id, &[0; 64]), Err(MetadataError::Page(id)));
     for (family, page) in [vec![0xff; PAGE_BYTES], vec![0; PAGE_BYTES], (0..=255).cycle().take(PAGE_BYTES).collect()].iter().enumerate() {
         let family = 10 + family as u64;
         filter.read_page(id, page).unwrap();
         for number in 0..100_000 {
             filter.insert(key(family, number)).unwrap();
             assert!(filter.contains(key(family, number)));
-            assert!(number % 2 == 0 || filter.unsee(key(family, number)));
+            assert!(number % 2 == 0 || filter.remove(key(family, number)));
         }
         filter.advance(filter.slice().unwrap() + 1);
-        let counted = |layer: &Layer| (0..layer.table.shape().slots()).filter(|&slot| layer.table.get(slot) != 0).count() as u64;
+        let counted = |layer: &Layer| (0..layer.table.layout().slots()).filter(|&slot| layer.table.get(slot) != 0).count() as u64;
         assert!(filter.layers.iter().all(|layer| counted(layer) == layer.table.used()), "impossible tags are gone");
     }
 }
@@ -450,13 +450,13 @@ fn pages_may_hold_anything_of_the_right_size() {
 /// Found by fuzzing: more slots filled than a table is meant for was said of itself, and then not believed.
 #[test]
 fn what_it_says_of_damaged_pages_is_believed() {
-    let plan = Plan::new(FOUR, 1_000, 1e-3);
-    let mut filter = filled(FOUR, plan, 1_000, 0);
+    let sizing = Sizing::new(FOUR, 1_000, 1e-3);
+    let mut filter = filled(FOUR, sizing, 1_000, 0);
     // Bits in each slot, and the current tag.
     let bytes = vec![0b1000_1100; bytes(&filter)[0].len()];
     filter.read_page(PageId { slice: 0, layer: 0, page: 0 }, &bytes).unwrap();
     filter.advance(filter.slice().unwrap() + 1);
-    let outline = outline(&filter);
-    assert!(outline.layers[0].keys > outline.layers[0].capacity);
-    assert!(Cuckoo::from_manifest(FOUR, plan, &outline).is_ok());
+    let metadata = metadata(&filter);
+    assert!(metadata.layers[0].keys > metadata.layers[0].capacity);
+    assert!(Cuckoo::from_metadata(FOUR, sizing, &metadata).is_ok());
 }

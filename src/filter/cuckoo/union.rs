@@ -2,37 +2,37 @@
 
 use super::{Cuckoo, Layer, SLOTS};
 use crate::filter::cuckoo::table::{Table, age};
-use crate::filter::{Different, Full};
+use crate::filter::{CapacityError, MergeError};
 
 impl Cuckoo {
     /// Puts each key of another filter where it would lie here. One that both have is kept once, as long as the
     /// later of the two.
-    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), Different> {
+    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
-            return Err(Different::Window);
+            return Err(MergeError::Window);
         }
         if self.window.length_ms().is_none() {
-            return Err(Different::Counted);
+            return Err(MergeError::Counted);
         }
-        let differ = |own: &Layer, theirs: &Layer| own.depth == theirs.depth && own.table.shape() != theirs.table.shape();
+        let differ = |own: &Layer, theirs: &Layer| own.depth == theirs.depth && own.table.layout() != theirs.table.layout();
         if self.layers.iter().any(|own| other.layers.iter().any(|theirs| differ(own, theirs))) {
-            return Err(Different::Shape);
+            return Err(MergeError::Size);
         }
         match (self.slice, other.slice) {
             (_, None) if other.layers.is_empty() => return Ok(()),
             (None, Some(slice)) if self.layers.is_empty() => self.rotate(slice),
             (Some(own), Some(slice)) if slice > own => self.rotate(slice),
             (Some(_), Some(_)) => {}
-            _ => return Err(Different::Untimed),
+            _ => return Err(MergeError::Untimed),
         }
         let passed = self.slice.zip(other.slice).map_or(0, |(own, others)| own.abs_diff(others));
         for layer in &other.layers {
-            self.take_layer(layer, other.tag, passed).map_err(|_| Different::Memory)?;
+            self.take_layer(layer, other.tag, passed).map_err(|_| MergeError::Memory)?;
         }
         Ok(())
     }
 
-    fn take_layer(&mut self, layer: &Layer, now: u64, passed: u64) -> Result<(), Full> {
+    fn take_layer(&mut self, layer: &Layer, now: u64, passed: u64) -> Result<(), CapacityError> {
         let tags = self.tags();
         for (place, tag) in layer.table.keys() {
             let age = age(tag, now, tags).saturating_add(passed);
@@ -40,15 +40,15 @@ impl Cuckoo {
                 continue;
             }
             let tag = (self.tag + (tags - age)) % tags;
-            let mut fitting = self.layers.iter_mut().filter(|own| own.table.shape() == layer.table.shape());
+            let mut fitting = self.layers.iter_mut().filter(|own| own.table.layout() == layer.table.layout());
             if !fitting.any(|own| own.table.merge(place, tag, self.tag)) {
-                let mut table = Table::<SLOTS>::new(layer.table.shape()).ok_or(Full::Memory)?;
+                let mut table = Table::<SLOTS>::new(layer.table.layout()).ok_or(CapacityError::Memory)?;
                 table.merge(place, tag, self.tag);
                 self.layers.push(Layer {
                     name: self.names,
                     depth: layer.depth,
                     retired: layer.retired,
-                    limit: table.shape().capacity(),
+                    limit: table.layout().capacity(),
                     table,
                 });
                 self.names += 1;

@@ -3,7 +3,7 @@
 //! Owns the question whether it begins now, or has lost its offsets. Must never pass over what it may have been about
 //! to read.
 
-use super::{Error, Found, Memory, Worker};
+use super::{Error, Found, PartitionState, Worker};
 use crate::config::Start;
 use crate::kafka::Source;
 use crate::record::TopicPartition;
@@ -17,12 +17,12 @@ impl Worker {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
-        for (topic, plan) in self.topics.iter().enumerate().filter(|(_, plan)| !plan.is_ours) {
+        for (topic, plan) in self.topics.iter().enumerate().filter(|(_, plan)| !plan.is_internal) {
             let is_new = |found: &&mut Found| found.topic == topic && found.committed.offset.is_none();
             if !all.iter_mut().any(|found| is_new(&found)) {
                 continue;
             }
-            let count = self.shared.topology.partitions.get(&plan.topic.input).copied().unwrap_or(0).cast_signed();
+            let count = self.shared.cluster.partitions.get(&plan.topic.input).copied().unwrap_or(0).cast_signed();
             let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: plan.topic.input.clone(), partition }).collect();
             if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
                 continue;
@@ -49,14 +49,14 @@ impl Worker {
 
     /// Whether anything is left of an earlier life of the group.
     fn has_begun(&self, source: &Source, topic: usize, all: &[Found]) -> Result<bool, Error> {
-        let is_stored = |memory: &Memory| !memory.offsets.is_empty();
+        let is_stored = |state: &PartitionState| !state.offsets.is_empty();
         let of_topic = all.iter().filter(|found| found.topic == topic);
-        if of_topic.filter_map(|found| self.memories.get(&self.memory_of(found))).any(is_stored) {
+        if of_topic.filter_map(|found| self.states.get(&self.state_of(found))).any(is_stored) {
             return Ok(true);
         }
         let plan = &self.topics[topic];
         let Some(own) = plan.forward.as_ref().map(|forward| &forward.topic).or(plan.log.as_ref()) else { return Ok(false) };
-        let count = self.shared.topology.partitions.get(own).copied().unwrap_or(0).cast_signed();
+        let count = self.shared.cluster.partitions.get(own).copied().unwrap_or(0).cast_signed();
         for partition in 0..count {
             let partition = TopicPartition { topic: own.clone(), partition };
             if self.patiently(|| source.watermarks(&partition))?.1 > 0 {

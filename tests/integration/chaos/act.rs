@@ -112,7 +112,7 @@ impl Stage<'_> {
         self.kill(at);
         let state = self.stream.setup.state_dir(self.members[at].name);
         let passes = |part: &str| points.split(',').any(|point| point.starts_with(part));
-        if passes("set_aside.") {
+        if passes("quarantine.") {
             self.story.tell(do_harm(&state, Harm::Page));
         } else if passes("rebuild.") {
             self.story.tell(do_harm(&state, Harm::Deleted));

@@ -31,7 +31,7 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["slices = 4", "slices = 1"],
     &["refresh = false", "refresh = true"],
     &["late = \"emit\"", "late = \"drop\"", "late = \"dead_letter\""],
-    &["no unsee", "unsee"],
+    &["no retract", "retract"],
     &["a space of one topic", "a space that topics share"],
     &["state.changelog = true", "state.changelog = false"],
     &["cold_start = \"rebuild\"", "cold_start = \"empty\"", "cold_start = \"fail\""],
@@ -108,7 +108,7 @@ impl Options {
         let accepted = (!has("repartition = true") || has("state.changelog = true"))
             && (has("late = \"emit\"") || self.window_keys().is_none())
             && (!has("late = \"dead_letter\"") || has("on_invalid = { topic }"))
-            && (!has("unsee") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
+            && (!has("retract") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
             // A repartitioned record is refused on its second way, or ends the worker on its first.
@@ -124,7 +124,7 @@ impl Options {
     /// Whether each key is unseen once, whatever the order.
     pub fn is_told_by_keys(&self) -> bool {
         !self.rotates()
-            && self.has("no unsee")
+            && self.has("no retract")
             && !self.has("records that are late, from the future, or without a time")
             && !self.has("records of time 0, or before it")
     }
@@ -160,8 +160,8 @@ impl Options {
                 lines.push('\n');
             }
         }
-        if has("unsee") {
-            lines += "unsee = { header = \"unsee\" }\n";
+        if has("retract") {
+            lines += "retract = { header = \"retract\" }\n";
         }
         if has("on_invalid = { topic }") {
             writeln!(lines, "on_invalid = {{ topic = {dead_letters:?} }}").expect("text grows");
@@ -233,7 +233,7 @@ impl Memory {
         match change {
             Change::Kind => {
                 // A filter of this kind alone takes no key back.
-                let first = usize::from(options.has("unsee"));
+                let first = usize::from(options.has("retract"));
                 self.kind = if self.kind + 1 < STABLE { self.kind + 1 } else { first };
             }
             Change::Stable => self.kind = if self.kind == STABLE { 0 } else { STABLE },

@@ -306,7 +306,7 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
     };
     let first = match point {
         _ if point.starts_with("abort.") => "commit.begin:2:error,",
-        _ if point.starts_with("settle.") => pick(random, &["commit.flushed:2:error,", "commit.committed:2:error,"]),
+        _ if point.starts_with("resolve.") => pick(random, &["commit.flushed:2:error,", "commit.committed:2:error,"]),
         _ => "",
     };
     format!("{first}{point}:{count}:{action}")

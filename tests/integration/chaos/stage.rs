@@ -9,7 +9,7 @@ use super::story::Story;
 use super::table::{self, Promise};
 use super::truth::{self, HORIZON, LIMIT_BYTES};
 use crate::harness::{
-    Feed, Group, News, Oracle, OwnBroker, Setup, SplitMix, TestRecord, UNSEE, Worker, by_partition, produce, produce_raw, read_committed,
+    Feed, Group, News, Oracle, OwnBroker, RETRACT, Setup, SplitMix, TestRecord, Worker, by_partition, produce, produce_raw, read_committed,
     topic_with, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -138,7 +138,7 @@ impl<'a> Stage<'a> {
         stage.start(0, "");
         let first = stage.stream.setup.state_dir("a");
         wait_until("the first checkpoints are written", LIMIT, || {
-            let heads = Store::open_to_read(&first).and_then(|store| store.heads()).ok()?;
+            let heads = Store::open_to_read(&first).and_then(|store| store.all_metadata()).ok()?;
             (heads.len() == PARTITIONS).then_some(())
         });
         stage.terminate(0);
@@ -175,7 +175,7 @@ impl<'a> Stage<'a> {
         self.story.tell(format_args!("{name} starts, life {}{armed}", self.members[at].lives));
     }
 
-    /// A worker of that name, under the lasting name of `known_as`, where names last.
+    /// A worker of that name, under the static name of `known_as`, where names last.
     pub fn spawn(&self, name: &str, known_as: &str, armed: &str) -> Worker {
         let Conditions { options, commit_ms, checkpoint_ms, transaction_ms, .. } = self.conditions;
         let mut overrides = options.overrides();
@@ -407,9 +407,9 @@ impl Drop for Stage<'_> {
 fn records(conditions: &Conditions) -> Vec<TestRecord> {
     let mut records = News { seed: conditions.seed, count: conditions.records + BEFORE, ..News::default() }.records();
     let mut random = SplitMix(conditions.seed);
-    if conditions.options.has("unsee") {
+    if conditions.options.has("retract") {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
-        some.for_each(|record| record.headers.push((UNSEE.to_owned(), None)));
+        some.for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
     }
     // One that is too large costs a transaction of its own.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };

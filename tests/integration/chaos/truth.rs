@@ -2,7 +2,7 @@
 
 use super::options::Options;
 use super::table::Promise;
-use crate::harness::{TestRecord, UNSEE, assert_same};
+use crate::harness::{RETRACT, TestRecord, assert_same};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// No record of a later time is believed: 2027-01-01.
@@ -88,7 +88,7 @@ impl<'o> Model<'o> {
         }
         let (id, time) = (id(record), Some(record.timestamp).filter(|&time| time >= 0));
         self.pass(time);
-        if self.options.has("unsee") && record.headers.iter().any(|(name, _)| name == UNSEE) {
+        if self.options.has("retract") && record.headers.iter().any(|(name, _)| name == RETRACT) {
             self.keys.remove(&id);
             return false;
         }

@@ -24,7 +24,7 @@ mod worker;
 pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
 pub use compare::{assert_prefix, assert_same, difference};
 pub use news::{News, SplitMix};
-pub use oracle::{Oracle, UNSEE};
+pub use oracle::{Oracle, RETRACT};
 pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// The header of a record that takes its key back.
-pub const UNSEE: &str = "unsee";
+pub const RETRACT: &str = "retract";
 
 /// A time window without refresh over one key space, each partition for itself.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl<'a> Memory<'a> {
         self.stream_time = stream_time;
         let slice = stream_time.unwrap_or_default().div_euclid(oracle.slice_ms);
         let key = record.key.as_deref();
-        if record.headers.iter().any(|(name, _)| name == UNSEE) {
+        if record.headers.iter().any(|(name, _)| name == RETRACT) {
             self.emitted.remove(&key);
             return false;
         }

@@ -1,0 +1,500 @@
+//! The RocksDB of a state directory.
+
+mod instance;
+
+use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of, partition_of, seal};
+use super::decode::{self, Decoder};
+use super::draft::{self, Draft};
+use super::options::options;
+use super::{CheckpointMetadata, Error, PartitionId, Settings};
+use crate::changelog::Progress;
+use crate::dedup::{Dedup, DedupMetadata, Rules};
+use crate::fault;
+use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId};
+use crate::key::Fingerprint;
+use crate::record::Offset;
+use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
+use std::collections::BTreeMap;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use std::{fs, io};
+
+/// Version of all that is stored.
+const FORMAT: &str = "6";
+const FORMAT_KEY: &[u8] = b"format";
+
+/// What a checkpoint writes beyond that is not put together in memory.
+const BATCH_BYTES: u64 = 8 << 20;
+/// What a changed fingerprint takes in a batch, with the name of its partition.
+const CHANGE_BYTES: u64 = 64;
+
+/// The checkpoints of all partitions that this process works on. Shared by its workers.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    open: RwLock<Opened>,
+    /// Checkpoints that were put together in files.
+    drafts: AtomicU64,
+    batch_bytes: u64,
+    /// The directory's own id, once it was asked for.
+    instance: OnceLock<String>,
+}
+
+#[derive(Debug, Default)]
+struct Opened {
+    /// `None` where it could not be opened.
+    db: Option<DB>,
+    /// Whether a write has failed: it can be read, but must be opened anew to be written.
+    failed: bool,
+    /// Counts the times that everything stored was lost.
+    epoch: u64,
+    /// Device and number of the directory that is open: another one under its name is not it.
+    place: Option<(u64, u64)>,
+}
+
+/// Proof that a partition's state was stored, and into which life of the store. Changes since then
+/// may be written alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    epoch: u64,
+}
+
+/// What tells a directory from another one that takes its name; none if it is not there.
+fn place(dir: &Path) -> Option<(u64, u64)> {
+    fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
+}
+
+impl Store {
+    /// Opens the directory, making it if it is missing. A corrupt store is set aside.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, is in use, or is of another format.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        // What it holds of others' keys is for this user only.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
+        let store = Self::new(dir);
+        let db = match store.open_db() {
+            Err(Error::Corrupt { what, .. }) => {
+                store.move_away(&what)?;
+                store.open_db()
+            }
+            opened => opened,
+        };
+        let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
+        (open.db, open.place) = (Some(db?), place(&store.checkpoints()));
+        drop(open);
+        Ok(store)
+    }
+
+    /// Opens the directory for reading only, also while a worker uses it. What that writes later is not seen.
+    ///
+    /// # Errors
+    /// When there is no state, or it cannot be read.
+    pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
+        let store = Self::new(dir);
+        let missing = io::Error::new(io::ErrorKind::NotFound, "there is no state in it");
+        if !store.checkpoints().is_dir() {
+            return Err(Error::Io { dir: dir.to_owned(), error: missing });
+        }
+        let db = DB::open_for_read_only(&options(), store.checkpoints(), false).map_err(|error| store.error(&error))?;
+        store.check_format(&db)?;
+        store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db);
+        Ok(store)
+    }
+
+    fn new(dir: &Path) -> Self {
+        let (open, drafts, instance) = (RwLock::default(), AtomicU64::new(0), OnceLock::new());
+        Self { dir: dir.to_owned(), open, drafts, batch_bytes: BATCH_BYTES, instance }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn checkpoints(&self) -> PathBuf {
+        self.dir.join("checkpoints")
+    }
+
+    fn drafts(&self) -> PathBuf {
+        self.dir.join("drafts")
+    }
+
+    fn open_db(&self) -> Result<DB, Error> {
+        let db = DB::open(&options(), self.checkpoints()).map_err(|error| self.error(&error))?;
+        draft::clean(&self.drafts()).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+        if !self.check_format(&db)? {
+            db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?;
+        }
+        Ok(db)
+    }
+
+    /// Whether it says its format; an error if that is another.
+    fn check_format(&self, db: &DB) -> Result<bool, Error> {
+        match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
+            None => Ok(false),
+            Some(found) if found == FORMAT.as_bytes() => Ok(true),
+            Some(found) => {
+                let got = String::from_utf8_lossy(&found).into_owned();
+                Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got })
+            }
+        }
+    }
+
+    fn error(&self, error: &rocksdb::Error) -> Error {
+        let message = error.to_string();
+        let dir = self.dir.clone();
+        // RocksDB tells a lock held, a missing or cut-off file and a refused write only by its text.
+        if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
+            Error::InUse(dir)
+        } else if error.kind() == ErrorKind::Corruption || message.contains("No such file or directory") {
+            Error::Corrupt { dir, what: message }
+        } else {
+            Error::Store { dir, message }
+        }
+    }
+
+    fn move_away(&self, what: &str) -> Result<(), Error> {
+        if !self.checkpoints().exists() {
+            tracing::error!(dir = %self.dir.display(), "the state directory was deleted while it was in use; making it anew");
+            fs::create_dir_all(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+            return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
+        fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+        tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
+        Ok(())
+    }
+
+    /// Moves the whole store away, for a person to look at, and starts an empty one.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn quarantine(&self, what: &str) -> Result<(), Error> {
+        let epoch = self.open.read().unwrap_or_else(PoisonError::into_inner).epoch;
+        self.set_aside_in(epoch, what)
+    }
+
+    /// The same, unless that life of the store is over already: what came after it is whole.
+    fn set_aside_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if open.epoch != epoch {
+            return Ok(());
+        }
+        open.db = None;
+        open.failed = false;
+        open.epoch += 1;
+        self.move_away(what)?;
+        fault::point("quarantine.moved");
+        open.db = Some(self.open_db()?);
+        open.place = place(&self.checkpoints());
+        fault::point("quarantine.opened");
+        Ok(())
+    }
+
+    /// How often it was set aside since it was opened.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch
+    }
+
+    /// Whether what was saved is still there: it is not if the store was set aside since.
+    #[must_use]
+    pub fn holds(&self, saved: Saved) -> bool {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch == saved.epoch
+    }
+
+    /// Stores a partition's state as of `offsets`: what changed since `saved`, or all of it.
+    ///
+    /// Returns the proof for the next time, and the bytes written.
+    ///
+    /// # Errors
+    /// When nothing was written; the state on disk is the one before.
+    pub fn save(
+        &self,
+        id: &PartitionId,
+        metadata: &CheckpointMetadata,
+        state: &mut Dedup,
+        saved: Option<Saved>,
+    ) -> Result<(Saved, u64), Error> {
+        fault::point("checkpoint.begin");
+        self.reopen(true)?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
+        // RocksDB would go on writing to files that have no name any more.
+        if place(&self.checkpoints()) != open.place {
+            return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
+        }
+        let (mut gone_pages, mut gone_fingerprints) = (Vec::new(), Vec::new());
+        if saved == Some(Saved { epoch: open.epoch }) {
+            let stored = self.metadata(db, id)?.map(|stored| stored.state);
+            let (parts, generations) = (metadata.state.parts(), metadata.state.generations().collect::<Vec<_>>());
+            for part in stored.iter().flat_map(DedupMetadata::parts) {
+                if !parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer)) {
+                    gone_pages.push(pages_of(id, part));
+                }
+            }
+            let expired = stored.iter().flat_map(DedupMetadata::generations).filter(|generation| !generations.contains(generation));
+            gone_fingerprints.extend(expired.map(|(generation, _)| fingerprints_of(id, generation)));
+        } else if state.exact().is_some_and(Exact::is_stored) {
+            return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
+        } else {
+            (gone_pages, gone_fingerprints) = (vec![all_pages(id)], vec![all_fingerprints(id)]);
+            state.mark_stale();
+        }
+        let refused = |message| Error::Store { dir: self.dir.clone(), message };
+        let key = metadata_key(id);
+        let mut value = serde_json::to_vec(metadata).map_err(|error| refused(error.to_string()))?;
+        seal(&key, &mut value);
+        let pages = state.filter().map(Filter::dirty_pages).unwrap_or_default();
+        let changes = state.exact().map_or(0, Exact::unsaved);
+
+        let options = draft::options();
+        let mut draft = if (pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES <= self.batch_bytes {
+            Draft::in_memory()
+        } else {
+            let dir = self.drafts().join(self.drafts.fetch_add(1, Ordering::Relaxed).to_string());
+            fs::create_dir_all(&dir).map_err(|error| Error::Io { dir: dir.clone(), error })?;
+            Draft::in_files(dir, &options)
+        };
+        let put = |draft: &mut Draft<'_>| {
+            draft.put(&key, &value)?;
+            gone_pages.iter().try_for_each(|range| draft.delete_range(range))?;
+            state.filter().map_or(Ok(()), |filter| put_pages(draft, id, filter, &pages))?;
+            gone_fingerprints.iter().try_for_each(|range| draft.delete_range(range))?;
+            state.exact().map_or(Ok(()), |exact| put_fingerprints(draft, id, exact))?;
+            draft.finish()
+        };
+        // Nothing of this is in the store yet, so none of it can have harmed that.
+        put(&mut draft).map_err(|error: rocksdb::Error| refused(error.to_string()))?;
+        fault::step("checkpoint.write").map_err(refused)?;
+        let bytes = match draft.write(db) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                drop(open);
+                self.open.write().unwrap_or_else(PoisonError::into_inner).failed = true;
+                return Err(self.error(&error));
+            }
+        };
+        fault::step("checkpoint.written").map_err(refused)?;
+        state.mark_clean();
+        fault::point("checkpoint.clean");
+        for (from, to) in gone_pages.iter().chain(&gone_fingerprints) {
+            // Gives the room back at once; what this leaves is hidden, and goes when RocksDB compacts.
+            if let Err(error) = db.delete_file_in_range(from, to) {
+                tracing::debug!(error = %error, "expired state takes room for a while longer");
+            }
+        }
+        fault::point("checkpoint.trimmed");
+        Ok((Saved { epoch: open.epoch }, bytes))
+    }
+
+    /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
+    /// No one else reads fingerprints: if they are corrupt, the store is set aside.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is of a life of the store that is over.
+    pub(super) fn holds_fingerprint(
+        &self,
+        id: &PartitionId,
+        saved: Saved,
+        generation: GenerationId,
+        fingerprint: Fingerprint,
+    ) -> Result<bool, Error> {
+        self.reopen(false)?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
+            return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
+        };
+        let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map(|found| found.is_some());
+        drop(open);
+        let failed = match found {
+            Ok(found) => return Ok(found),
+            Err(error) => self.error(&error),
+        };
+        if let Error::Corrupt { what, .. } = &failed {
+            self.set_aside_in(saved.epoch, what)?;
+        }
+        Err(failed)
+    }
+
+    /// Hands over the stored pages of a partition, each with its seal, in order.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(()) };
+        let (from, to) = all_pages(id);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            take(&entry.map_err(|error| self.error(&error))?.1);
+        }
+        Ok(())
+    }
+
+    /// Hands over the fingerprints of a generation, one by one.
+    ///
+    /// # Errors
+    /// When one cannot be read, or `take` fails.
+    pub(super) fn each_fingerprint(
+        &self,
+        id: &PartitionId,
+        generation: GenerationId,
+        take: &mut dyn FnMut(Fingerprint) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(()) };
+        let (from, to) = fingerprints_of(id, generation);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            let (key, _) = entry.map_err(|error| self.error(&error))?;
+            let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an impossible name"))?;
+            take(Fingerprint(u128::from_be_bytes(*fingerprint)))?;
+        }
+        Ok(())
+    }
+
+    /// Opens the store again if that is needed to read it, or to write it. RocksDB refuses all writes after a
+    /// failed one; opened again, it tries anew.
+    fn reopen(&self, to_write: bool) -> Result<(), Error> {
+        let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
+        if is_open(&self.open.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(());
+        }
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if is_open(&open) {
+            return Ok(());
+        }
+        // To open it takes room on the disk, to read it does not: what is stored stays known, however full that is.
+        let readable = open.db.as_ref().and_then(|_| DB::open_for_read_only(&options(), self.checkpoints(), false).ok());
+        open.db = None;
+        match self.open_db() {
+            Ok(db) => (open.db, open.failed) = (Some(db), false),
+            Err(error) => {
+                open.db = readable;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn metadata(&self, db: &DB, id: &PartitionId) -> Result<Option<CheckpointMetadata>, Error> {
+        let Some(sealed) = db.get(metadata_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
+        decode::metadata(id, &sealed).map(Some).map_err(|what| self.corrupt(id, &what))
+    }
+
+    fn corrupt(&self, id: &PartitionId, what: &str) -> Error {
+        Error::Corrupt { dir: self.dir.clone(), what: format!("checkpoint of {id}: {what}") }
+    }
+
+    /// The metadata of all partitions that are stored, in the order of their names.
+    ///
+    /// # Errors
+    /// When one is corrupt or cannot be read.
+    pub fn all_metadata(&self) -> Result<Vec<(PartitionId, CheckpointMetadata)>, Error> {
+        self.reopen(false)?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(Vec::new()) };
+        let mut all_metadata = Vec::new();
+        for entry in db.iterator(IteratorMode::From(b"h", Direction::Forward)) {
+            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
+            let Some(id) = partition_of(&key) else { break };
+            let metadata = decode::metadata(&id, &sealed).map_err(|what| self.corrupt(&id, &what))?;
+            all_metadata.push((id, metadata));
+        }
+        Ok(all_metadata)
+    }
+
+    /// The stored state of a partition, whatever its offsets, if there is one of these settings.
+    ///
+    /// # Errors
+    /// When it is corrupt or cannot be read.
+    pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
+        self.reopen(false)?;
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(db) = &open.db else { return Ok(Loaded::Nothing) };
+        let Some(metadata) = self.metadata(db, id)? else { return Ok(Loaded::Nothing) };
+        if metadata.settings != *settings {
+            return Ok(Loaded::Foreign { difference: metadata.settings.difference(settings) });
+        }
+        let corrupt = |what: String| self.corrupt(id, &what);
+        let mut decoder = Decoder::new(id, &metadata, rules).map_err(corrupt)?;
+        let (from, to) = all_pages(id);
+        let mut range = ReadOptions::default();
+        range.set_iterate_upper_bound(to);
+        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
+            decoder.page(&key, &sealed).map_err(corrupt)?;
+        }
+        let state = decoder.finish().map_err(corrupt)?;
+        Ok(Loaded::Usable {
+            state: Box::new(state),
+            offsets: metadata.offsets,
+            changelog: metadata.changelog,
+            saved: Saved { epoch: open.epoch },
+        })
+    }
+}
+
+/// What the store has of a partition.
+#[derive(Debug)]
+pub enum Loaded {
+    /// Nothing.
+    Nothing,
+    /// A checkpoint of other settings; the text says what differs.
+    Foreign {
+        /// `its window was X and is Y`
+        difference: String,
+    },
+    /// A checkpoint.
+    Usable {
+        /// The partition's state.
+        state: Box<Dedup>,
+        /// For each input topic, the offset that the state has come to.
+        offsets: BTreeMap<String, Offset>,
+        /// How far the changelog is in it.
+        changelog: Progress,
+        /// Proof that it is stored as it is.
+        saved: Saved,
+    },
+}
+
+/// Puts the filter's changed pages, each sealed.
+fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
+    let mut value = Vec::new();
+    for &page in pages {
+        let key = page_key(id, page);
+        value.clear();
+        filter.write_page(page, &mut value);
+        seal(&key, &mut value);
+        draft.put(&key, &value)?;
+    }
+    Ok(())
+}
+
+/// Puts the fingerprints that changed, in the order of their keys.
+fn put_fingerprints(draft: &mut Draft<'_>, id: &PartitionId, exact: &Exact) -> Result<(), rocksdb::Error> {
+    for (generation, changes) in exact.changes_by_generation() {
+        let mut changes: Vec<_> = changes.collect();
+        changes.sort_unstable_by_key(|&(fingerprint, _)| fingerprint.0);
+        for (&fingerprint, change) in changes {
+            let key = fingerprint_key(id, generation, fingerprint);
+            match change {
+                Change::Put => draft.put(&key, &[])?,
+                Change::Delete => draft.delete(&key)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

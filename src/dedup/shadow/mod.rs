@@ -1,0 +1,282 @@
+//! How often a filter is wrong: counted, not reckoned.
+//!
+//! Owns the keys of a fixed share, drawn by their fingerprints, that were emitted and are not forgotten:
+//! exactly, beside the filter, which remembers all. A key of that share that is dropped and is not among them is a
+//! false positive. As the share is by fingerprint, every member, restart and replay watches the same keys. Must
+//! never change a verdict.
+
+use crate::key::Fingerprint;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// Keys that are watched whatever the share, for a small filter's sake.
+const KEYS_MIN: u64 = 1 << 10;
+/// Keys that a filter at capacity has watched at most, some 24 bytes each.
+const KEYS_MAX: u64 = 1 << 14;
+/// Where more could be, one key of so many is watched.
+const SHARE: u64 = 64;
+/// How far a filter beyond its capacity may have more watched, before the share is halved.
+const OVERFULL: u64 = 4;
+/// With fewer than one in so many of those that may be watched, the share is doubled again.
+const SPARSE: u64 = 8;
+
+/// What is known of a watched key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ShadowKey {
+    /// When it was emitted, or first dropped wrongly; none before any time was known.
+    clock: Option<i64>,
+    /// It was dropped, and had not been emitted: it counts once.
+    wrong: bool,
+}
+
+/// How often a filter was asked for keys that it had not seen, and how often it called them seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    /// Shadow keys that had not been seen.
+    pub checked: u64,
+    /// Of these, called seen and dropped.
+    pub wrong: u64,
+}
+
+impl Observed {
+    /// Adds what was observed elsewhere.
+    pub const fn add(&mut self, other: Self) {
+        self.checked = self.checked.saturating_add(other.checked);
+        self.wrong = self.wrong.saturating_add(other.wrong);
+    }
+
+    /// Share of unseen keys that were dropped; `None` while none was watched.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn rate(self) -> Option<f64> {
+        (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
+    }
+
+    /// Where the true rate lies with a confidence of 95 % (Wilson: "Probable Inference, the Law of Succession, and
+    /// Statistical Inference", 1927).
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn interval(self) -> (f64, f64) {
+        let (Some(rate), z2) = (self.rate(), 1.96 * 1.96) else { return (0.0, 1.0) };
+        let n = self.checked as f64;
+        let middle = rate + z2 / (2.0 * n);
+        let half = (z2 * (rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();
+        // Of none, the formula's lower end is nothing but rounding.
+        let low = if self.wrong == 0 { 0.0 } else { ((middle - half) / (1.0 + z2 / n)).max(0.0) };
+        (low, ((middle + half) / (1.0 + z2 / n)).min(1.0))
+    }
+}
+
+/// The watched keys of one state. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "StoredShadow", into = "StoredShadow")]
+pub struct Shadow {
+    /// One key of 2 to the power of this counts.
+    halvings: u32,
+    /// The least that this may become again after a burst.
+    least: u32,
+    /// Since when twice that share is watched. It counts once all keys have expired that were emitted before.
+    doubled: Option<i64>,
+    keys_max: u64,
+    /// How many lifetime a key is remembered for after its own.
+    lifetime: i64,
+    clock: Option<i64>,
+    keys: HashMap<u64, ShadowKey>,
+    observed: BTreeMap<i64, Observed>,
+}
+
+impl Shadow {
+    /// Watches nothing yet, of a filter that remembers `keys` at a time, each for `lifetime` after its own.
+    pub(super) fn new(keys: u64, lifetime: i64) -> Self {
+        let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
+        let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
+        let (keys_max, keys, observed) = (keys_max * OVERFULL, HashMap::new(), BTreeMap::new());
+        Self { halvings, least: halvings, doubled: None, keys_max, lifetime, clock: None, keys, observed }
+    }
+
+    /// The name of a key that is watched. Of a share of a share, none is lost; and the bits that choose it are not
+    /// those that a filter takes.
+    fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
+        let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
+    }
+
+    /// Whether a watched key is of the share that counts.
+    const fn counts(&self, name: u64) -> bool {
+        name.leading_zeros() >= self.halvings
+    }
+
+    /// The filter has come to an clock: forgets what it has.
+    fn come_to(&mut self, clock: Option<i64>) {
+        let Some(now) = clock.filter(|_| self.clock != clock) else { return };
+        if self.clock.is_none() {
+            // Keys that came before any time was known belong to the first time that is.
+            self.keys.values_mut().for_each(|watched| watched.clock = clock);
+            self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
+        }
+        self.clock = clock;
+        let oldest = now.saturating_sub(self.lifetime);
+        self.keys.retain(|_, watched| watched.clock.is_some_and(|clock| clock >= oldest));
+        self.observed.retain(|&clock, _| clock >= oldest);
+        if self.doubled.is_some_and(|since| since < oldest) {
+            (self.halvings, self.doubled) = (self.halvings - 1, None);
+        }
+        if self.doubled.is_none() && self.halvings > self.least && (self.keys.len() as u64) < self.keys_max / SPARSE {
+            self.doubled = Some(now);
+        }
+    }
+
+    // Few keys are watched: how far the filter has come is asked for those only.
+
+    /// A key was dropped.
+    pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(clock());
+        if self.counts(name) && !self.keys.contains_key(&name) {
+            self.watch(name, ShadowKey { clock: self.clock, wrong: true });
+            self.count(1);
+        }
+    }
+
+    /// A key was emitted, and put in.
+    pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(clock());
+        // One that was there had been forgotten before its time.
+        if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
+            self.count(0);
+        }
+        self.watch(name, ShadowKey { clock: self.clock, wrong: false });
+    }
+
+    /// A key is put in again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
+    /// there, a log has only the renewal left: it was emitted.
+    pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<i64>) {
+        let Some(name) = self.name(fingerprint) else { return };
+        self.come_to(clock());
+        let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);
+        if !is_wrong || !renew {
+            self.watch(name, ShadowKey { clock: self.clock, wrong: false });
+        }
+    }
+
+    /// A key was taken back.
+    pub(super) fn remove(&mut self, fingerprint: Fingerprint) {
+        if let Some(name) = self.name(fingerprint) {
+            self.keys.remove(&name);
+        }
+    }
+
+    fn watch(&mut self, name: u64, watched: ShadowKey) {
+        self.keys.insert(name, watched);
+        if self.keys.len() as u64 > self.keys_max {
+            self.halve_to(self.halvings + u32::from(self.doubled.is_none()));
+        }
+    }
+
+    /// Makes the share smaller, and forgets what is not of it any more.
+    fn halve_to(&mut self, halvings: u32) {
+        (self.halvings, self.doubled) = (halvings, None);
+        self.keys.retain(|name, _| name.leading_zeros() >= halvings);
+    }
+
+    fn count(&mut self, wrong: u64) {
+        self.observed.entry(self.clock.unwrap_or(0)).or_default().add(Observed { checked: 1, wrong });
+    }
+
+    /// What was observed as far back as keys are remembered, now that the filter has come to `clock`.
+    #[must_use]
+    pub fn observed(&self, clock: Option<i64>) -> Observed {
+        let mut all = Observed::default();
+        let oldest = clock.map_or(i64::MIN, |clock| clock.saturating_sub(self.lifetime));
+        self.observed.range(oldest..).for_each(|(_, &observed)| all.add(observed));
+        all
+    }
+
+    /// The lifetime for which a key is watched after its own.
+    pub(super) const fn lifetime(&self) -> i64 {
+        self.lifetime
+    }
+
+    /// Takes in what another watched.
+    pub(super) fn union(&mut self, other: &Self) {
+        self.halve_to(self.halvings.max(other.halvings));
+        self.come_to(self.clock.max(other.clock));
+        let oldest = self.clock.map(|clock| clock.saturating_sub(self.lifetime));
+        for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.clock >= oldest) {
+            let own = self.keys.get(&name).copied().unwrap_or(theirs);
+            self.watch(name, ShadowKey { clock: own.clock.max(theirs.clock), wrong: own.wrong && theirs.wrong });
+        }
+        self.halve_to(self.halvings);
+        for (&clock, &observed) in other.observed.iter().filter(|(clock, _)| oldest.is_none_or(|oldest| **clock >= oldest)) {
+            self.observed.entry(clock).or_default().add(observed);
+        }
+    }
+}
+
+/// A shadow as it is stored: names are hexadecimal, 16 digits each, by clock.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredShadow {
+    halvings: u32,
+    least: u32,
+    doubled: Option<i64>,
+    keys_max: u64,
+    lifetime: i64,
+    clock: Option<i64>,
+    emitted: Vec<(Option<i64>, String)>,
+    wrong: Vec<(Option<i64>, String)>,
+    observed: Vec<(i64, Observed)>,
+}
+
+impl From<Shadow> for StoredShadow {
+    fn from(shadow: Shadow) -> Self {
+        let names = |wrong: bool| {
+            let mut by_clock = BTreeMap::<_, Vec<u64>>::new();
+            for (&name, watched) in shadow.keys.iter().filter(|(_, watched)| watched.wrong == wrong) {
+                by_clock.entry(watched.clock).or_default().push(name);
+            }
+            let text = |mut names: Vec<u64>| {
+                names.sort_unstable();
+                names.iter().fold(String::with_capacity(16 * names.len()), |text, name| text + &format!("{name:016x}"))
+            };
+            by_clock.into_iter().map(|(clock, names)| (clock, text(names))).collect()
+        };
+        Self {
+            halvings: shadow.halvings,
+            least: shadow.least,
+            doubled: shadow.doubled,
+            keys_max: shadow.keys_max,
+            lifetime: shadow.lifetime,
+            clock: shadow.clock,
+            emitted: names(false),
+            wrong: names(true),
+            observed: shadow.observed.into_iter().collect(),
+        }
+    }
+}
+
+impl TryFrom<StoredShadow> for Shadow {
+    type Error = &'static str;
+
+    fn try_from(stored: StoredShadow) -> Result<Self, Self::Error> {
+        let mut keys = HashMap::new();
+        for (list, wrong) in [(&stored.emitted, false), (&stored.wrong, true)] {
+            for (clock, text) in list {
+                for digits in text.as_bytes().chunks(16) {
+                    let name = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
+                    keys.insert(name.ok_or("a watched key must be 16 hexadecimal digits")?, ShadowKey { clock: *clock, wrong });
+                }
+            }
+        }
+        let StoredShadow { halvings, least, doubled, keys_max, lifetime, clock, observed, .. } = stored;
+        if doubled.is_some() && halvings == 0 {
+            return Err("a share of all keys cannot be doubled");
+        }
+        Ok(Self { halvings, least, doubled, keys_max, lifetime, clock, keys, observed: observed.into_iter().collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! What is observed is what an exact count finds.
+
+use super::*;
+use crate::dedup::{Dedup, Late, Rules};
+use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
+use crate::record::Verdict;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_128;
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+fn rules(window: Window, filter: Spec) -> Rules {
+    Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit }
+}
+
+/// A filter of a fixed size, which a stream can overfill.
+fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
+    let plan = AgingSizing::new(window, keys, rate);
+    let growth = Growth { adapt: false, max_bytes: Some(plan.bytes(window)), at_max: AtMaxMemory::Saturate };
+    Spec::Aging { window, sizing: plan.with_growth(growth) }
+}
+
+proptest! {
+    #[test]
+    fn where_all_keys_are_watched_each_wrong_one_is_counted_once(
+        slices in 1..4_u32,
+        kind in 0..2_u8,
+        arrivals in prop::collection::vec((0..400_u64, 0..6_i64), 1..2_000),
+    ) {
+        let window = Window::time(400, slices);
+        let filter = if kind == 0 { fixed(window, 60, 0.05) } else { Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 60, 0.05) } };
+        let mut dedup = Dedup::new(rules(window, filter));
+        let (mut clock, mut last, mut slice_of) = (0, HashMap::<u64, (i64, bool)>::new(), 0);
+        let mut counts = Vec::new();
+        let ms = match window { Window::Time { slice_ms, .. } => slice_ms, Window::Keys { .. } => unreachable!() };
+        for (number, step) in arrivals {
+            clock += step;
+            slice_of = clock / ms;
+            let oldest = slice_of - i64::from(slices);
+            let known = last.get(&number).copied().filter(|&(slice, _)| slice >= oldest);
+            match dedup.judge(key(number), Some(clock), i64::MAX).unwrap() {
+                Verdict::Unseen => {
+                    if known.is_none_or(|(_, wrong)| wrong) {
+                        counts.push((slice_of, false));
+                    }
+                    last.insert(number, (slice_of, false));
+                }
+                _ if known.is_none() => {
+                    counts.push((slice_of, true));
+                    last.insert(number, (slice_of, true));
+                }
+                _ => {}
+            }
+        }
+        let within = counts.iter().filter(|(slice, _)| *slice >= slice_of - i64::from(slices));
+        let (mut checked, mut wrong) = (0, 0);
+        within.for_each(|(_, is_wrong)| { checked += 1; wrong += u64::from(*is_wrong); });
+        prop_assert_eq!(dedup.observed().unwrap(), Observed { checked, wrong });
+        // It goes out and comes in with the rest.
+        let metadata = dedup.metadata();
+        let text = serde_json::to_string(&metadata).unwrap();
+        prop_assert_eq!(serde_json::from_str::<crate::dedup::DedupMetadata>(&text).unwrap(), metadata);
+    }
+}
+
+/// The share of distinct unseen keys that a filter drops, as it is and as it is observed, and how many are watched.
+fn rates(filter: Spec, window: Window, keys: std::ops::Range<u64>) -> (f64, Observed, u64) {
+    let mut dedup = Dedup::new(rules(window, filter));
+    let is_wrong = |number: &u64| dedup.judge(key(*number), Some(0), i64::MAX).unwrap() == Verdict::Duplicate;
+    let (all, wrong) = (keys.end - keys.start, keys.filter(is_wrong).count());
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    let rate = wrong as f64 / all as f64;
+    (rate, dedup.observed().unwrap(), dedup.shadow.map_or(0, |shadow| shadow.keys.len() as u64))
+}
+
+#[test]
+fn the_true_rate_lies_in_the_interval_of_what_a_share_observes() {
+    let (window, capacity) = (Window::time(1_000, 4), 30_000);
+    for (overfill, filter) in [
+        (1, fixed(window, 4 * capacity, 0.05)),
+        (3, fixed(window, 4 * capacity, 0.05)),
+        (1, Spec::Cuckoo { window, sizing: CuckooSizing::new(window, capacity, 0.05) }),
+        (1, Spec::Stable { sizing: StableSizing::new(20_000, 0.05) }),
+    ] {
+        let keys = overfill * capacity;
+        let rounds = 60;
+        let covered = (0..rounds).filter(|round| {
+            let (truth, observed, watched) = rates(filter, window, round * keys..(round + 1) * keys);
+            let (low, high) = observed.interval();
+            assert!(observed.checked < keys / 8 && watched <= KEYS_MIN * OVERFULL, "{observed:?} {watched}");
+            // Overfull, and not allowed to grow, it is far beyond its target, and one sees it.
+            assert_eq!(low > 0.05, overfill > 1, "{observed:?}");
+            (low..=high).contains(&truth)
+        });
+        // Of intervals of 95 %, hardly ever fewer.
+        let covered = covered.count();
+        assert!(covered >= 51, "{covered} of {rounds} intervals hold the true rate of {filter:?}");
+    }
+}
+
+#[test]
+fn however_many_keys_come_the_sample_is_bounded() {
+    let window = Window::time(1_000, 1);
+    let (_, observed, watched) = rates(fixed(window, 2_000, 0.01), window, 0..100_000);
+    assert!(watched <= KEYS_MIN * OVERFULL, "{watched}");
+    assert!(observed.checked > 2_000);
+}
+
+#[test]
+fn intervals_are_wilsons() {
+    let close = |got: (f64, f64), want: (f64, f64)| (got.0 - want.0).abs() < 5e-4 && (got.1 - want.1).abs() < 5e-4;
+    // Worked by hand from the formula; also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
+    assert!(close(Observed { checked: 263, wrong: 81 }.interval(), (0.2553, 0.3662)));
+    assert!(close(Observed { checked: 148, wrong: 15 }.interval(), (0.0624, 0.1605)));
+    assert!(close(Observed { checked: 20, wrong: 0 }.interval(), (0.0, 0.1611)));
+    assert!(close(Observed { checked: 29, wrong: 1 }.interval(), (0.0061, 0.1718)));
+    assert_eq!(Observed::default().interval(), (0.0, 1.0));
+    assert_eq!(Observed::default().rate(), None);
+}
+
+#[test]
+fn a_memory_made_from_a_log_watches_the_same_keys() {
+    let window = Window::time(1_000, 4);
+    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 1 << 17, 1e-9) };
+    let (mut live, mut made) = (Dedup::new(rules(window, filter)), Dedup::new(rules(window, filter)));
+    for number in 0..20_000 {
+        let time = i64::try_from(number).unwrap() / 4;
+        assert_eq!(live.judge(key(number), Some(time), i64::MAX).unwrap(), Verdict::Unseen);
+        made.resume(Some(time), None, None);
+        made.apply(live.mutation().unwrap(), key(number)).unwrap();
+    }
+    let (live, made) = (live.shadow.unwrap(), made.shadow.unwrap());
+    assert!(live.keys.len() > 40, "{}", live.keys.len());
+    assert_eq!(live.keys, made.keys);
+    assert_eq!(made.observed(None), Observed::default(), "what was not dropped before its eyes, it did not see");
+}
+
+#[test]
+fn a_key_that_is_taken_back_is_not_expected() {
+    let window = Window::time(1_000, 1);
+    let mut dedup = Dedup::new(rules(window, Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 100, 1e-6) }));
+    for _ in 0..3 {
+        assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
+        dedup.retract(key(1), Some(0), i64::MAX).unwrap();
+    }
+    assert_eq!(dedup.observed().unwrap(), Observed { checked: 3, wrong: 0 });
+}
+
+/// A burst makes the share smaller; when its keys have expired, it grows back, and no key that was emitted before is
+/// taken for one that was dropped wrongly.
+#[test]
+fn after_a_burst_the_share_grows_back() {
+    let window = Window::time(1_000, 1);
+    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 1 << 17, 1e-12) };
+    let mut dedup = Dedup::new(rules(window, filter));
+    let share = |dedup: &Dedup| dedup.shadow.as_ref().map(|shadow| shadow.halvings);
+    let (mut number, before) = (0, share(&dedup));
+    for slice in 0..40_i64 {
+        // Three slices of twenty times as many; each key twice, and again a slice later.
+        let keys = if (5..8).contains(&slice) { 400_000 } else { 20_000 };
+        for at in number..number + keys {
+            let time = Some(slice * 1_000);
+            assert_eq!(dedup.judge(key(at), time, i64::MAX).unwrap(), Verdict::Unseen);
+            assert_eq!(dedup.judge(key(at), time, i64::MAX).unwrap(), Verdict::Duplicate);
+            if slice != 5 && slice != 8 && slice > 0 {
+                assert_eq!(dedup.judge(key(at - keys), time, i64::MAX).unwrap(), Verdict::Duplicate);
+            }
+        }
+        number += keys;
+        assert_eq!(dedup.observed().unwrap().wrong, 0, "in slice {slice}");
+        if slice == 8 {
+            assert!(share(&dedup) > before, "it was no burst");
+            let text = serde_json::to_string(&dedup.metadata()).unwrap();
+            assert_eq!(serde_json::from_str::<crate::dedup::DedupMetadata>(&text).unwrap(), dedup.metadata());
+        }
+    }
+    assert_eq!(share(&dedup), before);
+}

@@ -1,0 +1,453 @@
+//! A queue of generations: the filter that forgets by dropping its oldest part.
+//!
+//! A window is cut into `slices`; `slices + 1` generations are kept, one filter each, so that a key
+//! stays at least `window` and at most `window * (1 + 1/slices)`. With one slice this is the classic
+//! pair of a young and an old filter (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010).
+//! Only the newest generation, the open one, ever changes. Error direction: as a Bloom filter's.
+
+mod batch;
+mod metadata;
+mod simd;
+mod sizing;
+mod union;
+
+pub use metadata::{GenerationMetadata, LayerMetadata, Metadata};
+pub use sizing::Sizing;
+
+use super::bloom::{Bloom, Layout, Mask};
+use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Usage, Window};
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+use batch::Batch;
+use std::any::Any;
+use std::cell::RefCell;
+
+/// One filter of a generation: the first, or one that an overfull slice chained to it.
+#[derive(Debug)]
+struct Layer {
+    bloom: Bloom,
+    capacity: u64,
+    keys: u64,
+}
+
+impl Layer {
+    fn new((capacity, layout): (u64, Layout)) -> Result<Self, CapacityError> {
+        Ok(Self { bloom: Bloom::new(layout).ok_or(CapacityError::Memory)?, capacity, keys: 0 })
+    }
+}
+
+/// The keys of one slice.
+#[derive(Debug)]
+struct Generation {
+    slice: i64,
+    layers: Vec<Layer>,
+}
+
+impl Generation {
+    fn is_full(&self) -> bool {
+        self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
+    }
+
+    /// Keys that it holds before it chains.
+    fn capacity(&self) -> u64 {
+        self.layers.first().map_or(1, |layer| layer.capacity)
+    }
+
+    /// Whether a key is there, of which nothing was found out ahead.
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())))
+    }
+
+    /// Keys put in, each as often as it was.
+    fn keys(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.keys).sum()
+    }
+
+    /// Memory of its layers.
+    fn bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.bloom.layout().bytes()).sum()
+    }
+}
+
+/// A filter that remembers keys for a window and then forgets them.
+#[derive(Debug)]
+pub struct Aging {
+    window: Window,
+    sizing: Sizing,
+    /// Number of the current slice; unknown until the first time is shown.
+    slice: Option<i64>,
+    /// Oldest first; the last is open if its slice is the current one.
+    generations: Vec<Generation>,
+    /// Whether the current slice may not have another layer: known until memory is given back.
+    saturated: bool,
+    /// Keys forgotten before their time, to make room.
+    evicted: u64,
+    /// What the current slice is to be opened for, if that is known from a log.
+    replay_info: Option<u64>,
+    /// Counts the times that a layer came, went, or was filled other than by putting keys in.
+    turn: u64,
+    /// How many keys may be put in before a layer comes or goes; 0 until that was asked.
+    room: u64,
+    batch: RefCell<Batch>,
+}
+
+impl Aging {
+    /// An empty filter.
+    #[must_use]
+    pub fn new(window: Window, sizing: Sizing) -> Self {
+        let slice = match window {
+            Window::Time { .. } => None,
+            Window::Keys { .. } => Some(0),
+        };
+        Self {
+            window,
+            sizing,
+            slice,
+            generations: Vec::new(),
+            saturated: false,
+            evicted: 0,
+            replay_info: None,
+            turn: 0,
+            room: 0,
+            batch: RefCell::default(),
+        }
+    }
+
+    /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
+    fn current(&self) -> i64 {
+        self.slice.unwrap_or(0)
+    }
+
+    /// The generation of the current slice, if any key came in it.
+    fn open(&self) -> Option<&Generation> {
+        self.generations.last().filter(|newest| newest.slice == self.current())
+    }
+
+    /// The one layer that changes, if there is one.
+    fn last(&self) -> Option<&Layer> {
+        self.open().and_then(|open| open.layers.last())
+    }
+
+    /// Finds out of keys what does not change until a layer comes or goes.
+    #[inline(never)]
+    fn work_ahead(&self, batch: &mut Batch, fingerprints: &[Fingerprint]) {
+        batch.take(fingerprints);
+        simd::work(batch, self.layers().map(|layer| &layer.bloom), self.last().is_some(), self.turn);
+    }
+
+    #[inline(never)]
+    fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
+        let there = self.contains(fingerprint);
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(there)
+    }
+
+    /// Keys put into the open generation.
+    fn open_keys(&self) -> u64 {
+        self.open().map_or(0, Generation::keys)
+    }
+
+    /// Opens the generation of `slice` and drops those that no window reaches any more.
+    fn rotate(&mut self, slice: i64) {
+        if self.slice.is_none() {
+            // Keys that came before any time was known belong to the first time that is. Pages are
+            // stored by their slice: what was stored of these is now under a wrong name.
+            self.generations.iter_mut().for_each(|generation| generation.slice = slice);
+            self.mark_stale();
+        }
+        self.slice = Some(slice);
+        self.saturated = false;
+        self.replay_info = None;
+        self.layers_change();
+        let oldest = slice.saturating_sub(i64::from(self.window.slices()));
+        self.generations.retain(|generation| generation.slice >= oldest);
+    }
+
+    /// What was found out of the layers before holds no more.
+    fn layers_change(&mut self) {
+        self.turn += 1;
+        self.room = 0;
+    }
+
+    /// Has the last layer of the current generation take keys, full or not, and counts how many.
+    fn find_room(&mut self) -> Result<(), CapacityError> {
+        let slice_keys = match self.window {
+            Window::Time { .. } => u64::MAX,
+            Window::Keys { slice_keys, .. } => slice_keys,
+        };
+        if self.open_keys() >= slice_keys {
+            self.rotate(self.current().saturating_add(1));
+        }
+        if !self.saturated && self.open().is_none_or(Generation::is_full) {
+            self.make_room()?;
+        }
+        let left = self.last().filter(|_| !self.saturated).map_or(u64::MAX, |layer| layer.capacity - layer.keys);
+        self.room = left.min(slice_keys - self.open_keys()).max(1);
+        Ok(())
+    }
+
+    /// Opens the current generation, or chains a layer to it, if it may have one.
+    fn make_room(&mut self) -> Result<(), CapacityError> {
+        self.layers_change();
+        if self.open().is_none() {
+            let first = self.first_size();
+            while self.evicts() && !self.generations.is_empty() && !self.fits(first.1.bytes()) {
+                self.evict();
+            }
+            self.generations.push(Generation { slice: self.current(), layers: vec![Layer::new(first)?] });
+            return Ok(());
+        }
+        let size =
+            self.generations.last().map_or((1, self.sizing.layout), |open| self.sizing.resized(open.capacity()).size(open.layers.len()));
+        while !self.fits(size.1.bytes()) {
+            match self.sizing.growth.at_max {
+                AtMaxMemory::Stop => return Err(CapacityError::MaxMemory),
+                // Only if there is room without them.
+                AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
+                AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
+                    self.saturated = true;
+                    return Ok(());
+                }
+            }
+        }
+        let layer = Layer::new(size)?;
+        if let Some(open) = self.generations.last_mut() {
+            open.layers.push(layer);
+        }
+        Ok(())
+    }
+
+    /// Capacity and layout of the first layer of a generation that is about to open: what the last ones
+    /// suggest, or what there is room for.
+    fn first_size(&self) -> (u64, Layout) {
+        let held = self.generations.iter().map(Generation::keys);
+        let capacity = match self.window {
+            _ if self.replay_info.is_some() => self.replay_info.unwrap_or_default(),
+            Window::Time { slices, .. } => self.sizing.growth.capacity(self.sizing.capacity, held, slices),
+            // A slice holds so many keys, and no other number.
+            Window::Keys { .. } => self.sizing.capacity,
+        };
+        let sizing = self.sizing.resized(capacity);
+        if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
+    }
+
+    /// Whether the open generation, or the one that is about to open, may have so many bytes more. If the oldest do not
+    /// make way, there must be room in each other's place for one of the planned size, which will come when that goes.
+    fn fits(&self, bytes: u64) -> bool {
+        let Some(most) = self.sizing.growth.max_bytes else { return true };
+        let first = self.sizing.layout.bytes();
+        let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
+        let others = &self.generations[..self.generations.len() - usize::from(self.open().is_some())];
+        if self.evicts() {
+            return others.iter().map(Generation::bytes).fold(open, u64::saturating_add) <= most;
+        }
+        let to_come = u64::from(self.window.slices()).saturating_sub(others.len() as u64);
+        let reserved = others.iter().map(|other| other.bytes().max(first)).fold(first.saturating_mul(to_come), u64::saturating_add);
+        reserved.saturating_add(open.max(first)) <= most
+    }
+
+    /// The same, if there were no other generations.
+    fn fits_alone(&self, bytes: u64) -> bool {
+        let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
+        self.sizing.growth.max_bytes.is_none_or(|most| open <= most)
+    }
+
+    /// Whether the oldest generations make way at the maximum.
+    const fn evicts(&self) -> bool {
+        matches!(self.sizing.growth.at_max, AtMaxMemory::EvictOldest)
+    }
+
+    /// Forgets the oldest generation before its time.
+    fn evict(&mut self) {
+        self.evicted += self.generations.remove(0).keys();
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.generations.iter().flat_map(|generation| &generation.layers)
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut Layer> {
+        self.generations.iter_mut().flat_map(|generation| &mut generation.layers)
+    }
+
+    /// The filter that metadata describes, its bits still clear: [`Filter::read_page`] puts them in.
+    /// Sizes may differ from the sizing's, which holds for layers to come, but not be absurd.
+    ///
+    /// # Errors
+    /// [`MetadataError`] when the metadata is not one of a filter of this window.
+    pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
+        let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
+        let newest = filter.current();
+        let oldest = newest.saturating_sub(i64::from(window.slices()));
+        let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice);
+        let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice));
+        // Before any time is known, there is one generation at most, and that only in a window of time.
+        let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
+        if !ordered || !within || !known {
+            return Err(MetadataError::Generations);
+        }
+        for stored in &metadata.generations {
+            let layers = stored.layers.iter().map(LayerMetadata::layer).collect::<Option<_>>().ok_or(MetadataError::Size)?;
+            filter.generations.push(Generation { slice: stored.slice, layers });
+        }
+        Ok(filter)
+    }
+}
+
+impl Filter for Aging {
+    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+        self.work_ahead(&mut self.batch.borrow_mut(), fingerprints);
+    }
+
+    #[inline]
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        let mut batch = self.batch.borrow_mut();
+        if !batch.expects(fingerprint, self.turn) && !batch.skip_to(fingerprint, self.turn) {
+            self.work_ahead(&mut batch, &[fingerprint]);
+        }
+        let entry = batch.next();
+        entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
+        if self.room == 0 {
+            self.find_room()?;
+        }
+        if let Some(layer) = self.generations.last_mut().and_then(|open| open.layers.last_mut()) {
+            match self.batch.get_mut().last(fingerprint, self.turn) {
+                Some(mask) => layer.bloom.insert(fingerprint, mask),
+                None => layer.bloom.insert(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())),
+            };
+            layer.keys += 1;
+            self.room -= 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
+        let batch = self.batch.get_mut();
+        if self.room == 0 || !batch.expects(fingerprint, self.turn) {
+            return self.check_then_insert(fingerprint);
+        }
+        let entry = batch.next();
+        // There is room, and so a layer.
+        let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
+        let Some(layer) = layer else { return Ok(true) };
+        let there = layer.bloom.insert(fingerprint, &entry.mask);
+        layer.keys += u64::from(!there);
+        self.room -= u64::from(!there);
+        Ok(there)
+    }
+
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
+        // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
+        let there = self.open().is_some_and(|open| open.contains(fingerprint));
+        if !there {
+            self.insert(fingerprint)?;
+        }
+        Ok(!there)
+    }
+
+    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
+        let other: &dyn Any = other;
+        self.layers_change();
+        self.take_in(other.downcast_ref().ok_or(MergeError::Kind)?)
+    }
+
+    fn advance(&mut self, time: Timestamp) {
+        if let Some(slice) = self.window.slice_at(time)
+            && self.slice.is_none_or(|current| slice > current)
+        {
+            self.rotate(slice);
+        }
+    }
+
+    fn resume(&mut self, slice: i64, replay_info: Option<u64>) {
+        if self.window.length_ms().is_none() && slice > self.current() {
+            self.rotate(slice);
+        }
+        if slice == self.current() {
+            self.replay_info = replay_info;
+        }
+    }
+
+    fn replay_info(&self) -> Option<u64> {
+        self.open().map(Generation::capacity)
+    }
+
+    fn slice(&self) -> Option<i64> {
+        self.slice
+    }
+
+    fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
+        self.generations.iter().rev().find(|generation| generation.contains(fingerprint)).map(|generation| generation.slice)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    fn usage(&self) -> Usage {
+        Usage {
+            keys: self.generations.iter().map(Generation::keys).sum(),
+            open_keys: self.open_keys(),
+            bytes: self.generations.iter().map(Generation::bytes).sum(),
+            load: self.open().map_or(0.0, |open| open.keys() as f64 / open.capacity() as f64),
+            evicted: self.evicted,
+        }
+    }
+
+    fn metadata(&self) -> super::FilterMetadata {
+        let generations = self.generations.iter().map(|generation| GenerationMetadata {
+            slice: generation.slice,
+            layers: generation
+                .layers
+                .iter()
+                .map(|layer| LayerMetadata {
+                    blocks: layer.bloom.layout().blocks,
+                    blocks_per_key: layer.bloom.layout().blocks_per_key,
+                    k: layer.bloom.layout().k,
+                    capacity: layer.capacity,
+                    keys: layer.keys,
+                    pages: layer.bloom.buffer.used_pages(),
+                })
+                .collect(),
+        });
+        super::FilterMetadata::Aging(Metadata { slice: self.slice, generations: generations.collect() })
+    }
+
+    fn dirty_pages(&self) -> Vec<PageId> {
+        let mut dirty = Vec::new();
+        for generation in &self.generations {
+            for (layer, filter) in generation.layers.iter().enumerate() {
+                dirty.extend(filter.bloom.buffer.dirty_pages().map(|page| PageId { slice: generation.slice, layer, page }));
+            }
+        }
+        dirty
+    }
+
+    fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
+        let generation = self.generations.iter().find(|generation| generation.slice == id.slice);
+        if let Some(layer) = generation.and_then(|generation| generation.layers.get(id.layer)) {
+            layer.bloom.buffer.write_page(id.page, out);
+        }
+    }
+
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
+        self.layers_change();
+        let generation = self.generations.iter_mut().find(|generation| generation.slice == id.slice);
+        let layer = generation.and_then(|generation| generation.layers.get_mut(id.layer));
+        if layer.is_some_and(|layer| layer.bloom.buffer.read_page(id.page, bytes)) { Ok(()) } else { Err(MetadataError::Page(id)) }
+    }
+
+    fn mark_clean(&mut self) {
+        self.layers_mut().for_each(|layer| layer.bloom.buffer.mark_clean());
+    }
+
+    fn mark_stale(&mut self) {
+        self.layers_mut().for_each(|layer| layer.bloom.buffer.mark_stale());
+    }
+}
+
+#[cfg(test)]
+mod tests;

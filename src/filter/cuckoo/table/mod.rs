@@ -1,0 +1,284 @@
+//! One cuckoo table: fingerprints in buckets, a generation tag beside each.
+//!
+//! Partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better
+//! Than Bloom", 2014), but for any number of buckets: a fingerprint's two buckets add up to a hash of it,
+//! modulo their number, so each follows from the other. Slots are packed without gaps. Must never lose a
+//! slot but by being told to: a put that finds no room leaves all as it was.
+
+use crate::filter::hash::{SplitMix, mix, scale};
+use crate::filter::paged_buffer::PagedBuffer;
+use crate::key::Fingerprint;
+
+/// How often a put moves another fingerprint on before it gives up (the paper's number).
+const KICKS: usize = 500;
+/// Most bits in a slot: with seven before it, they fit a word.
+pub(super) const SLOT_BITS_MAX: u32 = 57;
+/// Bytes after the last slot, so that each can be read as part of a word.
+const PAD_BYTES: u64 = 8;
+
+/// Size of a table of buckets of `B` slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout<const B: usize> {
+    /// Number of buckets, at least 1.
+    pub(super) buckets: u64,
+    /// Bits of a fingerprint, f.
+    pub(super) fingerprint_bits: u32,
+    /// How many generations there are at a time, and so different tags.
+    pub(super) tags: u64,
+}
+
+impl<const B: usize> Layout<B> {
+    /// The table whose capacity is just `keys` or little more.
+    pub(super) fn holding(keys: u64, fingerprint_bits: u32, tags: u64) -> Self {
+        let slots = (u128::from(keys.max(1)) * 20).div_ceil(19);
+        let buckets = u64::try_from(slots.div_ceil(B as u128)).unwrap_or(u64::MAX);
+        Self { buckets, fingerprint_bits, tags }
+    }
+
+    /// Number of slots.
+    pub(super) const fn slots(self) -> u64 {
+        self.buckets.saturating_mul(B as u64)
+    }
+
+    /// Keys it is meant for: a load of 0.95.
+    pub(super) const fn capacity(self) -> u64 {
+        self.slots() - self.slots().div_ceil(20)
+    }
+
+    /// Bits that tell the generations apart, t.
+    pub(super) const fn tag_bits(self) -> u32 {
+        u64::BITS - self.tags.saturating_sub(1).leading_zeros()
+    }
+
+    /// Bits in a slot.
+    pub(super) const fn slot_bits(self) -> u32 {
+        self.fingerprint_bits.saturating_add(self.tag_bits())
+    }
+
+    /// Memory for the slots.
+    pub(super) fn bytes(self) -> u64 {
+        let bytes = (u128::from(self.slots()) * u128::from(self.slot_bits())).div_ceil(8) + u128::from(PAD_BYTES);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Probability that a absent key's fingerprint is in one of its buckets, when `keys` slots are filled: each
+    /// of 2 B slots is, with probability `keys / slots`, and holds one of 2^f - 1 fingerprints.
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    pub(super) fn rate(self, keys: f64) -> f64 {
+        let asked = 2.0 * B as f64 * keys / self.slots() as f64;
+        let each = 1.0 / (2.0_f64.powi(self.fingerprint_bits.cast_signed()) - 1.0).max(1.0);
+        // 1 - (1 - each)^asked, without cancellation.
+        -((-each).ln_1p() * asked).exp_m1()
+    }
+}
+
+/// Where a key may lie in a table, and what marks it there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    fingerprint: u64,
+    buckets: [u64; 2],
+}
+
+impl Place {
+    /// How many slots it may lie in. Its two buckets may be one.
+    pub(super) const fn slots<const B: usize>(self) -> usize {
+        if self.buckets[0] == self.buckets[1] { B } else { 2 * B }
+    }
+}
+
+/// Slots in buckets of `B`. A slot is a fingerprint, not zero, above a tag; an empty one is all zero. One that holds
+/// a tag that no generation has, from a page that was made up, counts as empty.
+#[derive(Debug)]
+pub(super) struct Table<const B: usize> {
+    layout: Layout<B>,
+    slot_bits: u32,
+    tag_bits: u32,
+    used: u64,
+    pub(super) buffer: PagedBuffer,
+}
+
+impl<const B: usize> Table<B> {
+    /// An empty table; `None` when this machine cannot give so much memory.
+    pub(super) fn new(layout: Layout<B>) -> Option<Self> {
+        let buffer = PagedBuffer::new(layout.bytes())?;
+        Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
+    }
+
+    /// The empty table that takes in the pages of one with `used` slots filled.
+    pub(super) fn restored(layout: Layout<B>, used: u64) -> Option<Self> {
+        Some(Self { used, ..Self::new(layout)? })
+    }
+
+    pub(super) const fn layout(&self) -> Layout<B> {
+        self.layout
+    }
+
+    /// How many slots are filled.
+    pub(super) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn place(&self, fingerprint: Fingerprint) -> Place {
+        // Zero marks an empty slot.
+        let own = 1 + scale(fingerprint.high(), (1 << self.layout.fingerprint_bits) - 1);
+        let bucket = scale(fingerprint.low(), self.layout.buckets);
+        Place { fingerprint: own, buckets: [bucket, self.other(bucket, own)] }
+    }
+
+    /// The other bucket of a fingerprint; the other of that is the first again.
+    fn other(&self, bucket: u64, fingerprint: u64) -> u64 {
+        let sum = scale(mix(fingerprint), self.layout.buckets);
+        if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
+    }
+
+    /// The byte where a slot begins, and how many bits of it come before.
+    fn at(&self, slot: u64) -> (usize, u32) {
+        let bit = slot * u64::from(self.slot_bits);
+        ((bit / 8) as usize, (bit % 8) as u32)
+    }
+
+    fn word(&self, byte: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.buffer.bytes()[byte..byte + 8]);
+        u64::from_le_bytes(word)
+    }
+
+    pub(super) fn get(&self, slot: u64) -> u64 {
+        let (byte, shift) = self.at(slot);
+        self.word(byte) >> shift & ((1 << self.slot_bits) - 1)
+    }
+
+    fn set(&mut self, slot: u64, value: u64) {
+        let (byte, shift) = self.at(slot);
+        let word = self.word(byte) & !(((1 << self.slot_bits) - 1) << shift) | value << shift;
+        self.buffer.bytes_mut()[byte..byte + 8].copy_from_slice(&word.to_le_bytes());
+        self.buffer.touch(byte);
+        self.buffer.touch(byte + (shift + self.slot_bits - 1) as usize / 8);
+    }
+
+    /// Fingerprint and tag of a slot; `None` if it is empty.
+    fn read(&self, slot: u64) -> Option<(u64, u64)> {
+        let value = self.get(slot);
+        let (fingerprint, tag) = (value >> self.tag_bits, value & ((1 << self.tag_bits) - 1));
+        (fingerprint != 0 && tag < self.layout.tags).then_some((fingerprint, tag))
+    }
+
+    const fn slots_of(bucket: u64) -> std::ops::Range<u64> {
+        bucket * B as u64..(bucket + 1) * B as u64
+    }
+
+    fn vacant(&self, bucket: u64) -> Option<u64> {
+        Self::slots_of(bucket).find(|&slot| self.read(slot).is_none())
+    }
+
+    /// The slots that hold a key's fingerprint, and their tags.
+    pub(super) fn copies(&self, place: Place) -> impl Iterator<Item = (u64, u64)> {
+        let buckets = if place.buckets[0] == place.buckets[1] { &[0][..] } else { &[0, 1] };
+        let slots = buckets.iter().flat_map(move |&which| Self::slots_of(place.buckets[which]));
+        slots.filter_map(move |slot| {
+            let (fingerprint, tag) = self.read(slot)?;
+            (fingerprint == place.fingerprint).then_some((slot, tag))
+        })
+    }
+
+    pub(super) fn contains(&self, place: Place) -> bool {
+        let holds = |bucket: u64| Self::slots_of(bucket).any(|slot| self.read(slot).is_some_and(|(own, _)| own == place.fingerprint));
+        holds(place.buckets[0]) || holds(place.buckets[1])
+    }
+
+    /// The bytes that a look-up of a key reads first and last, xor-ed, so that they are loaded.
+    pub(super) fn glance(&self, place: Place) -> u8 {
+        let bytes = self.buffer.bytes();
+        let ends = |bucket| bytes[self.at(bucket * B as u64).0] ^ bytes[self.at((bucket + 1) * B as u64 - 1).0];
+        ends(place.buckets[0]) ^ ends(place.buckets[1])
+    }
+
+    /// Gives a copy another tag.
+    pub(super) fn tag(&mut self, slot: u64, tag: u64) {
+        let value = self.get(slot) >> self.tag_bits << self.tag_bits;
+        self.set(slot, value | tag);
+    }
+
+    /// Takes a copy out.
+    pub(super) fn clear(&mut self, slot: u64) {
+        self.set(slot, 0);
+        self.used = self.used.saturating_sub(1);
+    }
+
+    /// Puts a key in; false if there is no room, and then nothing has changed.
+    pub(super) fn put(&mut self, place: Place, tag: u64) -> bool {
+        let mut carried = place.fingerprint << self.tag_bits | tag;
+        if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
+            return self.fill(slot, carried);
+        }
+        // The way is computed from the key itself, so that the same stream makes the same table.
+        let mut numbers = SplitMix(place.fingerprint ^ place.buckets[0]);
+        let mut bucket = place.buckets[usize::from(numbers.next() >> 63 == 1)];
+        let mut way = Vec::with_capacity(KICKS);
+        while way.len() < KICKS {
+            let victim = bucket * B as u64 + scale(numbers.next(), B as u64);
+            carried = self.swap(victim, carried);
+            way.push(victim);
+            bucket = self.other(bucket, carried >> self.tag_bits);
+            if let Some(slot) = self.vacant(bucket) {
+                return self.fill(slot, carried);
+            }
+        }
+        for slot in way.into_iter().rev() {
+            carried = self.swap(slot, carried);
+        }
+        false
+    }
+
+    /// Where each key may lie, and its tag.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (Place, u64)> {
+        (0..self.layout.slots()).filter_map(|slot| {
+            let (fingerprint, tag) = self.read(slot)?;
+            let bucket = slot / B as u64;
+            Some((Place { fingerprint, buckets: [bucket, self.other(bucket, fingerprint)] }, tag))
+        })
+    }
+
+    /// Puts a key of a table of the same layout in, or lets the one that is there live as long; false if there is no room.
+    pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
+        let copy = self.copies(place).next();
+        let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.put(place, new) };
+        if age(new, now, self.layout.tags) < age(own, now, self.layout.tags) {
+            self.tag(slot, new);
+        }
+        true
+    }
+
+    fn fill(&mut self, slot: u64, value: u64) -> bool {
+        self.set(slot, value);
+        self.used = self.used.saturating_add(1).min(self.layout.slots());
+        true
+    }
+
+    fn swap(&mut self, slot: u64, value: u64) -> u64 {
+        let before = self.get(slot);
+        self.set(slot, value);
+        before
+    }
+
+    /// `passed` generations after `now` begin: one pass over all slots takes out the keys of those that they take the
+    /// place of, whose tags will mean something else. Writes only where something goes.
+    pub(super) fn expire(&mut self, now: u64, passed: u64) {
+        self.used = 0;
+        for slot in 0..self.layout.slots() {
+            match self.read(slot) {
+                Some((_, tag)) if age(tag, now, self.layout.tags).saturating_add(passed) < self.layout.tags => self.used += 1,
+                _ if self.get(slot) != 0 => self.set(slot, 0),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// How many generations before `now` a tag's was.
+pub(super) const fn age(tag: u64, now: u64, tags: u64) -> u64 {
+    if tag <= now { now - tag } else { now + (tags - tag) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+//! A stable Bloom filter: the filter that forgets at random, in memory that never grows.
+//!
+//! Cells of a few bits; an insertion decrements some and sets its key's to the maximum (Deng, Rafiei:
+//! "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006).
+//! The share of zero cells, and with it the false-positive rate, comes to a stable point and stays.
+//! Error direction: **both**. It may say "seen" of a absent key, and "not seen" of a key put in before:
+//! it favours keys put in lately, and promises nothing, no window and no count. Only right after it
+//! was put in is a key seen for certain.
+
+mod sizing;
+
+pub use sizing::{Layout, Sizing};
+
+use super::hash::{SplitMix, scale};
+use super::paged_buffer::PagedBuffer;
+use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Usage};
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+
+/// The multiplier of Knuth's MMIX generator: full period with any odd increment.
+const STEP: u64 = 6_364_136_223_846_793_005;
+
+/// The cells.
+#[derive(Debug)]
+struct Cells {
+    layout: Layout,
+    buffer: PagedBuffer,
+    /// How many are not zero.
+    filled: u64,
+}
+
+/// A filter that remembers keys for an uncertain time.
+#[derive(Debug)]
+pub struct Stable {
+    sizing: Sizing,
+    /// How many insertions a key is expected to outlive; kept, for it takes a while to work out.
+    lifetime: f64,
+    numbers: SplitMix,
+    /// Keys put in, ever.
+    keys: u64,
+    /// Taken with the first key.
+    cells: Option<Cells>,
+}
+
+/// The cells of a key, of `cells`: K numbers computed from its own fingerprint, low half first.
+fn places(fingerprint: Fingerprint, layout: Layout) -> impl Iterator<Item = u64> {
+    let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
+    (0..layout.k).map(move |_| {
+        let place = scale(hash, layout.cells);
+        hash = hash.wrapping_mul(STEP).wrapping_add(increment);
+        place
+    })
+}
+
+impl Cells {
+    fn new(layout: Layout) -> Option<Self> {
+        Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())?, filled: 0 })
+    }
+
+    /// The byte where a cell begins, and how many bits of it come before.
+    fn at(&self, cell: u64) -> (usize, u32) {
+        let bit = cell * u64::from(self.layout.cell_bits);
+        ((bit / 8) as usize, (bit % 8) as u32)
+    }
+
+    /// The eight bytes from there on, and so at least 57 bits from the cell on.
+    fn word(&self, byte: usize) -> u64 {
+        let bytes = &self.buffer.bytes()[byte..byte + 8];
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
+    }
+
+    fn get(&self, cell: u64) -> u64 {
+        let (byte, shift) = self.at(cell);
+        self.word(byte) >> shift & self.layout.max()
+    }
+
+    /// Changes the cells from one on by exclusive or.
+    fn flip(&mut self, cell: u64, change: u64) {
+        if change == 0 {
+            return;
+        }
+        let (byte, shift) = self.at(cell);
+        let word = self.word(byte) ^ change << shift;
+        self.buffer.bytes_mut()[byte..byte + 8].copy_from_slice(&word.to_le_bytes());
+        self.buffer.touch(byte);
+        self.buffer.touch(byte + (change << shift).ilog2() as usize / 8);
+    }
+
+    /// Takes one from each of the P cells from `first` on, round the end.
+    fn decrement(&mut self, first: u64) {
+        let straight = self.layout.decrements.min(self.layout.cells - first);
+        self.decrement_run(first, straight);
+        self.decrement_run(0, self.layout.decrements - straight);
+    }
+
+    /// Takes one from each of so many cells, as many at a time as a word holds.
+    fn decrement_run(&mut self, mut first: u64, mut count: u64) {
+        let bits = self.layout.cell_bits;
+        // The lowest bit of each cell.
+        let ones = |cells: u64| (0..cells).fold(0, |ones, _| ones << bits | 1_u64);
+        let (at_a_time, all) = (u64::from(57 / bits), ones(u64::from(57 / bits)));
+        while count > 0 {
+            let taken = count.min(at_a_time);
+            let lowest = if taken == at_a_time { all } else { ones(taken) };
+            let values = self.get_run(first, lowest);
+            let nonzero = |values: u64| (0..bits).fold(0, |any, bit| any | values >> bit) & lowest;
+            let less = values - nonzero(values);
+            self.flip(first, values ^ less);
+            self.filled = self.filled.saturating_sub(u64::from((nonzero(values) ^ nonzero(less)).count_ones()));
+            first += taken;
+            count -= taken;
+        }
+    }
+
+    /// The values of as many cells as `lowest` has bits set.
+    fn get_run(&self, first: u64, lowest: u64) -> u64 {
+        let (byte, shift) = self.at(first);
+        self.word(byte) >> shift & (lowest * self.layout.max())
+    }
+
+    fn set(&mut self, fingerprint: Fingerprint) {
+        for cell in places(fingerprint, self.layout) {
+            let value = self.get(cell);
+            if value != self.layout.max() {
+                self.flip(cell, value ^ self.layout.max());
+                self.filled = self.filled.saturating_add(u64::from(value == 0));
+            }
+        }
+    }
+
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        places(fingerprint, self.layout).all(|cell| self.get(cell) != 0)
+    }
+}
+
+impl Stable {
+    /// An empty filter.
+    #[must_use]
+    pub fn new(sizing: Sizing) -> Self {
+        Self { sizing, lifetime: sizing.lifetime(), numbers: SplitMix(sizing.seed), keys: 0, cells: None }
+    }
+
+    /// The filter that metadata describes, its cells still zero: [`Filter::read_page`] puts them in. Its layout is
+    /// the stored one, whatever the sizing's: cells cannot be laid out anew.
+    ///
+    /// # Errors
+    /// [`MetadataError::Size`] when no filter is so, or this machine has no memory for it.
+    pub fn from_metadata(sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
+        let mut filter = Self { numbers: SplitMix(metadata.state), keys: metadata.keys, ..Self::new(sizing) };
+        if let Some(stored) = &metadata.cells {
+            let cells = stored.cells().ok_or(MetadataError::Size)?;
+            filter.sizing.layout = cells.layout;
+            filter.lifetime = filter.sizing.lifetime();
+            filter.cells = Some(cells);
+        } else if metadata.keys > 0 {
+            return Err(MetadataError::Size);
+        }
+        Ok(filter)
+    }
+
+    fn buffer_mut(&mut self) -> Option<&mut PagedBuffer> {
+        self.cells.as_mut().map(|cells| &mut cells.buffer)
+    }
+}
+
+impl Filter for Stable {
+    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+        let Some(cells) = &self.cells else { return };
+        let bytes = cells.buffer.bytes();
+        // Of a absent key, most often the first cell or the second says no, and the others are not read.
+        let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.layout).take(2));
+        std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
+    }
+
+    fn contains(&self, fingerprint: Fingerprint) -> bool {
+        self.cells.as_ref().is_some_and(|cells| cells.contains(fingerprint))
+    }
+
+    fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
+        if self.cells.is_none() {
+            self.cells = Some(Cells::new(self.sizing.layout).ok_or(CapacityError::Memory)?);
+        }
+        if let Some(cells) = &mut self.cells {
+            cells.decrement(scale(self.numbers.next(), cells.layout.cells));
+            cells.set(fingerprint);
+            self.keys = self.keys.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Sets the key's cells again. This is an insertion like any other, decrements and all, as in the
+    /// paper: without them a stream of many duplicates would drive the false-positive rate up.
+    fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
+        self.insert(fingerprint).map(|()| true)
+    }
+
+    /// Of each cell, the larger value counts.
+    fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
+        let other: &dyn Any = other;
+        let other = other.downcast_ref::<Self>().ok_or(MergeError::Kind)?;
+        let Some(theirs) = &other.cells else { return Ok(()) };
+        if self.cells.as_ref().map_or(self.sizing.layout, |own| own.layout) != theirs.layout {
+            return Err(MergeError::Size);
+        }
+        if self.cells.is_none() {
+            self.cells = Some(Cells::new(theirs.layout).ok_or(MergeError::Memory)?);
+        }
+        if let Some(own) = &mut self.cells {
+            for cell in 0..theirs.layout.cells {
+                let (value, larger) = (own.get(cell), theirs.get(cell));
+                if larger > value {
+                    own.flip(cell, value ^ larger);
+                    own.filled = own.filled.saturating_add(u64::from(value == 0));
+                }
+            }
+        }
+        self.keys = self.keys.saturating_add(other.keys);
+        Ok(())
+    }
+
+    fn advance(&mut self, _time: Timestamp) {}
+
+    /// The hint is the number of the insertion: where the generator stands follows from it.
+    fn resume(&mut self, _slice: i64, replay_info: Option<u64>) {
+        if let Some(keys) = replay_info {
+            self.keys = keys;
+            self.numbers = SplitMix::after(self.sizing.seed, keys);
+        }
+    }
+
+    fn replay_info(&self) -> Option<u64> {
+        self.keys.checked_sub(1)
+    }
+
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, and below what a log counts")]
+    fn expiry_clock(&self) -> i64 {
+        (self.keys as f64 / self.lifetime) as i64
+    }
+
+    fn slice(&self) -> Option<i64> {
+        None
+    }
+
+    /// Of the keys, as many are taken to be remembered as are on average. The load is the share of cells that
+    /// are not zero over that of the stable point, so it comes to 1 and stays there.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
+    fn usage(&self) -> Usage {
+        let filled = self.cells.as_ref().map_or(0, |cells| cells.filled);
+        Usage {
+            keys: self.keys.min(self.lifetime as u64),
+            open_keys: self.keys,
+            bytes: self.cells.as_ref().map_or(0, |cells| cells.layout.bytes()),
+            load: filled as f64 / (self.sizing.layout.stable_fill() * self.sizing.layout.cells as f64),
+            evicted: 0,
+        }
+    }
+
+    fn metadata(&self) -> super::FilterMetadata {
+        let cells = self.cells.as_ref().map(|cells| CellsMetadata {
+            cells: cells.layout.cells,
+            cell_bits: cells.layout.cell_bits,
+            k: cells.layout.k,
+            decrements: cells.layout.decrements,
+            bytes: cells.layout.bytes(),
+            filled: cells.filled.min(cells.layout.cells),
+            pages: cells.buffer.used_pages(),
+        });
+        super::FilterMetadata::Stable(Metadata { state: self.numbers.0, keys: self.keys, cells })
+    }
+
+    fn dirty_pages(&self) -> Vec<PageId> {
+        let pages = self.cells.iter().flat_map(|cells| cells.buffer.dirty_pages());
+        pages.map(|page| PageId { slice: 0, layer: 0, page }).collect()
+    }
+
+    fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
+        if let (PageId { slice: 0, layer: 0, page }, Some(cells)) = (id, &self.cells) {
+            cells.buffer.write_page(page, out);
+        }
+    }
+
+    fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
+        let own = (id.slice, id.layer) == (0, 0);
+        let taken = own && self.buffer_mut().is_some_and(|memory| memory.read_page(id.page, bytes));
+        if taken { Ok(()) } else { Err(MetadataError::Page(id)) }
+    }
+
+    fn mark_clean(&mut self) {
+        self.buffer_mut().into_iter().for_each(PagedBuffer::mark_clean);
+    }
+
+    fn mark_stale(&mut self) {
+        self.buffer_mut().into_iter().for_each(PagedBuffer::mark_stale);
+    }
+}
+
+/// A filter without its cells. Its JSON is part of the state format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// Where the generator stands that chooses the decremented cells.
+    pub state: u64,
+    /// Keys put in, ever.
+    pub keys: u64,
+    /// None before the first key.
+    pub cells: Option<CellsMetadata>,
+}
+
+impl Metadata {
+    /// A sizing of its layout.
+    pub(super) fn sizing(&self) -> Sizing {
+        let stored = self.cells.as_ref().map(|cells| Layout {
+            cells: cells.cells,
+            cell_bits: cells.cell_bits,
+            k: cells.k,
+            decrements: cells.decrements,
+        });
+        let smallest = Layout { cells: 64, cell_bits: 1, k: 1, decrements: 1 };
+        Sizing { layout: stored.filter(|layout| layout.is_sane()).unwrap_or(smallest), seed: 0 }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let bytes = self.cells.as_ref().map_or(0, |cells| cells.bytes);
+        Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
+    }
+
+    /// A absent key's cells are all filled.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    pub(super) fn estimate(&self) -> f64 {
+        let rate = |cells: &CellsMetadata| (cells.filled as f64 / cells.cells as f64).powi(cells.k.cast_signed());
+        self.cells.as_ref().map_or(0.0, rate)
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
+        self.cells.iter().map(|cells| Part { slice: 0, layer: 0, pages: cells.pages })
+    }
+}
+
+/// The cells, without their values.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CellsMetadata {
+    /// Number of cells.
+    pub cells: u64,
+    /// Bits in a cell.
+    pub cell_bits: u32,
+    /// Cells a key sets.
+    pub k: u32,
+    /// Cells an insertion decrements.
+    pub decrements: u64,
+    /// Memory of all cells: it follows from the others, so that one wrong number cannot ask for more.
+    pub bytes: u64,
+    /// Cells that are not zero.
+    pub filled: u64,
+    /// Pages that hold anything, and so are stored.
+    pub pages: u64,
+}
+
+impl CellsMetadata {
+    /// The cells, all zero; `None` if no filter has such.
+    fn cells(&self) -> Option<Cells> {
+        let Self { cells, cell_bits, k, decrements, bytes, filled, .. } = *self;
+        let layout = Layout { cells, cell_bits, k, decrements };
+        let sane = layout.is_sane() && layout.bytes() == bytes && filled <= cells;
+        let cells = sane.then(|| Cells::new(layout)).flatten()?;
+        Some(Cells { filled, ..cells })
+    }
+}
+
+#[cfg(test)]
+mod tests;

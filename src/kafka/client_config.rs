@@ -1,0 +1,255 @@
+//! What all clients have in common: their configuration, and where their log lines go.
+
+use super::Error;
+use super::cluster::Observer;
+use super::security::{self, Login};
+use super::throttle::{self, essence};
+use crate::config::{Config, Delivery, Kafka, first_name};
+use rdkafka::ClientConfig;
+use rdkafka::client::Client;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaType;
+use std::time::Duration;
+
+/// How long a call to a broker may take before it is tried again or given up.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most bytes of a batch of records that are written together; the broker's own default limit less some room.
+pub(super) const BATCH_BYTES: usize = 1_000_000;
+
+/// Largest record librdkafka can be told to write; the real limit is the topic's, and the broker's to say.
+const RECORD_BYTES_MAX: &str = "1000000000";
+
+/// A client without a role: for looking at the cluster.
+pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
+    let mut client = with_defaults(kafka, &[]);
+    client.set("bootstrap.servers", &kafka.bootstrap_servers);
+    client
+}
+
+pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            // A lost process is noticed after ten seconds; librdkafka's own default is 45.
+            ("session.timeout.ms", "10000"),
+            ("heartbeat.interval.ms", "2000"),
+            // What is read before it is asked for is a worker's memory above all: librdkafka would keep five times as many
+            // records at hand, and take what each partition may send at once, however many they are.
+            ("queued.min.messages", "20000"),
+            ("fetch.max.bytes", "8388608"),
+            // At its default of a second, a fast consumer starves.
+            ("fetch.queue.backoff.ms", "5"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        .set("group.id", &config.kafka.group_id)
+        .set("group.protocol", "classic")
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("isolation.level", "read_committed")
+        // A lost position is for us to judge: a silent jump could lose records.
+        .set("auto.offset.reset", "error")
+        // Topics that share a state wait for each other's warm-up, which may end without a record.
+        .set("enable.partition.eof", if shares_spaces(config) { "true" } else { "false" })
+        // A static member that is killed between the two rounds of a cooperative rebalance comes back without one:
+        // what it was to give up would be nobody's until the next.
+        .set("partition.assignment.strategy", if instance.is_some() || shares_spaces(config) { "range" } else { "cooperative-sticky" });
+    if let Some(instance) = instance {
+        client.set("group.instance.id", format!("{instance}-{worker}"));
+    }
+    client
+}
+
+/// A client that reads changelogs, which it is told which to.
+pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("fetch.queue.backoff.ms", "5"),
+            // A log is read by one partition at a time, from its beginning to its end.
+            ("fetch.message.max.bytes", "8388608"),
+            ("fetch.wait.max.ms", "50"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        // librdkafka assigns nothing to a client without one; it is not joined.
+        .set("group.id", &config.kafka.group_id)
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", isolation);
+    client
+}
+
+/// Whether topics share a key space, so that equal partition numbers must go to one worker.
+fn shares_spaces(config: &Config) -> bool {
+    config.topics.iter().enumerate().any(|(at, topic)| config.topics[..at].iter().any(|other| other.space == topic.space))
+}
+
+pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("linger.ms", "5"),
+            ("compression.type", "lz4"),
+            ("queue.buffering.max.messages", "1000000"),
+            ("queue.buffering.max.kbytes", "262144"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        .set("enable.idempotence", "true")
+        .set("message.max.bytes", RECORD_BYTES_MAX)
+        // So that an idle producer still hears of its brokers, and of their loss.
+        .set("topic.metadata.refresh.interval.ms", "10000")
+        .set("batch.size", batch_bytes.to_string())
+        // Where a record's partition is not given, it goes where a Java producer would put its key.
+        .set("partitioner", "murmur2_random");
+    if let Some(records) = records_a_batch {
+        client.set("batch.num.messages", records.to_string());
+    }
+    if config.worker.delivery == Delivery::ExactlyOnce {
+        client
+            .set("transactional.id", transactional_id)
+            .set("transaction.timeout.ms", config.worker.transaction_timeout.as_millis().to_string());
+    }
+    client
+}
+
+/// Whether librdkafka is to tell what it does: who sets `debug` wants to read it.
+pub(super) fn debugs(kafka: &Kafka) -> bool {
+    kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
+}
+
+fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("client.id", "unseen").set_log_level(if debugs(kafka) { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
+    for (name, value) in defaults {
+        client.set(first_name(name), *value);
+    }
+    for (name, value) in &kafka.properties {
+        client.set(name, value);
+    }
+    client
+}
+
+/// Whether librdkafka knows the configured properties, and takes their values, each and together: makes the clients that
+/// `run` makes. They know no broker to talk to.
+///
+/// # Errors
+/// [`Error::Property`] with librdkafka's own words. The value is not shown: it may be a secret.
+pub fn check_properties(config: &Config) -> Result<(), Error> {
+    security::check(&config.kafka).map_err(Error::Property)?;
+    let consumer = consumer(config, None, 0);
+    let number = |name| consumer.get(name).and_then(|text| text.parse::<u64>().ok());
+    if let (Some(heartbeat), Some(session)) = (number("heartbeat.interval.ms"), number("session.timeout.ms"))
+        && heartbeat >= session
+    {
+        let message = format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}), best a third of it");
+        return Err(Error::Property(message));
+    }
+    let producer = producer(config, "check", BATCH_BYTES, None);
+    for (mut client, kind) in [(consumer, RDKafkaType::RD_KAFKA_CONSUMER), (producer, RDKafkaType::RD_KAFKA_PRODUCER)] {
+        client.remove("bootstrap.servers");
+        let native = client.create_native_config().map_err(|error| property_error(&error))?;
+        Client::new(&client, native, kind, Observer::new(config)).map_err(|error| property_error(&error))?;
+    }
+    Ok(())
+}
+
+pub(super) fn property_error(error: &KafkaError) -> Error {
+    match error {
+        KafkaError::ClientConfig(_, _, name, _) => Error::Property(format!("librdkafka does not take {name:?}, or not with this value")),
+        KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
+            Some((name, why)) if name.starts_with("ssl.") => {
+                format!("{name}: OpenSSL does not take it ({why}); is it in PEM, a keystore in PKCS #12, and its password right?")
+            }
+            _ => message.clone(),
+        }),
+        other => Error::Property(other.to_string()),
+    }
+}
+
+/// Passes librdkafka's log lines on.
+pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    match level {
+        // A property of producers in a consumer, or the other way round: `kafka.properties` serve both.
+        _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
+            throttle::report(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
+        }
+        _ => tracing::debug!(facility, "{message}"),
+    }
+}
+
+/// Reports an error that concerns the client as a whole. librdkafka goes on trying by itself.
+pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
+    let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
+    // How many brokers are down changes from moment to moment while all are.
+    let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
+    let trouble = format!("{error} {}", if all_down { "" } else { essence(reason) });
+    throttle::report(
+        &trouble,
+        |left_out| tracing::warn!(error = %error, reason, advice, left_out, "trouble with the brokers; still trying"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With these lines for `[kafka.properties]`.
+    fn config(properties: &str) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = { keys = 10 }\n";
+        let text = format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}");
+        std::fs::write(&file, text).unwrap();
+        Config::load(&file, &[]).unwrap()
+    }
+
+    #[test]
+    fn a_property_prevails_over_a_default_by_either_name() {
+        for name in ["queue.buffering.max.ms", "linger.ms"] {
+            let config = config(&format!("\"{name}\" = 77"));
+            for _ in 0..50 {
+                // The order of its map is another one each time.
+                let native = producer(&config, "a", BATCH_BYTES, None).create_native_config().unwrap();
+                assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_librdkafka_refuses_of_a_client_is_found() {
+        for (properties, what) in [
+            ("\"session.timeout.ms\" = 400000", "`max.poll.interval.ms`must be >= `session.timeout.ms`"),
+            ("\"session.timeout.ms\" = 2000", "heartbeat.interval.ms (2000) must be less than session.timeout.ms (2000)"),
+            ("\"socket.timeout.ms\" = 60000", "`socket.timeout.ms` must be set <= `transaction.timeout.ms` + 100"),
+            ("\"delivery.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
+            ("\"topic.message.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
+            ("\"fetch.max.bytes\" = 1000", "`fetch.max.bytes` must be >= `message.max.bytes`"),
+        ] {
+            let error = check_properties(&config(properties)).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(what)), "{properties}: {error:?}");
+        }
+        check_properties(&config("\"session.timeout.ms\" = 30000")).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_not_in_pem_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file.pem");
+        std::fs::write(&file, "garbage").unwrap();
+        for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"] {
+            let properties = format!("\"security.protocol\" = \"SSL\"\n\"{name}\" = {file:?}");
+            let error = check_properties(&config(&properties)).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| error.contains(&format!("{name}: OpenSSL does not take it"))), "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What the cluster looks like, and whether that suits the configuration.
+
+use super::Error;
+use super::client_config::{self as client, BATCH_BYTES};
+use super::security::{self, Login};
+use super::throttle::{self, essence};
+use crate::config::{Config, OnDuplicate, OnInvalid};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Room that a broker's limit on a batch leaves for the batch's own header.
+const BATCH_OVERHEAD: usize = 512;
+
+/// How long a broker is asked before a word is said about it.
+const TURN: Duration = Duration::from_secs(2);
+
+/// The topics that the configuration names, as they are.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// Number of partitions of each topic that exists.
+    pub partitions: BTreeMap<String, u32>,
+    /// Most bytes that every output takes in one batch.
+    pub batch_bytes: usize,
+    /// What a person should know, though it can be worked with.
+    pub warnings: Vec<String>,
+}
+
+/// Keeps librdkafka's complaint, to be told if no broker answers.
+pub(super) struct Observer {
+    login: Login,
+    complaint: Mutex<Complaint>,
+}
+
+#[derive(Clone, Default)]
+struct Complaint {
+    reason: String,
+    advice: Option<String>,
+}
+
+impl Observer {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
+    }
+
+    fn complaint(&self) -> std::sync::MutexGuard<'_, Complaint> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
+        let advice = self.login.advise(code, reason);
+        let mut complaint = self.complaint();
+        // What can be mended is not forgotten for what follows from it, such as "1/1 brokers are down".
+        let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
+        if advice.is_some() || says_more || complaint.reason.is_empty() {
+            *complaint = Complaint { reason: essence(reason).to_owned(), advice };
+        }
+    }
+}
+
+impl ClientContext for Observer {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match facility {
+            "CONFWARN" => {}
+            // `error` has them too, but for those where a broker hangs up.
+            "FAIL" => {
+                self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
+            }
+            _ => client::log(level, facility, message),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.complain(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
+    }
+}
+
+impl ConsumerContext for Observer {}
+
+/// Waits for a broker, looks at the topics, and makes those of our own that are missing.
+///
+/// # Errors
+/// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
+/// topics that share a space have different partition counts.
+pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
+    look(config, true, stop, &|trouble| tracing::warn!("{trouble}"))
+}
+
+/// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
+/// broker that refuses us to change its mind. What is waited for is told meanwhile.
+///
+/// # Errors
+/// One sentence for each thing that is wrong.
+pub fn check(config: &Config, tell: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
+    match look(config, false, &|| false, tell) {
+        Ok(cluster) => Ok(cluster.warnings),
+        Err(Error::Cluster(problems)) => Err(problems),
+        Err(other) => Err(vec![other.to_string()]),
+    }
+}
+
+/// Says which of the topics that were there are not any more, each as a sentence. Says nothing of what the brokers do not
+/// tell.
+#[must_use]
+pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
+    let Ok(observer) = observe(config, &client::observer(&config.kafka)) else { return Vec::new() };
+    // If no broker answers, that is the reason, and none of the topics.
+    if ask(&observer, config).is_some() {
+        return Vec::new();
+    }
+    let is_gone = |topic: &&String| matches!(partitions(&observer, topic), Ok(0));
+    known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
+}
+
+fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> Result<Cluster, Error> {
+    let observer = observe(config, &client::observer(&config.kafka))?;
+    wait(&observer, config, insist, stop, tell)?;
+    let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
+    for Named { setting, topic, right } in named(config) {
+        match partitions(&observer, topic) {
+            Ok(0) => {
+                let like = if right == "Read" { "" } else { ", with as many partitions as its input" };
+                problems.push(format!("{setting}: topic {topic:?} does not exist; create it{like}"));
+            }
+            Ok(count) => drop(cluster.partitions.insert(topic.to_owned(), count)),
+            // Without any right, a topic that is not there looks the same.
+            Err(KafkaError::MetadataFetch(RDKafkaErrorCode::TopicAuthorizationFailed)) => {
+                problems.push(format!("{setting}: this user may not see topic {topic:?}, if it exists; give the user {right} on it"));
+            }
+            Err(error) => return Err(Error::Fatal(format!("{setting}: cannot look at topic {topic:?}: {error}"))),
+        }
+    }
+    compare(config, &mut cluster, &mut problems);
+    if problems.is_empty() {
+        super::changelog::ensure(config, &observer, &mut cluster, insist, &mut problems);
+    }
+    if !problems.is_empty() {
+        return Err(Error::Cluster(problems));
+    }
+    cluster.batch_bytes = batch_bytes(config);
+    Ok(cluster)
+}
+
+fn observe(config: &Config, client: &ClientConfig) -> Result<BaseConsumer<Observer>, Error> {
+    BaseConsumer::from_config_and_context(client, Observer::new(config)).map_err(|error| client::property_error(&error))
+}
+
+/// Asks for metadata once. `None` if there was an answer, else the complaint.
+fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
+    let error = observer.fetch_metadata(Some(&config.topics[0].input), TURN).err()?;
+    // Lets the client deliver its complaints; each ends a poll.
+    while observer.poll(Duration::from_millis(10)).is_some() {}
+    let complaint = observer.context().complaint().clone();
+    Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
+}
+
+fn wait(
+    observer: &BaseConsumer<Observer>,
+    config: &Config,
+    insist: bool,
+    stop: &dyn Fn() -> bool,
+    tell: &dyn Fn(&str),
+) -> Result<(), Error> {
+    let (started, limit) = (Instant::now(), config.kafka.connect_timeout);
+    let servers = &config.kafka.bootstrap_servers;
+    loop {
+        let Some(Complaint { reason, advice }) = ask(observer, config) else { return Ok(()) };
+        if stop() {
+            return Err(Error::Stopped);
+        }
+        if started.elapsed() >= limit || advice.is_some() && !insist {
+            return Err(match advice {
+                Some(_) if security::is_distrust(&reason) => {
+                    Error::Refused { advice: security::advise_trust(only_the_name_differs(config)).to_owned(), reason }
+                }
+                Some(advice) => Error::Refused { advice, reason },
+                None => Error::NoBroker { servers: servers.clone(), waited: limit, reason },
+            });
+        }
+        let give_up = limit.saturating_sub(started.elapsed()).as_secs();
+        throttle::report(&format!("no broker at {servers}: {reason}"), |_| {
+            let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
+            tell(&format!("no broker answers yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
+        });
+    }
+}
+
+/// Whether it is by its name alone that a broker is not trusted: OpenSSL does not say. Asks by TLS
+/// and nothing else, so that no password goes to a broker of that name.
+fn only_the_name_differs(config: &Config) -> bool {
+    let mut client = client::observer(&config.kafka);
+    client.set("security.protocol", "ssl").set("ssl.endpoint.identification.algorithm", "none");
+    let Ok(observer) = observe(config, &client) else { return false };
+    ask(&observer, config).is_none_or(|complaint| !security::is_distrust(&complaint.reason))
+}
+
+/// A topic that is read or written.
+struct Named<'a> {
+    /// The setting that names it.
+    setting: String,
+    topic: &'a str,
+    /// The right that is needed on it.
+    right: &'static str,
+}
+
+fn named(config: &Config) -> Vec<Named<'_>> {
+    let mut named = Vec::new();
+    for (at, topic) in config.topics.iter().enumerate() {
+        named.push(Named { setting: format!("topics[{at}].input"), topic: &topic.input, right: "Read" });
+        let outputs = outputs(topic).into_iter();
+        named.extend(outputs.map(|(setting, topic)| Named { setting: format!("topics[{at}].{setting}"), topic, right: "Write" }));
+    }
+    named
+}
+
+fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
+    let mut outputs = vec![("output", &*topic.output)];
+    if let OnDuplicate::Topic(name) = &topic.on_duplicate {
+        outputs.push(("on_duplicate.topic", name));
+    }
+    if let OnInvalid::Topic(name) = &topic.on_invalid {
+        outputs.push(("on_invalid.topic", name));
+    }
+    outputs
+}
+
+/// Number of partitions; none if there is no such topic.
+pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
+    let metadata = observer.fetch_metadata(Some(topic), client::CALL_TIMEOUT)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
+    match found.error().map(RDKafkaErrorCode::from) {
+        None | Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(u32::try_from(found.partitions().len()).unwrap_or(0)),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
+    }
+}
+
+fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
+    for (at, topic) in config.topics.iter().enumerate() {
+        let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
+        for (setting, name) in outputs(topic) {
+            if let Some(&output) = cluster.partitions.get(name).filter(|&&output| output < input) {
+                cluster.warnings.push(format!(
+                    "topics[{at}].{setting}: topic {name:?} has fewer partitions ({output}) than {:?} ({input}); records go by their keys there, not to the partition they came from",
+                    topic.input
+                ));
+            }
+        }
+        if let Some(problem) = topic.filter.memory_problem(topic.window, input) {
+            problems.push(format!("topics[{at}].filter.max_memory: {problem}"));
+        }
+        // Where records are brought to their partitions first, it is those that count.
+        let shared = config.topics[..at].iter().find(|other| other.space == topic.space && !topic.repartition);
+        if let Some((other, &count)) = shared.and_then(|other| Some((other, cluster.partitions.get(&other.input)?)))
+            && count != input
+        {
+            problems.push(format!(
+                "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are of space {:?}; give them as many, or an id's repeats meet in different partitions",
+                topic.input, other.input, topic.space
+            ));
+        }
+    }
+}
+
+/// The smallest limit on a batch among the outputs. A guess where the brokers do not let us ask.
+fn batch_bytes(config: &Config) -> usize {
+    let Ok(admin) = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config)) else {
+        return BATCH_BYTES;
+    };
+    // Asked for one twice, a broker answers for none.
+    let names: BTreeSet<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| name).collect();
+    let topics: Vec<_> = names.into_iter().map(ResourceSpecifier::Topic).collect();
+    let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
+    let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();
+    let limits = answer
+        .into_iter()
+        .flatten()
+        .filter_map(|resource| resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok()));
+    limits.map(|limit| limit.saturating_sub(BATCH_OVERHEAD).max(1)).fold(BATCH_BYTES, usize::min)
+}
+
+/// Waits for an answer of the brokers.
+pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
+    match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime.block_on(answer),
+        Err(error) => Err(KafkaError::AdminOpCreation(error.to_string())),
+    }
+}

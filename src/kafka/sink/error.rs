@@ -1,0 +1,52 @@
+//! What to do after a failure of the producer.
+//!
+//! Owns the answer, and nothing that is done. Must never call a failure passing that another try would meet again.
+
+use super::Refused;
+use crate::kafka::ffi::TransactionError;
+use crate::kafka::security;
+use rdkafka::error::RDKafkaErrorCode;
+
+/// What to do after a failure. Nothing is lost by any: what is not committed is written again.
+#[derive(Debug)]
+pub enum SinkError {
+    /// Abort the transaction, and write what was in it again.
+    Abort(String),
+    /// Like `Abort`, but these records are why: their topics will never take them.
+    Refused(Vec<Refused>),
+    /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
+    /// committed offsets tell.
+    Unknown(String),
+    /// Like `Unknown`: another producer of this transactional id has begun, or the coordinator gave the transaction up.
+    Fenced(String),
+    /// Stop: another try would fail too.
+    Exit(String),
+}
+
+/// Whether it says that another producer has this one's transactional id.
+pub(super) const fn is_fencing(code: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode::{Fenced, InvalidProducerEpoch, ProducerFenced};
+    matches!(code, Fenced | ProducerFenced | InvalidProducerEpoch)
+}
+
+/// Whether the same call may yet succeed.
+pub(super) const fn may_repeat(error: &TransactionError) -> bool {
+    error.may_repeat && !error.must_abort && !error.is_fatal
+}
+
+/// Writing to a topic needs a right that another try would lack too.
+pub(super) fn not_allowed(message: &str) -> SinkError {
+    SinkError::Exit(format!("the brokers do not allow to write {message}; give this user Write on that topic"))
+}
+
+/// What to do after an error of the producer that a repetition would not mend.
+pub(super) fn next(error: &TransactionError) -> SinkError {
+    if let Some(right) = security::missing_right(error.code) {
+        return SinkError::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
+    }
+    if is_fencing(error.code) {
+        return SinkError::Fenced(error.to_string());
+    }
+    // Else it has timed out, or there is something that librdkafka has no way back from.
+    if error.must_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
+}

@@ -1,0 +1,479 @@
+//! Where records go: one producer, and its transactions.
+//!
+//! Owns the life of a transaction and says of each failure what to do next: see [`SinkError`]. Calls
+//! that may be repeated are repeated here, within bounds. Must never decide what is written.
+
+mod error;
+mod refused;
+
+use super::client_config::{self as client, BATCH_BYTES, CALL_TIMEOUT};
+use super::ffi::{Group, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
+use super::security::{self, Login};
+pub use error::SinkError;
+pub use refused::Refused;
+
+use super::{Error, Source, throttle};
+use crate::config::{Config, Delivery};
+use crate::fault;
+use crate::record::{Offset, Reason, Timestamp, TopicPartition};
+use crate::stats::Stats;
+use error::{may_repeat, next, not_allowed};
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use refused::{BYSTANDER, Failed, oversize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
+const FAILURES_MAX: usize = 10_000;
+
+/// How long librdkafka may wait before we look at what has failed.
+const TURN: Duration = Duration::from_millis(50);
+
+/// How long a record waits for room in a full queue before it is tried again.
+const FULL_TURN: Duration = Duration::from_millis(10);
+
+/// Where batches are to be smaller than this, each record has one.
+const ONE_RECORD_BYTES: usize = 512;
+
+/// A record to be written: one that was read, to another topic.
+pub struct Outgoing<'a> {
+    /// Where it goes.
+    pub topic: &'a str,
+    /// To which partition; `None` for the one that its key asks for.
+    pub partition: Option<i32>,
+    /// What is written: key, value and headers as they were read.
+    pub message: &'a Message<'a>,
+    /// Its time.
+    pub time: Option<Timestamp>,
+    /// Headers added to its own.
+    pub headers: &'a [(&'a str, String)],
+    /// A number that a failure will name it by.
+    pub origin: usize,
+}
+
+/// What is done while a commit waits for the brokers, with a way to ask whether the wait is over.
+pub type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
+
+/// A producer, and the state of its transaction.
+pub struct Sink {
+    producer: Producer<Context>,
+    delivery: Delivery,
+    patience: Duration,
+    /// Whether each record travels alone, so that the broker's error of one is not that of its neighbours.
+    one_record_per_batch: bool,
+    /// Most bytes of a batch.
+    batch_bytes: usize,
+}
+
+/// What records of a changelog say for their origin.
+const OF_CHANGELOG: usize = usize::MAX;
+
+struct Context {
+    login: Login,
+    stats: Arc<Stats>,
+    failures: Mutex<Vec<Failed>>,
+    /// Offsets of the records that were written to changelogs, in order.
+    logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
+    /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
+    names_records: AtomicBool,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        client::report(&self.login, &error, reason);
+    }
+}
+
+impl Reports for Context {
+    const WATCHED: usize = OF_CHANGELOG;
+
+    fn written(&self, topic: &str, partition: i32, offset: Offset) {
+        let partition = TopicPartition { topic: topic.to_owned(), partition };
+        self.logged.lock().unwrap_or_else(PoisonError::into_inner).entry(partition).or_default().push(offset);
+    }
+
+    fn failed(&self, undelivered: &Undelivered<'_>) {
+        let Undelivered { origin, topic, bytes, code, reason } = *undelivered;
+        let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
+        if is_bystander {
+            self.names_records.store(true, Ordering::Relaxed);
+        }
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that fails takes with it all that are queued: those must not crowd it out.
+        let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
+        if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
+            let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
+            failures.push(Failed { origin, bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
+        }
+    }
+
+    fn answered(&self) {
+        self.stats.broker_contact.note();
+    }
+}
+
+impl Sink {
+    /// A producer that is ready to begin; whatever its past selves left open is aborted.
+    ///
+    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone. `stats` is told of
+    /// each answer of a broker.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
+    pub fn connect(
+        config: &Config,
+        stats: &Arc<Stats>,
+        transactional_id: &str,
+        batch_bytes: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Self, Error> {
+        let one_record_per_batch = batch_bytes < ONE_RECORD_BYTES;
+        let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), one_record_per_batch.then_some(1));
+        let login = Login::of(&config.kafka);
+        let stats = Arc::clone(stats);
+        let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
+        let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
+        let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
+        let sink = Self { producer, delivery, patience, one_record_per_batch, batch_bytes };
+        while sink.transactional() {
+            // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
+            match sink.producer.init_transactions(CALL_TIMEOUT) {
+                Ok(()) => break,
+                Err(_) if stop() => return Err(Error::Stopped),
+                Err(error) if error.may_repeat => {
+                    throttle::report(&format!("{transactional_id} {error}"), |left_out| {
+                        tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");
+                    });
+                }
+                Err(error) => {
+                    let right = security::missing_right(error.code);
+                    let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();
+                    return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
+                }
+            }
+        }
+        Ok(sink)
+    }
+
+    const fn transactional(&self) -> bool {
+        matches!(self.delivery, Delivery::ExactlyOnce)
+    }
+
+    /// Most bytes of a batch.
+    #[must_use]
+    pub const fn batch_bytes(&self) -> usize {
+        self.batch_bytes
+    }
+
+    /// Whether the brokers were heard to say which records of a batch they refuse.
+    #[must_use]
+    pub fn names_records(&self) -> bool {
+        self.producer.context().names_records.load(Ordering::Relaxed)
+    }
+
+    /// The brokers are known to say that.
+    pub fn expect_names(&self) {
+        self.producer.context().names_records.store(true, Ordering::Relaxed);
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn begin(&self) -> Result<(), SinkError> {
+        self.failures().clear();
+        // What an aborted transaction wrote to changelogs lies nowhere.
+        self.take_logged();
+        fault::step("transaction.begin").map_err(SinkError::Unknown)?;
+        if self.transactional() { self.producer.begin_transaction().map_err(|error| next(&error)) } else { Ok(()) }
+    }
+
+    /// Hands a record to librdkafka; waits while its queue is full.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    #[inline]
+    pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), SinkError> {
+        fault::step("transaction.send").map_err(SinkError::Abort)?;
+        let Outgoing { topic, partition, message, time, headers, origin } = *outgoing;
+        let mut all = Headers::copied(message);
+        if !headers.is_empty() {
+            all = all.or_else(|| Headers::with_room(headers.len()));
+            let Some(all) = &mut all else { return Err(SinkError::Abort("librdkafka makes no headers".to_owned())) };
+            for (name, value) in headers {
+                all.add(name, value.as_bytes());
+            }
+        }
+        self.queue(ProducerRecord {
+            topic,
+            partition,
+            key: message.key(),
+            value: message.value(),
+            timestamp: time.map_or(Timestamped::Never, Timestamped::At),
+            headers: all,
+            origin,
+        })
+    }
+
+    /// Waits, where no transaction holds them together, until all is written that the changelog will say was: after a kill,
+    /// it must not know of more than came out.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn before_changelog(&self) -> Result<(), SinkError> {
+        if self.transactional() { Ok(()) } else { self.flush().map_err(|failure| self.explain(failure)) }
+    }
+
+    /// Hands a record of a changelog to librdkafka.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn write_changelog(&self, log: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
+        self.queue(ProducerRecord {
+            topic: &log.topic,
+            partition: Some(log.partition),
+            key: None,
+            value: Some(value),
+            timestamp: Timestamped::Now,
+            headers: None,
+            origin: OF_CHANGELOG,
+        })
+    }
+
+    /// Where the records of changelogs lie that were written since this was asked, if they were committed.
+    pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
+        std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[inline]
+    fn queue(&self, mut record: ProducerRecord<'_>) -> Result<(), SinkError> {
+        let topic = record.topic;
+        let mut waited = None;
+        loop {
+            match self.producer.send(&mut record) {
+                Ok(()) => return Ok(()),
+                Err(RDKafkaErrorCode::QueueFull) => {
+                    if waited.get_or_insert_with(Instant::now).elapsed() > self.patience {
+                        return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
+                    }
+                    self.producer.poll(FULL_TURN);
+                }
+                Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
+                    let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
+                    let refused = Refused { origin: record.origin, topic: topic.to_owned(), invalid: oversize(bytes), is_certain: true };
+                    return Err(SinkError::Refused(vec![refused]));
+                }
+                // In a transaction that has failed already.
+                Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
+                Err(RDKafkaErrorCode::Fenced) => return Err(SinkError::Fenced("the producer was fenced".to_owned())),
+                Err(RDKafkaErrorCode::Fatal) => return Err(self.why_ended()),
+                Err(code) => {
+                    let error = KafkaError::MessageProduction(code);
+                    if code == RDKafkaErrorCode::TopicAuthorizationFailed {
+                        return Err(not_allowed(&format!("to {topic}: {error}")));
+                    }
+                    return Err(SinkError::Abort(format!("cannot write to {topic}: {error}")));
+                }
+            }
+        }
+    }
+
+    /// Lets librdkafka report which of the earlier records have failed.
+    pub fn poll(&self) {
+        self.producer.poll(Duration::ZERO);
+    }
+
+    /// Commits what was sent, together with the offsets up to which it was read, each with a note. While a transaction
+    /// waits for the brokers, `meanwhile` is called.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn commit(
+        &mut self,
+        offsets: &[(TopicPartition, Offset, String)],
+        source: &Source,
+        meanwhile: Option<Meanwhile<'_>>,
+    ) -> Result<(), SinkError> {
+        let mut list = TopicPartitionList::new();
+        for (partition, offset, note) in offsets {
+            let mut element = list.add_partition(&partition.topic, partition.partition);
+            element
+                .set_offset(Position::Offset(*offset))
+                .map_err(|error| SinkError::Exit(format!("{partition} has an impossible offset: {error}")))?;
+            element.set_metadata(note);
+        }
+        let committed = match (self.transactional(), meanwhile) {
+            (false, _) => self.commit_plain(&list, source),
+            (true, None) => self.commit_transaction(&list, source.group()),
+            (true, Some(meanwhile)) => {
+                let (group, this) = (source.group(), &mut *self);
+                std::thread::scope(|scope| {
+                    let thread = std::thread::Builder::new().name("commit".to_owned());
+                    let Ok(commit) = thread.spawn_scoped(scope, move || this.commit_transaction(&list, group)) else {
+                        return Err(SinkError::Abort("the system has no thread for the commit".to_owned()));
+                    };
+                    meanwhile(&|| commit.is_finished());
+                    commit.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            }
+        };
+        committed.map_err(|failure| self.explain(failure))
+    }
+
+    /// Why the producer is of no use any more.
+    fn why_ended(&self) -> SinkError {
+        match self.producer.begin_transaction().as_ref().map_err(next) {
+            Err(failure @ SinkError::Fenced(_)) => failure,
+            _ => SinkError::Unknown("the producer has failed".to_owned()),
+        }
+    }
+
+    /// Why the open transaction has failed. Asked to begin another, librdkafka refuses, and says it.
+    fn why_failed(&self) -> SinkError {
+        match self.producer.begin_transaction().as_ref().map_err(next) {
+            Err(failure @ (SinkError::Abort(_) | SinkError::Exit(_))) => failure,
+            _ => SinkError::Abort("the transaction has failed".to_owned()),
+        }
+    }
+
+    /// Says of a failed transaction what the broker said of its records, if that is why.
+    fn explain(&self, failure: SinkError) -> SinkError {
+        if !matches!(failure, SinkError::Abort(_) | SinkError::Exit(_)) {
+            return failure;
+        }
+        // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
+        self.take_reports();
+        let failures = std::mem::take(&mut *self.failures());
+        if let Some(failed) = failures.iter().find(|failed| failed.code == RDKafkaErrorCode::TopicAuthorizationFailed) {
+            return not_allowed(&failed.message());
+        }
+        let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, failed.invalid()?))).collect();
+        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == OF_CHANGELOG) {
+            return SinkError::Exit(match invalid.reason {
+                Reason::Oversize => format!(
+                    "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
+                    failed.message()
+                ),
+                _ => format!("{} of a changelog; let it have cleanup.policy=delete", invalid.message),
+            });
+        }
+        let SinkError::Abort(reason) = failure else { return failure };
+        if refused.is_empty() {
+            return SinkError::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
+        }
+        // What is said of each in other words is of none else.
+        let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
+        let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
+        let refused = refused.into_iter().map(|(failed, invalid)| {
+            let is_certain = match invalid.reason {
+                // Larger than a batch may be, a record was alone in its own.
+                Reason::Oversize => failed.bytes >= self.batch_bytes,
+                _ => is_named && !failed.reason.is_empty(),
+            };
+            Refused { origin: failed.origin, topic: failed.topic.clone(), invalid, is_certain: self.one_record_per_batch || is_certain }
+        });
+        SinkError::Refused(refused.collect())
+    }
+
+    /// Waits until the broker has taken all that was sent, or refused any of it.
+    fn flush(&self) -> Result<(), SinkError> {
+        let started = Instant::now();
+        loop {
+            // In short turns: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
+            let flushed = self.producer.flush(TURN);
+            if !self.failures().is_empty() {
+                return Err(SinkError::Abort("a record could not be written".to_owned()));
+            }
+            if flushed {
+                return Ok(());
+            }
+            if started.elapsed() >= self.patience {
+                return Err(SinkError::Unknown(format!("records were not written within {:?}", self.patience)));
+            }
+        }
+    }
+
+    fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<Group>) -> Result<(), SinkError> {
+        fault::step("commit.begin").map_err(SinkError::Abort)?;
+        let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
+        // What was remembered in a warm-up is logged without any.
+        if offsets.count() > 0 {
+            self.repeat(|| self.producer.send_offsets(offsets, &group, CALL_TIMEOUT))?;
+        }
+        fault::step("commit.offsets_sent").map_err(SinkError::Abort)?;
+        self.flush()?;
+        fault::step("commit.flushed").map_err(SinkError::Unknown)?;
+        self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))?;
+        fault::step("commit.committed").map_err(SinkError::Unknown)
+    }
+
+    fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), SinkError> {
+        self.flush()?;
+        if offsets.count() == 0 {
+            return Ok(());
+        }
+        source.commit(offsets).map_err(|error| match error.rdkafka_error_code().and_then(security::missing_right) {
+            Some(right) => SinkError::Exit(format!("the brokers do not allow to commit offsets: {error}; give this user {right}")),
+            None => SinkError::Abort(format!("cannot commit offsets: {error}")),
+        })
+    }
+
+    /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
+    fn repeat(&self, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), SinkError> {
+        let started = Instant::now();
+        loop {
+            match call() {
+                Ok(()) => return Ok(()),
+                Err(error) if may_repeat(&error) && started.elapsed() < self.patience => {
+                    if started.elapsed() > CALL_TIMEOUT / 2 {
+                        throttle::report(&format!("writing {error}"), |left_out| {
+                            tracing::warn!(error = %error, left_out, "no answer from the brokers yet; still trying");
+                        });
+                    }
+                }
+                Err(error) => return Err(next(&error)),
+            }
+        }
+    }
+
+    /// Gives up what was sent since [`Sink::begin`].
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn abort(&self) -> Result<(), SinkError> {
+        fault::step("abort.begin").map_err(SinkError::Unknown)?;
+        let aborted = if self.transactional() {
+            // librdkafka waits until the purged records are reported, and reports only to who asks: so
+            // it is given little time, again and again, and asked in between.
+            self.repeat(|| self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
+        } else {
+            self.producer.purge();
+            if self.producer.flush(self.patience) { Ok(()) } else { Err(SinkError::Unknown("records are still on their way".to_owned())) }
+        };
+        self.failures().clear();
+        match aborted {
+            // A transaction that cannot even be aborted is the next producer's to end.
+            Err(SinkError::Abort(reason)) => Err(SinkError::Unknown(reason)),
+            other => other,
+        }
+    }
+
+    /// Takes the delivery reports that are there, and those that come in a moment.
+    fn take_reports(&self) {
+        // Whether any are still out is for the next call to find.
+        let _ = self.producer.flush(TURN);
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
+        self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

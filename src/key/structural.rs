@@ -1,0 +1,151 @@
+//! Marks the bytes of a text that mean something in a JSON string, many at a time.
+//!
+//! Must never mark anything else, nor miss one: strings are passed over from mark to mark.
+
+#![allow(unsafe_code)]
+
+use wide::u8x16;
+
+/// So many bytes are marked together.
+pub(super) const BLOCK: usize = 64;
+
+/// Which bytes of a text end a string, begin an escape, or are control characters. Its room is used again.
+#[derive(Debug, Default)]
+pub(super) struct StructuralBitmap {
+    /// A bit for each byte, the lowest first. It may be longer than the text.
+    blocks: Vec<u64>,
+    /// So many of them are the text's.
+    used: usize,
+    /// Whether all bytes are ASCII.
+    pub(super) is_ascii: bool,
+}
+
+impl StructuralBitmap {
+    /// Marks a text.
+    #[inline]
+    pub(super) fn index(&mut self, text: &[u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the function is safe but for what it is compiled for, and the processor was just asked for that.
+            return unsafe { self.index_with_avx2(text) };
+        }
+        self.index_by(text, marks);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn index_with_avx2(&mut self, text: &[u8]) {
+        self.index_by(text, |block| marks_with_avx2(block));
+    }
+
+    #[expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
+    #[inline(always)]
+    fn index_by(&mut self, text: &[u8], marks: impl Fn(&[u8; BLOCK]) -> (u64, u32)) {
+        self.used = text.len().div_ceil(BLOCK);
+        if self.blocks.len() < self.used {
+            self.grow();
+        }
+        let (whole, rest) = text.as_chunks();
+        let mut others = 0;
+        for (block, bitmap) in whole.iter().zip(&mut self.blocks) {
+            let (found, more) = marks(block);
+            *bitmap = found;
+            others |= more;
+        }
+        if !rest.is_empty() {
+            // The last bytes are marked together with those before them.
+            let (found, more) = match text.last_chunk() {
+                Some(block) => marks(block),
+                None => marks(&padded(rest)),
+            };
+            let known = if whole.is_empty() { 0 } else { BLOCK - rest.len() };
+            self.blocks[whole.len()] = found >> known;
+            others |= more;
+        }
+        self.is_ascii = others == 0;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.blocks.resize(self.used, 0);
+    }
+
+    /// The next marked byte, from this one on.
+    #[inline]
+    pub(super) fn next(&self, at: usize) -> Option<usize> {
+        let blocks = self.blocks.get(..self.used)?;
+        let left = blocks.get(at / BLOCK)? >> (at % BLOCK);
+        if left != 0 {
+            return Some(at.wrapping_add(left.trailing_zeros() as usize));
+        }
+        let mut block = at / BLOCK + 1;
+        while *blocks.get(block)? == 0 {
+            block += 1;
+        }
+        Some(block * BLOCK + blocks[block].trailing_zeros() as usize)
+    }
+}
+
+/// A text that is shorter than a block, and something that means nothing behind it.
+fn padded(text: &[u8]) -> [u8; BLOCK] {
+    let mut block = [b'x'; BLOCK];
+    block[..text.len()].copy_from_slice(text);
+    block
+}
+
+/// Which bytes are to be marked; and zero if all are ASCII.
+#[inline]
+fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
+    let (chunks, _) = block.as_chunks();
+    let (mut bitmap, mut any) = (0, u8x16::ZERO);
+    for &chunk in chunks.iter().rev() {
+        let bytes = u8x16::new(chunk);
+        let is = |byte| bytes.cmp_eq(u8x16::splat(byte));
+        let is_control = bytes.min(u8x16::splat(b' ' - 1)).cmp_eq(bytes);
+        bitmap = bitmap << 16 | u64::from((is(b'"') | is(b'\\') | is_control).move_mask().cast_unsigned());
+        any |= bytes;
+    }
+    (bitmap, any.move_mask().cast_unsigned())
+}
+
+/// The same, with half as many instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[inline]
+fn marks_with_avx2(block: &[u8; BLOCK]) -> (u64, u32) {
+    use std::arch::x86_64::{__m256i, _mm256_cmpeq_epi8, _mm256_min_epu8, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8};
+    let [first, second]: [__m256i; 2] = bytemuck::cast(*block);
+    let marks = |bytes| {
+        let is = |byte: u8| _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(byte.cast_signed()));
+        let is_control = _mm256_cmpeq_epi8(_mm256_min_epu8(bytes, _mm256_set1_epi8(31)), bytes);
+        let marks = _mm256_or_si256(_mm256_or_si256(is(b'"'), is(b'\\')), is_control);
+        i64::from(_mm256_movemask_epi8(marks))
+    };
+    let (low, high) = (marks(first), marks(second));
+    // Made of them unsigned, the compiler would make a vector of it again, bit by bit.
+    let all = ((high ^ low >> 32) << 32 ^ low).cast_unsigned();
+    (all, _mm256_movemask_epi8(_mm256_or_si256(first, second)).cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_byte_of_a_text_is_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
+            let by_any_processor = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
+            for index in [StructuralBitmap::index, by_any_processor] {
+                // Of a longer text before.
+                let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
+                index(&mut bitmap, &text);
+                prop_assert_eq!(bitmap.is_ascii, text.is_ascii());
+                for at in 0..text.len() + BLOCK {
+                    let expected = (at..text.len()).find(|&at| matches!(text[at], b'"' | b'\\' | ..b' '));
+                    prop_assert_eq!(bitmap.next(at), expected, "{}", at);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! When a partition's state is written to disk.
+//!
+//! Owns the barrier: a checkpoint holds the effect of the records below its offsets and of no other. Must never
+//! take one while anything past the committed offset is decided.
+
+use super::commit::inputs_of;
+use super::{StateId, Worker};
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::time::{Duration, Instant};
+
+/// Whose turn it is to be written. Each state has one in an interval, at its own time: records wait while one is
+/// written, and would wait longer for all.
+pub(super) struct Schedule {
+    next: Instant,
+    /// Whose turn was the last.
+    last: StateId,
+}
+
+impl Schedule {
+    pub(super) fn new(first: Instant) -> Self {
+        Self { next: first, last: StateId::default() }
+    }
+
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Takes the schedule that are due: of all, if they go `together`. None has two.
+    fn take<T>(&mut self, states: &BTreeMap<StateId, T>, now: Instant, interval: Duration, together: bool) -> Vec<StateId> {
+        let Some(late) = now.checked_duration_since(self.next) else { return Vec::new() };
+        let count = u32::try_from(states.len()).unwrap_or(u32::MAX).max(1);
+        let step = interval / count;
+        let due = late.as_nanos() / step.as_nanos().max(1) + 1;
+        let schedule = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
+        self.next += step * schedule;
+        // What could not be taken in time is not made up for.
+        self.put_off(now);
+        let after = states.range((Excluded(self.last), Unbounded)).chain(states);
+        let ids: Vec<_> = after.map(|(&id, _)| id).take(schedule as usize).collect();
+        self.last = ids.last().copied().unwrap_or(self.last);
+        ids
+    }
+
+    /// No turn comes before that.
+    fn put_off(&mut self, until: Instant) {
+        self.next = self.next.max(until);
+    }
+}
+
+impl Worker {
+    /// Writes the states whose turn it is, or all, if they changed: at the barrier, where nothing past the
+    /// committed offsets is decided.
+    pub(super) fn checkpoint(&mut self, all: bool) {
+        if self.transaction.is_some() {
+            return;
+        }
+        let due = if all { self.states.keys().copied().collect() } else { self.due() };
+        let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
+        // Large checkpoints are written less often, so that the average stays below the bound.
+        let state = &self.shared.config.state;
+        let rate = (state.max_write_rate / u64::from(self.shared.config.worker.workers)).max(1);
+        self.schedule.put_off(Instant::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
+    }
+
+    /// The states that cannot wait, and those whose turn it is.
+    fn due(&mut self) -> Vec<StateId> {
+        let mut due: Vec<_> = self.states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
+        let now = Instant::now();
+        if self.schedule.is_due(now) {
+            // What a warm-up remembers is logged when it is time for a checkpoint, all of it; so all are written.
+            let warms_up = self.inputs.values().any(|input| input.is_warm_up(input.position));
+            due.extend(self.schedule.take(&self.states, now, self.shared.config.worker.checkpoint_interval, warms_up));
+        }
+        due
+    }
+
+    /// Writes a state if it changed and all that changed it is committed. Returns the bytes.
+    fn save(&mut self, id: StateId) -> u64 {
+        let (plan, inputs) = (&self.topics[id.0], || inputs_of(&self.topics, &self.inputs, id));
+        let Some(state) = self.states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
+        if inputs().next().is_none() || inputs().any(|input| !input.verdicts.is_empty()) || !state.pending.is_empty() {
+            return 0;
+        }
+        let _span = tracing::debug_span!("checkpoint", space = plan.topic.space, partition = id.1).entered();
+        for input in inputs() {
+            state.come_to(&input.log, input.position);
+        }
+        let bytes = state.save(&self.shared.store, &self.shared.stats, &plan.stored_as(id.1), &plan.settings);
+        // InFlight or not: a topic in between is only there with a changelog, which has what was read of it.
+        for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
+            self.shared.rebuilder.trim(input.partition.clone(), input.position);
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    fn states(count: i32) -> BTreeMap<StateId, char> {
+        (0..count).map(|partition| ((0, partition), '_')).collect()
+    }
+
+    #[test]
+    fn each_has_one_turn_in_an_interval_and_its_own_time() {
+        let (states, start) = (states(4), Instant::now());
+        let mut schedule = Schedule::new(start);
+        let mut taken = Vec::new();
+        // Barriers come when they come, and not when a turn is due.
+        for tick in 0..100 {
+            let now = schedule.take(&states, start + tick * INTERVAL / 10, INTERVAL, false);
+            assert!(now.len() <= 1, "{now:?} at once");
+            taken.extend(now);
+        }
+        assert_eq!(taken.len(), 40);
+        assert!(taken.windows(5).all(|five| five[0] == five[4]), "{taken:?}");
+        assert_eq!(taken[..4].iter().collect::<BTreeSet<_>>().len(), 4, "{taken:?}");
+    }
+
+    #[test]
+    fn what_is_late_is_taken_once() {
+        let (states, start) = (states(3), Instant::now());
+        let mut schedule = Schedule::new(start);
+        let late = start + 1000 * INTERVAL;
+        assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 3);
+        assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 1);
+        assert_eq!(schedule.take(&states, late, INTERVAL, false).len(), 0);
+        // More than there are barriers.
+        let many = self::states(1000);
+        let mut schedule = Schedule::new(start);
+        let taken: usize = (0..100).map(|tick| schedule.take(&many, start + tick * INTERVAL / 10, INTERVAL, false).len()).sum();
+        assert!((9_900..=10_000).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn together_all_are_taken_once_in_an_interval() {
+        let (states, start) = (states(4), Instant::now());
+        let mut schedule = Schedule::new(start);
+        assert_eq!(schedule.take(&states, start, INTERVAL, true).len(), 4);
+        assert!(!schedule.is_due(start + INTERVAL * 9 / 10));
+        assert_eq!(schedule.take(&states, start + INTERVAL, INTERVAL, true).len(), 4);
+        schedule.put_off(start + 5 * INTERVAL);
+        assert!(schedule.take(&states, start + 4 * INTERVAL, INTERVAL, true).is_empty());
+    }
+}

@@ -1,0 +1,84 @@
+//! Keys that come in more than one partition: their repeats slip through, for each partition remembers alone.
+//!
+//! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
+//! fingerprint, so that every worker samples the same. Must never change a verdict.
+
+use super::Shared;
+use super::topics::Plan;
+use crate::key::Fingerprint;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+/// One key of so many is watched.
+const SAMPLE: u128 = 1024;
+/// Most keys that are watched at a time, the oldest making way; a few megabytes.
+const KEYS_MAX: usize = 1 << 16;
+
+/// What all workers of a process have seen of the sampled keys.
+#[derive(Debug, Default)]
+pub struct CrossPartitionKeys(Mutex<Seen>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    partitions: HashMap<(usize, Fingerprint), i32>,
+    order: VecDeque<(usize, Fingerprint)>,
+}
+
+impl CrossPartitionKeys {
+    /// A key of a space came out of a partition. Returns the other partition that it had come out of, if it had.
+    #[inline]
+    pub(super) fn seen(&self, space: usize, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
+        if !fingerprint.0.is_multiple_of(SAMPLE) {
+            return None;
+        }
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (space, fingerprint);
+        if let Some(before) = seen.partitions.insert(key, partition) {
+            return Some(before).filter(|&before| before != partition);
+        }
+        seen.order.push_back(key);
+        if seen.order.len() > KEYS_MAX
+            && let Some(oldest) = seen.order.pop_front()
+        {
+            seen.partitions.remove(&oldest);
+        }
+        None
+    }
+}
+
+/// Notices a key that comes in more than one partition.
+#[inline]
+pub(super) fn watch(shared: &Shared, plan: &Plan, fingerprint: Fingerprint, partition: i32) {
+    let Some(other) = shared.cross_partition_keys.seen(plan.space, fingerprint, partition) else { return };
+    if shared.stats.spaces[plan.space].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
+        tracing::warn!(
+            space = plan.topic.space,
+            partition,
+            other,
+            "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_two_partitions_is_noticed_and_the_sample_is_bounded() {
+        let cross_partition_keys = CrossPartitionKeys::default();
+        let key = |number: usize| Fingerprint(number as u128 * SAMPLE);
+        assert_eq!(cross_partition_keys.seen(0, key(1), 3), None);
+        assert_eq!(cross_partition_keys.seen(0, key(1), 3), None, "it came out again after its window");
+        assert_eq!(cross_partition_keys.seen(1, key(1), 2), None, "another space");
+        assert_eq!(cross_partition_keys.seen(0, key(1), 2), Some(3));
+        assert_eq!(cross_partition_keys.seen(0, Fingerprint(1), 0), None);
+        assert_eq!(cross_partition_keys.seen(0, Fingerprint(1), 1), None, "not of the sample");
+        for number in 0..=KEYS_MAX {
+            cross_partition_keys.seen(2, key(number), 0);
+        }
+        let seen = cross_partition_keys.0.lock().unwrap();
+        assert!(seen.order.len() == KEYS_MAX && seen.partitions.len() == KEYS_MAX);
+    }
+}

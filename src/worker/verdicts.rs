@@ -1,0 +1,291 @@
+//! Decide once, emit until committed.
+//!
+//! Owns the verdicts of records that are not committed yet. A verdict is taken once, when a record is first read, and the filter is changed at once. If the
+//! transaction aborts, the record is read again; asking the filter again would call it its own
+//! duplicate, and lose it. So verdicts are kept until the transaction that carries them is committed.
+
+use super::partition::{Input, PartitionState};
+use super::topics::Plan;
+use crate::config::Topic;
+use crate::filter::ExactError;
+use crate::kafka::Message;
+use crate::key::{Fingerprint, Scratch};
+use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use std::collections::BTreeMap;
+
+/// The verdicts of one partition since its last commit, in order of offset.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    /// A byte each, for a transaction may have millions.
+    taken: Vec<Verdict>,
+    /// Whose they are.
+    runs: Vec<VerdictRun>,
+    /// How many of them the open transaction carries; less than all only after an abort.
+    carried: usize,
+    /// What a broker said against those whose verdict it has changed.
+    refused: BTreeMap<Offset, Invalid>,
+}
+
+/// Records that follow each other without a gap.
+#[derive(Clone, Copy, Debug)]
+struct VerdictRun {
+    /// Offset of the first, and which verdict is its.
+    start: Offset,
+    first: usize,
+}
+
+/// What is known of a record before the filter is asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recall {
+    /// It is read for the first time.
+    New,
+    /// It was decided before an abort.
+    Decided(Verdict),
+    /// Records that were decided before it do not come again: they must not be passed over in silence.
+    Gap(Offset),
+}
+
+impl Verdicts {
+    /// Looks up the next record to be carried.
+    #[inline]
+    pub(super) fn recall(&self, offset: Offset) -> Recall {
+        let Some(&verdict) = self.taken.get(self.carried) else { return Recall::New };
+        match self.offset(self.carried) {
+            decided if decided == offset => Recall::Decided(verdict),
+            decided => Recall::Gap(decided),
+        }
+    }
+
+    /// The open transaction carries this record, new or not.
+    #[inline]
+    pub(super) fn carry(&mut self, offset: Offset, verdict: Verdict) {
+        let end = self.taken.len();
+        if self.carried == end {
+            if self.runs.last().is_none_or(|run| run.at(end) != offset) {
+                self.runs.push(VerdictRun { start: offset, first: end });
+            }
+            self.taken.push(verdict);
+        }
+        self.carried += 1;
+    }
+
+    /// What was decided of a record.
+    pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
+        self.index(offset).map(|index| self.taken[index])
+    }
+
+    /// Changes the verdict of a record: its broker does not take it as it was decided.
+    pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
+        if let Some(index) = self.index(offset) {
+            self.taken[index] = Verdict::Invalid(invalid.reason);
+            self.refused.insert(offset, invalid);
+        }
+    }
+
+    /// What a broker said against a record.
+    pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
+        self.refused.get(&offset)
+    }
+
+    /// The offset of a record by the number of its verdict.
+    fn offset(&self, index: usize) -> Offset {
+        // The first run begins with the first verdict.
+        self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
+    }
+
+    fn index(&self, offset: Offset) -> Option<usize> {
+        let run = self.runs.partition_point(|run| run.start <= offset).checked_sub(1)?;
+        let end = self.runs.get(run + 1).map_or(self.taken.len(), |next| next.first);
+        let VerdictRun { start, first } = self.runs[run];
+        Some(first + usize::try_from(offset - start).ok()?).filter(|&index| index < end)
+    }
+
+    /// The open transaction is committed.
+    pub(super) fn committed(&mut self) {
+        let left = self.taken.get(self.carried).map(|_| self.offset(self.carried));
+        self.taken.drain(..self.carried);
+        self.refused = left.map_or_else(BTreeMap::new, |left| self.refused.split_off(&left));
+        self.runs.retain_mut(|run| {
+            let is_left = run.first >= self.carried;
+            run.first = run.first.saturating_sub(self.carried);
+            is_left
+        });
+        // The run that it ends within is left in part.
+        if let Some(start) = left.filter(|_| self.runs.first().is_none_or(|run| run.first > 0)) {
+            self.runs.insert(0, VerdictRun { start, first: 0 });
+        }
+        self.carried = 0;
+    }
+
+    /// The open transaction is aborted: everything is carried anew.
+    pub(super) const fn rewind(&mut self) {
+        self.carried = 0;
+    }
+
+    /// Whether the open transaction carries all that is decided.
+    pub(super) const fn is_all_carried(&self) -> bool {
+        self.carried == self.taken.len()
+    }
+
+    /// Whether nothing is decided but uncommitted: the barrier at which a checkpoint may be taken.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+}
+
+impl VerdictRun {
+    /// The offset of a record in it, by the number of its verdict.
+    const fn at(self, index: usize) -> Offset {
+        self.start + (index - self.first).cast_signed() as Offset
+    }
+}
+
+/// Why a record cannot be decided.
+pub(super) enum VerdictError {
+    /// Records that were decided do not come again: the offset of the first of them.
+    Gap(Offset),
+    /// The state cannot tell.
+    ExactError(ExactError),
+}
+
+/// The fingerprint of a record's key, and whether the record takes that key back.
+pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
+
+/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
+#[inline]
+pub(super) fn decide(
+    topic: &Topic,
+    input: &Input,
+    state: &mut PartitionState,
+    offset: Offset,
+    time: Option<Timestamp>,
+    keyed: &Keyed,
+    max_timestamp: Timestamp,
+) -> Result<Verdict, VerdictError> {
+    match input.verdicts.recall(offset) {
+        Recall::New => {}
+        Recall::Decided(verdict) => return Ok(verdict),
+        Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
+    }
+    let &(fingerprint, is_retraction) = match keyed {
+        Ok(key) => key,
+        Err(invalid) => return Ok(topic.verdict_without_key(invalid.reason)),
+    };
+    let max_timestamp = if input.is_warm_up(offset) { input.warm_up_max_timestamp.unwrap_or(max_timestamp) } else { max_timestamp };
+    state.changed = true;
+    let verdict = if is_retraction {
+        state.dedup.retract(fingerprint, time, max_timestamp)
+    } else {
+        state.dedup.judge(fingerprint, time, max_timestamp)
+    };
+    let verdict = verdict.map_err(VerdictError::ExactError)?;
+    if offset >= input.logged {
+        state.pending.note(&state.dedup, input.topic, offset, fingerprint);
+    }
+    Ok(verdict)
+}
+
+/// Takes the key of a record.
+#[inline]
+pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
+    let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
+    let record = Record { key: message.key(), value: message.value(), headers: &headers };
+    Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.is_retraction(&headers)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Reason;
+    use Verdict::{Duplicate, Unseen};
+
+    fn refusal(offset: Offset) -> Invalid {
+        Invalid { reason: Reason::Refused, message: format!("refused at {offset}") }
+    }
+
+    proptest::proptest! {
+        /// Beside a plain list of pairs: whatever the gaps between records, and wherever transactions end.
+        #[test]
+        fn it_is_a_list_of_pairs(steps in proptest::collection::vec((0_u8..8, 0_i64..4, 0_i64..40), 1..200)) {
+            let (mut verdicts, mut list, mut carried, mut next) = (Verdicts::default(), Vec::new(), 0, 10);
+            for (what, gap, asked) in steps {
+                match what {
+                    0 => {
+                        verdicts.committed();
+                        list.drain(..carried);
+                        carried = 0;
+                    }
+                    1 => {
+                        verdicts.rewind();
+                        carried = 0;
+                    }
+                    2 => {
+                        verdicts.refuse(asked, refusal(asked));
+                        let refused = Verdict::Invalid(Reason::Refused);
+                        list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
+                    }
+                    _ => {
+                        if carried == list.len() {
+                            next += 1 + gap / 3;
+                            list.push((next, if gap == 0 { Unseen } else { Duplicate }));
+                            proptest::prop_assert_eq!(verdicts.recall(next), Recall::New);
+                        } else {
+                            proptest::prop_assert_eq!(verdicts.recall(list[carried].0), Recall::Decided(list[carried].1));
+                            proptest::prop_assert_eq!(verdicts.recall(0), Recall::Gap(list[carried].0));
+                        }
+                        let (offset, verdict) = list[carried];
+                        verdicts.carry(offset, verdict);
+                        carried += 1;
+                    }
+                }
+                let found = list.iter().find(|(offset, _)| *offset == asked).map(|&(_, verdict)| verdict);
+                proptest::prop_assert_eq!(verdicts.verdict(asked), found);
+                let refused = found == Some(Verdict::Invalid(Reason::Refused));
+                proptest::prop_assert_eq!(verdicts.refused(asked).cloned(), refused.then(|| refusal(asked)));
+                proptest::prop_assert_eq!((verdicts.is_empty(), verdicts.is_all_carried()), (list.is_empty(), carried == list.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_aborted_record_keeps_its_verdict() {
+        let mut verdicts = Verdicts::default();
+        for (offset, verdict) in [(10, Unseen), (11, Duplicate), (14, Unseen)] {
+            assert_eq!(verdicts.recall(offset), Recall::New);
+            verdicts.carry(offset, verdict);
+        }
+        verdicts.rewind();
+        for (offset, verdict) in [(10, Unseen), (11, Duplicate)] {
+            assert_eq!(verdicts.recall(offset), Recall::Decided(verdict));
+            verdicts.carry(offset, verdict);
+        }
+        verdicts.committed();
+        assert!(!verdicts.is_empty(), "offset 14 is still to be carried");
+        assert_eq!(verdicts.recall(14), Recall::Decided(Unseen));
+        verdicts.carry(14, Unseen);
+        assert_eq!(verdicts.recall(15), Recall::New);
+        verdicts.carry(15, Unseen);
+        verdicts.committed();
+        assert!(verdicts.is_empty());
+    }
+
+    #[test]
+    fn a_decided_record_is_not_passed_over() {
+        let mut verdicts = Verdicts::default();
+        verdicts.carry(10, Unseen);
+        verdicts.carry(11, Unseen);
+        verdicts.rewind();
+        assert_eq!(verdicts.recall(11), Recall::Gap(10));
+    }
+
+    #[test]
+    fn a_broker_may_change_a_verdict() {
+        let mut verdicts = Verdicts::default();
+        verdicts.carry(10, Unseen);
+        verdicts.refuse(10, refusal(10));
+        verdicts.refuse(99, refusal(99));
+        verdicts.rewind();
+        assert_eq!(verdicts.recall(10), Recall::Decided(Verdict::Invalid(Reason::Refused)));
+        assert_eq!((verdicts.refused(10), verdicts.refused(99)), (Some(&refusal(10)), None));
+    }
+}
