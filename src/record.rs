@@ -10,6 +10,14 @@ pub type Offset = i64;
 /// Milliseconds since the Unix epoch, as Kafka stamps records.
 pub type Timestamp = i64;
 
+/// Number of a topic among those that a worker reads, in the order of the configuration; internal topics come last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TopicId(pub usize);
+
+/// Number of a key space, in the order in which the configured topics name spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SpaceId(pub usize);
+
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicPartition {
@@ -65,7 +73,7 @@ pub enum Verdict {
     Duplicate,
     /// Unseen, but older than the window, and the topic's `late` policy wants such records apart.
     Late,
-    /// It takes its key back: the next record with that key is unseen. It is not written itself.
+    /// It retracts its key: the next record with that key is unseen. It is not written itself.
     Retracted,
     /// Its value is null, and its key is made of the value; `on_tombstone` says whether it goes out or not.
     Tombstone,

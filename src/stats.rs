@@ -5,7 +5,7 @@
 
 use crate::config::{Config, Topic};
 use crate::dedup::Observed;
-use crate::record::{Offset, Reason, Timestamp, TopicPartition, Verdict};
+use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 pub struct Stats {
     /// Of each topic that is read: those of [`topics`].
     pub topics: Vec<TopicCounts>,
-    /// Of each space, by the first configured topic that is of it; the places of other topics stay unused.
+    /// Of each key space, by its number.
     pub spaces: Vec<SpaceCounts>,
     /// Transactions committed.
     pub commits: AtomicU64,
@@ -65,7 +65,7 @@ pub struct TopicCounts {
     pub duplicate: AtomicU64,
     /// Were late, and set apart.
     pub late: AtomicU64,
-    /// Took their key back.
+    /// Retracted their key.
     pub retracted: AtomicU64,
     /// Had no value to take a key from, and went out or not as `on_tombstone` says.
     pub tombstone: AtomicU64,
@@ -137,8 +137,8 @@ pub struct WorkerReport {
 /// How one state stands.
 #[derive(Clone, Copy, Debug)]
 pub struct StateReport {
-    /// Its space, as in [`Stats::spaces`].
-    pub space: usize,
+    /// Its space.
+    pub space: SpaceId,
     /// Keys remembered.
     pub keys: u64,
     /// Memory, in bytes.
@@ -160,8 +160,8 @@ pub struct StateReport {
 pub struct InputReport {
     /// Which.
     pub partition: TopicPartition,
-    /// Its space, as in [`Stats::spaces`].
-    pub space: usize,
+    /// Its space.
+    pub space: SpaceId,
     /// What is done with it.
     pub state: InputState,
     /// The next record to decide.
@@ -240,7 +240,7 @@ impl Stats {
     pub fn new(config: &Config) -> Self {
         Self {
             topics: topics(config).map(|_| TopicCounts::default()).collect(),
-            spaces: config.topics.iter().map(|_| SpaceCounts::default()).collect(),
+            spaces: config.spaces().iter().map(|_| SpaceCounts::default()).collect(),
             rounds: (0..config.worker.workers).map(|_| LastTime::default()).collect(),
             ..Self::default()
         }

@@ -10,7 +10,7 @@ use unseen::changelog::{ChangelogRecord, Follower, Origin, Outcome, PendingChang
 use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
 use unseen::filter::{AgingSizing, Archive, ArchiveError, Change, Exact, GenerationId, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
-use unseen::record::{Offset, Timestamp, Verdict};
+use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
 const TOPICS: [&str; 2] = ["a", "b"];
 /// Numbers from a seed.
@@ -87,7 +87,7 @@ struct Input {
     key: u64,
     time: Option<Timestamp>,
     max_timestamp: Timestamp,
-    taken_back: bool,
+    is_retraction: bool,
 }
 
 /// What a memory with these rules holds, by the definition of a window.
@@ -139,7 +139,7 @@ impl Truth {
             }
             self.slice = Some(slice);
         }
-        if input.taken_back {
+        if input.is_retraction {
             self.keys.remove(&input.key);
             return Verdict::Retracted;
         }
@@ -194,7 +194,7 @@ struct Life {
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// Whether keys are taken back: then an exact store is always among what remembers.
+    /// Whether keys are retracted: then an exact store is always among what remembers.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],
@@ -271,13 +271,13 @@ impl Life {
             key: self.draw.below(KEYS),
             time: Some(time).filter(|_| (self.timed && !self.draw.one_in(25)) || (future && !self.timed)),
             max_timestamp: self.clock + 300_000,
-            taken_back: self.retracts && self.draw.one_in(12),
+            is_retraction: self.retracts && self.draw.one_in(12),
         };
         let offset = self.position(topic);
         self.inputs[topic].push(input);
         let verdict = judge(&mut live.dedup, input, input.max_timestamp);
         if self.changelog {
-            live.pending.note(&live.dedup, topic, offset, fingerprint(input.key));
+            live.pending.note(&live.dedup, TopicId(topic), offset, fingerprint(input.key));
         }
         if self.kind == STABLE {
             // It may be wrong either way: what it says is what came out.
@@ -307,7 +307,7 @@ impl Life {
         if spans.is_empty() {
             return;
         }
-        let by_number: Vec<_> = ends.into_iter().enumerate().collect();
+        let by_number: Vec<_> = (0..).map(TopicId).zip(ends).collect();
         if self.changelog {
             let records = live.pending.records(&live.dedup, self.origin(), live.epoch, &spans, &by_number, live.dedup.stream_time());
             let (slices, records): (Vec<_>, Vec<_>) = records.into_iter().unzip();
@@ -465,13 +465,13 @@ impl Life {
 
 impl std::fmt::Debug for Input {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "key {} at {:?}{}", self.key, self.time, if self.taken_back { " taken back" } else { "" })
+        write!(f, "key {} at {:?}{}", self.key, self.time, if self.is_retraction { " retracted" } else { "" })
     }
 }
 
 fn judge(dedup: &mut Dedup, input: Input, max_timestamp: Timestamp) -> Verdict {
     let key = fingerprint(input.key);
-    if input.taken_back { dedup.retract(key, input.time, max_timestamp) } else { dedup.judge(key, input.time, max_timestamp) }.unwrap()
+    if input.is_retraction { dedup.retract(key, input.time, max_timestamp) } else { dedup.judge(key, input.time, max_timestamp) }.unwrap()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::Origin;
 use super::record::{self, ChangelogRecord, Span};
 use crate::dedup::{Dedup, Mutation};
 use crate::key::Fingerprint;
-use crate::record::{Offset, Timestamp};
+use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
 /// Most fingerprints in a record of the log, half a megabyte: far below what brokers take.
@@ -36,8 +36,8 @@ struct Entry {
 
 impl Entry {
     /// Whether it is below the ends of the topics.
-    fn is_in(&self, ends: &[(usize, Offset)]) -> bool {
-        ends.iter().any(|&(topic, end)| topic == self.topic as usize && self.offset < end)
+    fn is_in(&self, ends: &[(TopicId, Offset)]) -> bool {
+        ends.iter().any(|&(topic, end)| topic.0 == self.topic as usize && self.offset < end)
     }
 }
 
@@ -55,7 +55,7 @@ pub struct PendingChanges {
 impl PendingChanges {
     /// Notes what the record at `offset` of a topic did to the state, if anything.
     #[inline]
-    pub fn note(&mut self, dedup: &Dedup, topic: usize, offset: Offset, fingerprint: Fingerprint) {
+    pub fn note(&mut self, dedup: &Dedup, topic: TopicId, offset: Offset, fingerprint: Fingerprint) {
         let (mutation, time) = (dedup.mutation(), dedup.stream_time());
         // Keys that came before any time was known belong to the first that is, whatever came with it.
         let is_first_time = time.is_some() && self.groups.back().map_or(self.is_untimed, |group| group.time.is_none());
@@ -81,7 +81,7 @@ impl PendingChanges {
                 (group.replay_info, group.has_replay_info) = (dedup.replay_info(), true);
             }
             // There are far fewer topics.
-            let topic = u32::try_from(topic).unwrap_or(u32::MAX);
+            let topic = u32::try_from(topic.0).unwrap_or(u32::MAX);
             group.entries.push(Entry { fingerprint, offset, topic, mutation });
             self.len += 1;
         }
@@ -109,7 +109,7 @@ impl PendingChanges {
         origin: Origin,
         epoch: i64,
         spans: &[Span<'_>],
-        ends: &[(usize, Offset)],
+        ends: &[(TopicId, Offset)],
         end_time: Option<Timestamp>,
     ) -> Vec<(Option<i64>, Vec<u8>)> {
         let (mut parts, mut is_left) = (Vec::new(), false);
@@ -145,7 +145,7 @@ impl PendingChanges {
     }
 
     /// The changes up to these ends of the topics are logged and committed.
-    pub fn committed(&mut self, ends: &[(usize, Offset)]) {
+    pub fn committed(&mut self, ends: &[(TopicId, Offset)]) {
         let mut is_left = false;
         let (spare, len) = (&mut self.spare, &mut self.len);
         self.groups.retain_mut(|group| {

@@ -4,7 +4,7 @@ use super::*;
 use crate::dedup::{Late, Rules};
 use crate::filter::{AgingSizing, CuckooSizing, Exact, Growth, PageId, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
-use crate::record::Verdict;
+use crate::record::{TopicId, Verdict};
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -97,7 +97,7 @@ impl Live {
         for arrival in arrivals {
             *clock += arrival.clock;
             verdicts.push(judge(&mut self.dedup, arrival, *clock));
-            self.pending.note(&self.dedup, arrival.topic, self.position[arrival.topic], key(arrival.number));
+            self.pending.note(&self.dedup, TopicId(arrival.topic), self.position[arrival.topic], key(arrival.number));
             self.position[arrival.topic] += 1;
             if arrival.commit {
                 self.commit();
@@ -113,7 +113,7 @@ impl Live {
             .filter(|&topic| ends[topic] > self.committed[topic])
             .map(|topic| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] })
             .collect();
-        let by_number: Vec<_> = ends.into_iter().enumerate().collect();
+        let by_number: Vec<_> = (0..).map(TopicId).zip(ends).collect();
         for (slice, record) in self.pending.records(&self.dedup, ORIGIN, 1, &spans, &by_number, self.dedup.stream_time()) {
             self.progress.logged(slice, Offset::try_from(self.log.len()).unwrap());
             self.log.push(record);
@@ -335,16 +335,16 @@ fn keys_logged_by_one_kind_are_remembered_by_another() {
         for offset in 0..4_000_i64 {
             // A few hundred are within the window in the end; a stable filter has replaced all of its keys several times.
             let _ = live.judge(key(offset.cast_unsigned()), Some(1_700_000_000_000 + offset), i64::MAX).unwrap();
-            pending.note(&live, 0, offset, key(offset.cast_unsigned()));
+            pending.note(&live, TopicId(0), offset, key(offset.cast_unsigned()));
             if offset % 100 == 99 {
                 let span = Span { topic: "a", start: offset - 99, end: offset + 1 };
                 log.extend(
                     pending
-                        .records(&live, origin, 1, &[span], &[(0, offset + 1)], live.stream_time())
+                        .records(&live, origin, 1, &[span], &[(TopicId(0), offset + 1)], live.stream_time())
                         .into_iter()
                         .map(|(_, record)| record),
                 );
-                pending.committed(&[(0, offset + 1)]);
+                pending.committed(&[(TopicId(0), offset + 1)]);
             }
         }
         for (other, now) in kinds.iter().enumerate().filter(|(other, _)| [0, 3].contains(other)) {

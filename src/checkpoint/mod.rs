@@ -102,7 +102,8 @@ impl Settings {
     /// What the bits of a topic's space depend on.
     #[must_use]
     pub fn of(config: &Config, topic: &Topic) -> Self {
-        let of_space = config.topics.iter().filter(|other| other.space == topic.space);
+        let spaces = config.spaces();
+        let of_space = spaces.iter().filter(|space| space.name == topic.space).flat_map(|space| &space.topics);
         let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
     }

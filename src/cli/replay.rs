@@ -154,7 +154,7 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         row("corrected", format!("{}: the filter called them seen, and the exact store did not", HumanCount(summary.corrected)));
     }
     if summary.retracted > 0 {
-        row("taken back", format!("{}, not emitted", HumanCount(summary.retracted)));
+        row("retracted", format!("{}, not emitted", HumanCount(summary.retracted)));
     }
     if summary.tombstones > 0 {
         let fate = if topic.on_tombstone == OnTombstone::Emit { "emitted" } else { "dropped" };

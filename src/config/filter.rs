@@ -39,7 +39,7 @@ pub struct Filter {
 pub enum Kind {
     /// Generations of Bloom filters.
     Aging,
-    /// Fingerprints that say when they were put in, and can be taken back.
+    /// Fingerprints that say when they were put in, and can be deleted.
     Cuckoo,
     /// Cells that forget at random.
     Stable,
@@ -107,7 +107,7 @@ impl Filter {
         self.confirm || self.kind == Kind::Exact
     }
 
-    /// Whether a key can be taken back.
+    /// Whether a key can be retracted.
     #[must_use]
     pub fn can_retract(&self) -> bool {
         self.is_exact() || self.kind == Kind::Cuckoo

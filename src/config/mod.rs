@@ -15,6 +15,7 @@ mod properties;
 mod raw;
 mod resolve;
 mod schema;
+mod space;
 mod topics;
 mod units;
 mod vars;
@@ -24,6 +25,7 @@ pub use filter::{Filter, Kind};
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use schema::schema;
+pub use space::KeySpace;
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
@@ -259,7 +261,7 @@ pub struct Topic {
     pub window: Window,
     /// What remembers keys.
     pub filter: Filter,
-    /// The header by which a record takes its key back, if there is one.
+    /// The header by which a record retracts its key, if there is one.
     pub retract: Option<String>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
@@ -319,7 +321,7 @@ pub enum OnInvalid {
 }
 
 impl Topic {
-    /// Whether a record with these headers takes its key back.
+    /// Whether a record with these headers retracts its key.
     #[must_use]
     pub fn is_retraction(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.retract.as_ref().is_some_and(|mark| headers.iter().any(|(name, _)| name == mark))

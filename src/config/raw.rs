@@ -174,11 +174,11 @@ pub(super) struct Topic {
     /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
     #[schemars(schema_with = "schema::hash")]
     pub(super) hash: Option<Value>,
-    /// A record with this header takes its key back: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
+    /// A record with this header retracts its key: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
     /// where `filter.confirm` is set.
     #[schemars(schema_with = "schema::retract")]
     pub(super) retract: Option<Value>,
-    /// Whether records are first brought to the partition that their key asks for, through a topic of our own,
+    /// Whether records are first brought to the partition that their key asks for, through an internal topic,
     /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
     pub(super) repartition: Switch,
     /// How long a key stays seen, by record time or by count. Required.

@@ -1,6 +1,7 @@
 //! The topics to deduplicate, each by itself and all together.
 
 use super::error::{Diagnostics, integer, required};
+use super::space::{self, KeySpace};
 use super::units::{Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
 use crate::dedup::Late;
@@ -122,7 +123,7 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
     }
 }
 
-/// The header by which a record takes its key back.
+/// The header by which a record retracts its key.
 fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let header = raw::header(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
@@ -169,10 +170,11 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
 
 /// Topics of one space share its filters, so they must want the same ones.
 fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
-    for (index, (path, topic)) in topics.iter().enumerate() {
-        let Some((other_path, other)) = topics[..index].iter().find(|(_, other)| other.space == topic.space) else {
-            continue;
-        };
+    let spaces = space::group(topics.iter().map(|(_, topic)| topic));
+    for (path, topic) in topics {
+        let of_space = spaces.iter().find(|space| space.name == topic.space);
+        let Some(other) = of_space.map(KeySpace::first) else { continue };
+        let other_path = topics.iter().find(|(_, first)| std::ptr::eq(first, other)).map_or("", |(path, _)| path);
         let differences = rules(other).into_iter().zip(rules(topic)).filter(|(a, b)| a != b);
         for ((field, theirs), (_, ours)) in differences {
             let message = format!(

@@ -39,7 +39,7 @@ pub enum Mutation {
     Insert,
     /// Its key was renewed.
     Refresh,
-    /// Its key was taken back.
+    /// Its key was retracted.
     Delete,
 }
 
@@ -217,7 +217,7 @@ impl Dedup {
         }
     }
 
-    /// Returns whether there was a key to take back, as far as that is known.
+    /// Returns whether there was a key to delete, as far as that is known.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
@@ -323,7 +323,7 @@ impl Dedup {
     }
 
     /// How often the exact store found that the filter was wrong, and put it right: its false positives, and keys that
-    /// were taken back, which it has still. Counted since the start, not stored.
+    /// were retracted, which it has still. Counted since the start, not stored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected

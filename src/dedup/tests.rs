@@ -162,7 +162,7 @@ struct Step {
     number: u64,
     time: Option<i64>,
     clock: i64,
-    /// Whether it takes its key back, where that can be done.
+    /// Whether it retracts its key, where that can be done.
     retract: bool,
 }
 

@@ -60,7 +60,7 @@ impl Archive for Nothing {
 pub enum Change {
     /// It was put in.
     Put,
-    /// It was taken back.
+    /// It was deleted.
     Delete,
 }
 
@@ -104,7 +104,7 @@ impl Exact {
         self.archive = archive;
     }
 
-    /// Whether the key was put in within the window and not taken back.
+    /// Whether the key was put in within the window and not deleted.
     ///
     /// # Errors
     /// When the archive cannot be read.

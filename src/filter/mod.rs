@@ -151,7 +151,7 @@ pub enum Spec {
         /// How large a generation is.
         sizing: AgingSizing,
     },
-    /// Fingerprints that say when they were put in, and can be taken back.
+    /// Fingerprints that say when they were put in, and can be deleted.
     Cuckoo {
         /// How long a key stays seen.
         window: Window,

@@ -1,4 +1,4 @@
-//! The topics of our own: changelogs, and those that bring records to their partitions. Made, read and trimmed.
+//! Internal topics: changelogs, and those that bring records to their partitions. Made, read and trimmed.
 //!
 //! Owns how such a topic must be set up, and when all of one is read. Must never decide what a
 //! record of it means.
@@ -35,7 +35,7 @@ const SEGMENT_BYTES: &str = "67108864";
 /// How long to look for records at a time; bounds how late a stop is noticed.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Makes sure that the topics of our own are there as they must be; with `make`, by making them.
+/// Makes sure that the internal topics are there as they must be; with `make`, by making them.
 pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
     // How many partitions the topics of a space are judged in, and one of them.
     let mut judged: BTreeMap<&str, (u32, String)> = BTreeMap::new();

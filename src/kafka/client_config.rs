@@ -53,10 +53,10 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
         // A lost position is for us to judge: a silent jump could lose records.
         .set("auto.offset.reset", "error")
         // Topics that share a state wait for each other's warm-up, which may end without a record.
-        .set("enable.partition.eof", if shares_spaces(config) { "true" } else { "false" })
+        .set("enable.partition.eof", if config.shares_spaces() { "true" } else { "false" })
         // A static member that is killed between the two rounds of a cooperative rebalance comes back without one:
         // what it was to give up would be nobody's until the next.
-        .set("partition.assignment.strategy", if instance.is_some() || shares_spaces(config) { "range" } else { "cooperative-sticky" });
+        .set("partition.assignment.strategy", if instance.is_some() || config.shares_spaces() { "range" } else { "cooperative-sticky" });
     if let Some(instance) = instance {
         client.set("group.instance.id", format!("{instance}-{worker}"));
     }
@@ -84,11 +84,6 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
         .set("auto.offset.reset", "error")
         .set("isolation.level", isolation);
     client
-}
-
-/// Whether topics share a key space, so that equal partition numbers must go to one worker.
-fn shares_spaces(config: &Config) -> bool {
-    config.topics.iter().enumerate().any(|(at, topic)| config.topics[..at].iter().any(|other| other.space == topic.space))
 }
 
 pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {

@@ -83,7 +83,7 @@ impl ClientContext for Observer {
 
 impl ConsumerContext for Observer {}
 
-/// Waits for a broker, looks at the topics, and makes those of our own that are missing.
+/// Waits for a broker, looks at the topics, and makes the internal ones that are missing.
 ///
 /// # Errors
 /// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
@@ -241,6 +241,7 @@ pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Resu
 }
 
 fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
+    let spaces = config.spaces();
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
         for (setting, name) in outputs(topic) {
@@ -255,10 +256,9 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
             problems.push(format!("topics[{at}].filter.max_memory: {problem}"));
         }
         // Where records are brought to their partitions first, it is those that count.
-        let shared = config.topics[..at].iter().find(|other| other.space == topic.space && !topic.repartition);
-        if let Some((other, &count)) = shared.and_then(|other| Some((other, cluster.partitions.get(&other.input)?)))
-            && count != input
-        {
+        let of_space = spaces.iter().filter(|space| space.name == topic.space && !topic.repartition);
+        let mut known = of_space.flat_map(|space| &space.topics).filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
+        if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
             problems.push(format!(
                 "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are of space {:?}; give them as many, or an id's repeats meet in different partitions",
                 topic.input, other.input, topic.space

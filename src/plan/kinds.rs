@@ -20,7 +20,7 @@ pub(super) struct Candidate {
     /// Share of repeats, a whole window after their key was put in, that are called unseen; `None` for kinds that
     /// promise never to.
     pub(super) forgets: Option<f64>,
-    /// Whether a key can be taken back.
+    /// Whether a key can be retracted.
     pub(super) can_retract: bool,
     /// What happens above the planned load.
     pub(super) overfull: &'static str,

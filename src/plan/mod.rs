@@ -71,7 +71,7 @@ pub struct Row {
     pub remembers: bool,
     /// Share of repeats, a whole window after their key was put in, that are called unseen.
     pub forgets: f64,
-    /// Whether a key can be taken back.
+    /// Whether a key can be retracted.
     pub can_retract: bool,
     /// What happens above the planned load.
     pub overfull: String,

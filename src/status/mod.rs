@@ -7,7 +7,7 @@ mod state;
 
 pub use state::{State, dead};
 
-use crate::config::{Config, Topic, window_text};
+use crate::config::{Config, KeySpace, Topic, window_text};
 use crate::dedup::Observed;
 use crate::filter::Window;
 use crate::record::{Offset, Reason, Timestamp};
@@ -105,7 +105,7 @@ pub struct VerdictCounts {
     pub late: u64,
     /// Had no key, or could not be written.
     pub invalid: u64,
-    /// Took their key back.
+    /// Retracted their key.
     pub retracted: u64,
     /// Had no value to take a key from; `on_tombstone` says whether they went out.
     pub tombstone: u64,
@@ -373,13 +373,12 @@ fn durations(histogram: &Histogram) -> Durations {
 
 fn spaces(config: &Config, stats: &Stats, reports: &BTreeMap<usize, WorkerReport>) -> Vec<SpaceStatus> {
     let all: Vec<_> = reports.values().flat_map(|report| &report.states).collect();
-    let topics = config.topics.iter().enumerate();
-    let first = topics.filter(|(at, topic)| config.topics[..*at].iter().all(|other| other.space != topic.space));
-    let of_space = |at| all.iter().copied().filter(|state| state.space == at).collect::<Vec<_>>();
-    first.map(|(at, topic)| space(config, topic, &stats.spaces[at], &of_space(at))).collect()
+    let of_space = |id| all.iter().copied().filter(|state| state.space == id).collect::<Vec<_>>();
+    config.spaces().iter().map(|key_space| space(key_space, &stats.spaces[key_space.id.0], &of_space(key_space.id))).collect()
 }
 
-fn space(config: &Config, topic: &Topic, counts: &SpaceCounts, states: &[&StateReport]) -> SpaceStatus {
+fn space(space: &KeySpace<'_>, counts: &SpaceCounts, states: &[&StateReport]) -> SpaceStatus {
+    let topic = space.first();
     let all = |number: fn(&StateReport) -> u64| states.iter().map(|state| number(state)).sum::<u64>();
     let worst = |number: fn(&StateReport) -> f64| states.iter().map(|state| number(state)).fold(0.0, f64::max);
     let stream_time_ms = states.iter().filter_map(|state| state.stream_time).max();
@@ -392,7 +391,7 @@ fn space(config: &Config, topic: &Topic, counts: &SpaceCounts, states: &[&StateR
     let slice_ms = if let Window::Time { slice_ms, .. } = topic.window { Some(slice_ms) } else { None };
     SpaceStatus {
         space: topic.space.clone(),
-        topics: config.topics.iter().filter(|other| other.space == topic.space).map(|topic| topic.input.clone()).collect(),
+        topics: space.topics.iter().map(|topic| topic.input.clone()).collect(),
         kind: topic.filter.kind.name().to_owned(),
         confirm: topic.filter.confirm,
         window: window_text(topic.window),
@@ -419,8 +418,9 @@ fn space(config: &Config, topic: &Topic, counts: &SpaceCounts, states: &[&StateR
 }
 
 fn partitions(config: &Config, reports: &BTreeMap<usize, WorkerReport>) -> Vec<PartitionStatus> {
+    let spaces = config.spaces();
     let space =
-        |input: &InputReport| config.topics.get(input.space).map_or_else(|| input.partition.topic.clone(), |topic| topic.space.clone());
+        |input: &InputReport| spaces.get(input.space.0).map_or_else(|| input.partition.topic.clone(), |space| space.name.to_owned());
     let each = |(&worker, report): (&usize, &WorkerReport)| {
         let status = |input: &InputReport| PartitionStatus {
             topic: input.partition.topic.clone(),

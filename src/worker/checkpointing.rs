@@ -3,8 +3,8 @@
 //! Owns the barrier: a checkpoint holds the effect of the records below its offsets and of no other. Must never
 //! take one while anything past the committed offset is decided.
 
-use super::commit::inputs_of;
-use super::{StateId, Worker};
+use super::Worker;
+use super::assignment::{Assignment, StateId, inputs_of};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
@@ -52,42 +52,44 @@ impl Worker {
     /// Writes the states whose turn it is, or all, if they changed: at the barrier, where nothing past the
     /// committed offsets is decided.
     pub(super) fn checkpoint(&mut self, all: bool) {
-        if self.transaction.is_some() {
+        if self.outbox.is_open() {
             return;
         }
-        let due = if all { self.states.keys().copied().collect() } else { self.due() };
+        let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
         // Large checkpoints are written less often, so that the average stays below the bound.
-        let state = &self.shared.config.state;
-        let rate = (state.max_write_rate / u64::from(self.shared.config.worker.workers)).max(1);
+        let config = &self.shared.config;
+        let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(Instant::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
     /// The states that cannot wait, and those whose turn it is.
     fn due(&mut self) -> Vec<StateId> {
-        let mut due: Vec<_> = self.states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
+        let Assignment { inputs, states, .. } = &self.assignment;
+        let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = Instant::now();
         if self.schedule.is_due(now) {
             // What a warm-up remembers is logged when it is time for a checkpoint, all of it; so all are written.
-            let warms_up = self.inputs.values().any(|input| input.is_warm_up(input.position));
-            due.extend(self.schedule.take(&self.states, now, self.shared.config.worker.checkpoint_interval, warms_up));
+            let warms_up = inputs.values().any(|input| input.is_warm_up(input.position));
+            due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
         due
     }
 
     /// Writes a state if it changed and all that changed it is committed. Returns the bytes.
     fn save(&mut self, id: StateId) -> u64 {
-        let (plan, inputs) = (&self.topics[id.0], || inputs_of(&self.topics, &self.inputs, id));
-        let Some(state) = self.states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
+        let Assignment { inputs, states, .. } = &mut self.assignment;
+        let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
+        let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
         if inputs().next().is_none() || inputs().any(|input| !input.verdicts.is_empty()) || !state.pending.is_empty() {
             return 0;
         }
-        let _span = tracing::debug_span!("checkpoint", space = plan.topic.space, partition = id.1).entered();
+        let _span = tracing::debug_span!("checkpoint", space = topic.config.space, partition = id.partition).entered();
         for input in inputs() {
             state.come_to(&input.log, input.position);
         }
-        let bytes = state.save(&self.shared.store, &self.shared.stats, &plan.stored_as(id.1), &plan.settings);
-        // InFlight or not: a topic in between is only there with a changelog, which has what was read of it.
+        let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
+        // Written or not: a topic in between is only there with a changelog, which has what was read of it.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
             self.shared.rebuilder.trim(input.partition.clone(), input.position);
         }
@@ -103,7 +105,7 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(1);
 
     fn states(count: i32) -> BTreeMap<StateId, char> {
-        (0..count).map(|partition| ((0, partition), '_')).collect()
+        (0..count).map(|partition| (StateId { partition, ..StateId::default() }, '_')).collect()
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! fingerprint, so that every worker samples the same. Must never change a verdict.
 
 use super::Shared;
-use super::topics::Plan;
+use super::topics::InputTopic;
 use crate::key::Fingerprint;
+use crate::record::SpaceId;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -21,14 +22,14 @@ pub struct CrossPartitionKeys(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    partitions: HashMap<(usize, Fingerprint), i32>,
-    order: VecDeque<(usize, Fingerprint)>,
+    partitions: HashMap<(SpaceId, Fingerprint), i32>,
+    order: VecDeque<(SpaceId, Fingerprint)>,
 }
 
 impl CrossPartitionKeys {
     /// A key of a space came out of a partition. Returns the other partition that it had come out of, if it had.
     #[inline]
-    pub(super) fn seen(&self, space: usize, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
+    pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
         if !fingerprint.0.is_multiple_of(SAMPLE) {
             return None;
         }
@@ -49,11 +50,11 @@ impl CrossPartitionKeys {
 
 /// Notices a key that comes in more than one partition.
 #[inline]
-pub(super) fn watch(shared: &Shared, plan: &Plan, fingerprint: Fingerprint, partition: i32) {
-    let Some(other) = shared.cross_partition_keys.seen(plan.space, fingerprint, partition) else { return };
-    if shared.stats.spaces[plan.space].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
+pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
+    let Some(other) = shared.cross_partition_keys.seen(topic.space, fingerprint, partition) else { return };
+    if shared.stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::warn!(
-            space = plan.topic.space,
+            space = topic.config.space,
             partition,
             other,
             "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
@@ -69,14 +70,14 @@ mod tests {
     fn a_key_in_two_partitions_is_noticed_and_the_sample_is_bounded() {
         let cross_partition_keys = CrossPartitionKeys::default();
         let key = |number: usize| Fingerprint(number as u128 * SAMPLE);
-        assert_eq!(cross_partition_keys.seen(0, key(1), 3), None);
-        assert_eq!(cross_partition_keys.seen(0, key(1), 3), None, "it came out again after its window");
-        assert_eq!(cross_partition_keys.seen(1, key(1), 2), None, "another space");
-        assert_eq!(cross_partition_keys.seen(0, key(1), 2), Some(3));
-        assert_eq!(cross_partition_keys.seen(0, Fingerprint(1), 0), None);
-        assert_eq!(cross_partition_keys.seen(0, Fingerprint(1), 1), None, "not of the sample");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None);
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 3), None, "it came out again after its window");
+        assert_eq!(cross_partition_keys.seen(SpaceId(1), key(1), 2), None, "another space");
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), key(1), 2), Some(3));
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 0), None);
+        assert_eq!(cross_partition_keys.seen(SpaceId(0), Fingerprint(1), 1), None, "not of the sample");
         for number in 0..=KEYS_MAX {
-            cross_partition_keys.seen(2, key(number), 0);
+            cross_partition_keys.seen(SpaceId(2), key(number), 0);
         }
         let seen = cross_partition_keys.0.lock().unwrap();
         assert!(seen.order.len() == KEYS_MAX && seen.partitions.len() == KEYS_MAX);

@@ -3,35 +3,23 @@
 //! Owns the way back from every failure. Must never leave a partition anywhere but where it was
 //! committed, nor forget a verdict that was not.
 
-use super::note::Note;
+use super::assignment::{Assignment, inputs_of};
+use super::outbox::BACKOFF;
 use super::partition::Input;
 use super::read_ahead::ReadAhead;
-use super::topics::Plan;
-use super::{Error, Flow, Shared, StateId, Worker};
+use super::{Error, Flow, Worker};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{self, Committed, Meanwhile, Refused, Sink, SinkError, Source};
-use crate::record::{Offset, Reason, TopicPartition, Verdict, log_id};
+use crate::kafka::{self, Committed, Meanwhile, Refused, SinkError, Source};
+use crate::record::{Reason, TopicPartition, Verdict};
 use crate::stats::add;
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// How often a producer may be replaced without a commit in between.
-const REPLACEMENTS_MAX: u32 = 10;
-
-/// How often brokers may take another producer for ours, and how long each time counts.
-const FENCINGS_MAX: usize = 4;
-const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
+use std::time::Instant;
 
 /// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
 const ABORTS_SUSPECT: u32 = 4;
 
 /// How much smaller batches become where one is refused, and nobody says for which record.
 const SMALLER: usize = 8;
-
-/// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
-const BACKOFF: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Commits what was written, with the offsets up to which it was read.
@@ -48,69 +36,53 @@ impl Worker {
     }
 
     fn commit_while<'s>(&mut self, source: &'s Source, ahead: Option<&mut ReadAhead<'s>>) -> Result<Flow, Error> {
-        if self.transaction.is_none() {
+        if !self.outbox.is_open() {
             return Ok(Flow::On);
         }
-        if self.must_repeat() {
+        if self.assignment.must_repeat() {
             return self.fail(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
-        let _span = tracing::debug_span!("commit", records = self.written.len()).entered();
-        let offsets = self.offsets();
-        let logged = self.sink.before_changelog().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
+        let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
+        let offsets = self.assignment.offsets(&self.topics);
+        let logged = self.outbox.sink.before_changelog().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
         let (topics, scratch) = (&self.topics, &mut self.buffers.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
-        if let Err(failure) = logged.and_then(|()| self.sink.commit(&offsets, source, meanwhile)) {
+        if let Err(failure) = logged.and_then(|()| self.outbox.sink.commit(&offsets, source, meanwhile)) {
             self.fail(source, failure)?;
             return Ok(Flow::Back);
         }
-        self.logged(self.sink.take_logged());
-        self.beginnings.clear();
-        for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
-            input.group.offset = Some(input.position);
-        }
-        for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
-            input.committed(note);
-        }
-        self.count_commit();
-        self.end_transaction();
-        (self.replacements, self.aborts, self.blocked) = (0, 0, None);
+        self.assignment.logged(&self.topics, self.outbox.sink.take_logged());
+        self.assignment.committed(offsets);
+        self.outbox.committed(&self.shared.stats);
+        self.reporter.blocked = None;
         fault::point("commit.booked");
-        for (&(space, partition), state) in &mut self.states {
-            let plan = &self.topics[space];
-            state.report(&plan.topic.space, partition, &self.shared.stats.spaces[plan.space]);
-            if let (Some(log), Some(before)) = (&plan.log, state.trim()) {
-                self.shared.rebuilder.trim(TopicPartition { topic: log.clone(), partition }, before);
+        for (id, state) in &mut self.assignment.states {
+            let topic = self.topics.first_of(id.space);
+            state.report(&topic.config.space, id.partition, &self.shared.stats.spaces[id.space.0]);
+            if let (Some(changelog), Some(before)) = (&topic.changelog, state.trim()) {
+                self.shared.rebuilder.trim(TopicPartition { topic: changelog.clone(), partition: id.partition }, before);
             }
         }
-        if let Some(refused) = self.refused.take() {
+        if let Some(refused) = self.outbox.refused.take() {
             return Err(refused);
         }
-        if self.sink.batch_bytes() < self.shared.cluster.batch_bytes {
+        if self.outbox.sink.batch_bytes() < self.shared.cluster.batch_bytes {
             // Its limits may be others than at the start.
-            self.refresh_topology()?;
-            self.replace_sink(self.shared.cluster.batch_bytes)?;
+            self.refresh_cluster()?;
+            self.outbox.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         }
         Ok(Flow::On)
     }
 
-    fn count_commit(&self) {
-        let stats = &self.shared.stats;
-        add(&stats.commits, 1);
-        self.transaction.iter().for_each(|transaction| stats.transaction_time.observe(transaction.begun.elapsed()));
-        let now = super::now();
-        for time in self.written.times() {
-            stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
-        }
-    }
-
     /// Writes to the changelogs what the records of the open transaction did.
     fn log(&mut self) -> Result<(), SinkError> {
-        for (id, state) in &mut self.states {
-            let plan = &self.topics[id.0];
+        let Assignment { inputs, states, .. } = &mut self.assignment;
+        for (&id, state) in states {
+            let topic = self.topics.first_of(id.space);
             state.logging.clear();
-            let Some(log) = &plan.log else { continue };
-            let inputs = || inputs_of(&self.topics, &self.inputs, *id);
+            let Some(changelog) = &topic.changelog else { continue };
+            let inputs = || inputs_of(&self.topics, inputs, id);
             let spans: Vec<_> = inputs()
                 .filter(|input| input.position > input.logged)
                 .map(|input| Span { topic: &input.log, start: input.logged, end: input.position })
@@ -119,70 +91,22 @@ impl Worker {
                 continue;
             }
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
-            let log = TopicPartition { topic: log.clone(), partition: id.1 };
+            let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
             let is_whole = inputs().all(|input| input.verdicts.is_all_carried());
             let end_time = state.dedup.stream_time().filter(|_| is_whole);
-            for (slice, record) in state.pending.records(&state.dedup, plan.origin, state.epoch, &spans, &ends, end_time) {
-                self.sink.write_changelog(&log, &record)?;
+            for (slice, record) in state.pending.records(&state.dedup, topic.origin, state.epoch, &spans, &ends, end_time) {
+                self.outbox.sink.write_changelog(&changelog, &record)?;
                 state.logging.push(slice);
             }
         }
         Ok(())
     }
 
-    /// What was written to the changelogs is committed; `written` says where its records lie.
-    fn logged(&mut self, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
-        for (id, state) in &mut self.states {
-            let Some(log) = &self.topics[id.0].log else { continue };
-            let read: Vec<_> = inputs_of(&self.topics, &self.inputs, *id).map(|input| (input.topic, input.position)).collect();
-            state.pending.committed(&read);
-            if let Some(written) = written.remove(&TopicPartition { topic: log.clone(), partition: id.1 }) {
-                state.logged(&written);
-            }
-        }
-        self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
-    }
-
-    /// The offsets to commit, first those of partitions that were read further, each with its note. What a warm-up
-    /// remembers goes with the offsets that the group has anyway: it takes them only from its members.
-    fn offsets(&self) -> Vec<(TopicPartition, Offset, String)> {
-        let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
-            // What is decided past a refused record must not move time for whoever goes on from here.
-            let is_whole = inputs_of(&self.topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
-            let state = self.states.get(&input.state).filter(|_| is_whole);
-            let stream_time = state.and_then(|state| state.dedup.stream_time());
-            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
-            (input.partition.clone(), input.position, note.to_string())
-        });
-        let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
-        let unmoved = self.inputs.values().filter(is_told);
-        let unmoved =
-            unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
-        let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        let is_elsewhere = |partition: &TopicPartition| self.inputs.values().all(|input| input.partition != *partition);
-        let beginnings = self.beginnings.iter().filter(|(partition, _)| is_elsewhere(partition));
-        let beginnings = beginnings.map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
-        ahead.chain(unmoved).chain(beginnings).collect()
-    }
-
-    /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
-    /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
-    /// is that of what is committed.
-    pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.is_refused && !input.verdicts.is_all_carried())
-    }
-
     /// Records that were decided have not come again for too long: their partitions are restored, so that the others
     /// can go on.
     pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
-        let missing = |input: &&Input| !input.verdicts.is_all_carried();
-        let missing: Vec<_> = self.inputs.values().filter(missing).map(|input| input.partition.clone()).collect();
+        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
         self.restart(source, &missing)
-    }
-
-    fn end_transaction(&mut self) {
-        self.transaction = None;
-        self.written.clear();
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
@@ -196,14 +120,14 @@ impl Worker {
             SinkError::Unknown(reason) => return self.resolve_in_doubt(source, &reason),
             SinkError::Fenced(reason) => return self.fenced_by_another(source, &reason),
             SinkError::Abort(reason) => {
-                self.aborts = self.aborts.saturating_add(1);
-                tracing::warn!(reason, attempt = self.aborts, "transaction aborted; writing its records again");
+                self.outbox.aborts = self.outbox.aborts.saturating_add(1);
+                tracing::warn!(reason, attempt = self.outbox.aborts, "transaction aborted; writing its records again");
                 self.find_out_why(&reason);
                 None
             }
-            SinkError::Refused(refused) => Some(self.sink.batch_bytes() / if self.set_apart(refused)? { 1 } else { SMALLER }),
+            SinkError::Refused(refused) => Some(self.outbox.sink.batch_bytes() / if self.set_apart(refused)? { 1 } else { SMALLER }),
         };
-        match self.sink.abort() {
+        match self.outbox.sink.abort() {
             Ok(()) => {}
             Err(SinkError::Exit(reason)) => return Err(Error::Exit(reason)),
             Err(SinkError::Unknown(reason) | SinkError::Abort(reason)) => return self.resolve_in_doubt(source, &reason),
@@ -212,7 +136,7 @@ impl Worker {
         }
         fault::point("abort.aborted");
         if let Some(batch_bytes) = batch_bytes {
-            self.replace_sink(batch_bytes)?;
+            self.outbox.replace_sink(&self.shared, self.number, batch_bytes)?;
         }
         self.rewind(source)?;
         self.back_off();
@@ -223,7 +147,7 @@ impl Worker {
     /// is returned: they are written in smaller ones, in the end each in its own.
     fn set_apart(&mut self, refused: Vec<Refused>) -> Result<bool, Error> {
         // Each time, there are fewer of them.
-        self.aborts = 0;
+        self.outbox.aborts = 0;
         let mut culprits = refused.iter().filter(|refused| refused.is_certain).count();
         if culprits == 0 {
             let (records, why) = (refused.len(), refused.first().map_or("", |refused| &refused.invalid.message));
@@ -231,11 +155,11 @@ impl Worker {
             return Ok(false);
         }
         for Refused { origin, topic: to, invalid, .. } in refused.into_iter().filter(|refused| refused.is_certain) {
-            let Some((topic, partition, offset)) = self.written.origin(origin) else { continue };
-            let Some(input) = self.inputs.get_mut(&(topic, partition)) else { continue };
-            let plan = &self.topics[topic];
+            let Some((of, offset)) = self.outbox.in_flight.origin(origin) else { continue };
+            let Some(input) = self.assignment.inputs.get_mut(&of) else { continue };
+            let topic = &self.topics[of.topic];
             let stop = |advice: &str| Err(Error::Exit(format!("{} offset {offset}: {}; {advice}", input.partition, invalid.message)));
-            if plan.forward.is_some() {
+            if topic.forward.is_some() {
                 return stop(&format!("the topic is {to:?}; let it take what its input takes"));
             }
             match input.verdicts.verdict(offset) {
@@ -251,7 +175,7 @@ impl Worker {
                 tracing::warn!(partition = %input.partition, offset, why, records = culprits, "records that their topic does not take are set apart; this is the first");
                 culprits = 0;
             }
-            self.tallies[plan.counted].count(Verdict::Invalid(invalid.reason));
+            self.reporter.tallies[topic.counted].count(Verdict::Invalid(invalid.reason));
             input.verdicts.refuse(offset, invalid);
         }
         Ok(true)
@@ -260,22 +184,21 @@ impl Worker {
     /// Looks, after some aborts one after the other, for what a person must mend. The worker goes on trying: a topic may
     /// be made again.
     fn find_out_why(&mut self, reason: &str) {
-        if self.aborts < ABORTS_SUSPECT || !(self.aborts - ABORTS_SUSPECT).is_multiple_of(ABORTS_SUSPECT) {
+        let aborts = self.outbox.aborts;
+        if aborts < ABORTS_SUSPECT || !(aborts - ABORTS_SUSPECT).is_multiple_of(ABORTS_SUSPECT) {
             return;
         }
         let missing = kafka::missing(&self.shared.config, &self.shared.cluster);
         let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
-        let blocked = format!("nothing can be committed, {} transactions were aborted one after the other: {why}", self.aborts);
+        let blocked = format!("nothing can be committed, {aborts} transactions were aborted one after the other: {why}");
         tracing::error!("{blocked}");
-        self.blocked = Some(blocked);
-        self.next_report = Instant::now();
+        self.reporter.blocked = Some(blocked);
+        self.reporter.hurry();
     }
 
-    /// Waits before another try, longer each time, while nothing can be committed.
+    /// Waits before another try, while nothing can be committed.
     fn back_off(&self) {
-        let Some(doublings) = self.aborts.checked_sub(2) else { return };
-        let wait = (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX);
-        let until = Instant::now() + wait;
+        let until = Instant::now() + self.outbox.back_off();
         while !self.stopping() && Instant::now() < until {
             std::thread::sleep(BACKOFF);
         }
@@ -283,22 +206,15 @@ impl Worker {
 
     /// Sets every partition back to where it was committed.
     pub(super) fn rewind(&mut self, source: &Source) -> Result<(), Error> {
-        self.end_transaction();
-        self.refused = None;
+        self.outbox.end();
+        self.outbox.refused = None;
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
-            self.inputs.clear();
-            self.states.clear();
-            self.waiting.clear();
+            self.assignment.clear();
             return Ok(());
         }
-        self.inputs.values_mut().for_each(Input::rewind);
-        let stuck: Vec<_> = self
-            .inputs
-            .values()
-            .filter(|input| source.seek(&input.partition, input.position).is_err())
-            .map(|input| input.partition.clone())
-            .collect();
+        self.assignment.inputs.values_mut().for_each(Input::rewind);
+        let stuck = self.assignment.partitions(|input| source.seek(&input.partition, input.position).is_err());
         if !stuck.is_empty() {
             self.start_anew(source, &stuck)?;
         }
@@ -306,63 +222,33 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
-        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
-        read.chain(self.parked().map(|found| (found.partition.clone(), found.parked()))).collect()
-    }
-
-    /// The brokers take another producer for ours. A process that stood still for too long is told so as well; but who is
-    /// told so again and again has a twin, and whoever was told first ends first.
+    /// The brokers take another producer for ours.
     fn fenced_by_another(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
-        self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
-        self.fencings.push(Instant::now());
-        if self.fencings.len() > FENCINGS_MAX {
-            return Err(Error::Exit(format!(
-                "another process runs as transactional id {:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories",
-                self.transactional_id
-            )));
-        }
+        self.outbox.fenced(reason)?;
         self.resolve_in_doubt(source, reason)
-    }
-
-    /// Has another producer take the place of ours, which ends what that left open.
-    fn replace_sink(&mut self, batch_bytes: usize) -> Result<(), Error> {
-        let names_records = self.sink.names_records();
-        self.sink = connect(&self.shared, self.number, &self.transactional_id, batch_bytes)?;
-        if names_records {
-            self.sink.expect_names();
-        }
-        Ok(())
     }
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
     /// other, and lets the group's committed offsets tell.
     fn resolve_in_doubt(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
-        self.replacements += 1;
-        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
-        if self.replacements > REPLACEMENTS_MAX {
-            return Err(Error::Exit(format!(
-                "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
-                self.transactional_id
-            )));
-        }
-        let written = self.sink.take_logged();
-        self.replace_sink(self.sink.batch_bytes())?;
+        self.outbox.is_in_doubt(reason)?;
+        let written = self.outbox.sink.take_logged();
+        self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())?;
         fault::point("resolve.replaced");
         if source.lost() {
             return self.rewind(source);
         }
-        let partitions: Vec<_> = self.inputs.values().map(|input| input.partition.clone()).collect();
+        let partitions = self.assignment.partitions(|_| true);
         let committed = self.patiently(|| source.committed(&partitions))?;
         fault::point("resolve.committed");
-        let is_internal = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
-        if self.inputs.values().zip(&committed).any(is_internal) {
-            self.logged(written);
+        let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
+        if self.assignment.inputs.values().zip(&committed).any(is_ours) {
+            self.assignment.logged(&self.topics, written);
         }
         let mut foreign = Vec::new();
-        for (input, committed) in self.inputs.values_mut().zip(&committed) {
-            if input.is_ahead() && committed.offset == Some(input.position) {
+        for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {
+            if is_ours((input, committed)) {
                 input.committed(committed.metadata.clone());
             } else if committed.offset != input.group.offset {
                 foreign.push(input.partition.clone());
@@ -372,19 +258,4 @@ impl Worker {
         fault::point("resolve.resolved");
         if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
     }
-}
-
-/// The topics' partitions that use a state.
-pub(super) fn inputs_of<'w>(
-    topics: &'w [Plan],
-    inputs: &'w BTreeMap<(usize, i32), Input>,
-    (space, partition): StateId,
-) -> impl Iterator<Item = &'w Input> {
-    let of_space = topics.iter().enumerate().filter(move |(_, plan)| plan.space == space);
-    of_space.filter_map(move |(topic, _)| inputs.get(&(topic, partition)))
-}
-
-/// A producer for the worker of that number and transactional id.
-pub(super) fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
-    Ok(Sink::connect(&shared.config, &shared.stats, transactional_id, batch_bytes, &|| shared.is_stopped(number))?)
 }

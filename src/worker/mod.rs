@@ -4,11 +4,13 @@
 //! but the store and the threads that rebuild. Must never ask the filter twice about one record, nor
 //! take a checkpoint while anything past the committed offset is decided.
 
+mod assignment;
 mod checkpointing;
 mod co_partitioning;
 mod commit;
 mod in_flight;
 mod note;
+mod outbox;
 mod partition;
 mod read_ahead;
 mod rebalance;
@@ -26,24 +28,21 @@ use crate::checkpoint::{self, Store};
 use crate::config::Config;
 use crate::fault;
 use crate::filter::CapacityError;
-use crate::kafka::{self, Cluster, Sink, Source};
+use crate::kafka::{self, Cluster, Source};
 use crate::record::{Invalid, Offset, Timestamp, TopicPartition};
-use crate::stats::{Stats, Tally};
+use crate::stats::Stats;
+use assignment::Assignment;
 use checkpointing::Schedule;
 pub use co_partitioning::CrossPartitionKeys;
-use in_flight::InFlight;
-use partition::{Input, PartitionState};
+use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
-use rebuild::Rebuilt;
 use records::Buffers;
-use restore::Waiting;
-use std::collections::BTreeMap;
+use report::Reporter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use topics::{Plan, plans};
+use topics::Topics;
 
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -136,57 +135,15 @@ pub enum Error {
 /// One worker.
 pub struct Worker {
     shared: Shared,
-    transactional_id: String,
-    topics: Vec<Plan>,
-    sink: Sink,
-    inputs: BTreeMap<(usize, i32), Input>,
-    states: BTreeMap<StateId, PartitionState>,
-    /// Memories that are not there yet.
-    waiting: BTreeMap<StateId, Waiting>,
-    rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
-    /// Where partitions begin that others have, or will have; to be committed.
-    beginnings: BTreeMap<TopicPartition, Offset>,
-    transaction: Option<Transaction>,
-    written: InFlight,
-    replacements: u32,
-    /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
-    aborts: u32,
-    /// Why nothing can be committed, once that has been so for a while.
-    blocked: Option<String>,
-    /// Why it ends with the next commit.
-    refused: Option<Error>,
-    /// The store's, when last looked at.
-    epoch: u64,
-    schedule: Schedule,
-    buffers: Buffers,
-    /// By topic.
-    tallies: Vec<Tally>,
     number: usize,
-    /// Whether any topic warms up that shares its state.
-    warming: bool,
-    /// Whether the group has said what is ours.
-    joined: bool,
+    topics: Topics,
+    assignment: Assignment,
+    outbox: Outbox,
+    schedule: Schedule,
+    reporter: Reporter,
+    buffers: Buffers,
     /// When the group lately took another for this member.
-    fenced: Vec<Instant>,
-    /// When the brokers lately took another producer for ours.
-    fencings: Vec<Instant>,
-    next_report: Instant,
-}
-
-/// Whose state: which space, and which partition number.
-type StateId = (usize, i32);
-
-/// What is known of the open transaction.
-struct Transaction {
-    begun: Instant,
-    /// Those that it carries, written or not.
-    records: usize,
-}
-
-impl Transaction {
-    fn begun() -> Self {
-        Self { begun: Instant::now(), records: 0 }
-    }
+    rejoins: Vec<Instant>,
 }
 
 /// Whether the records at hand may be gone on with.
@@ -202,39 +159,18 @@ impl Worker {
     /// # Errors
     /// When Kafka refuses.
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
-        let config = &shared.config;
-        let transactional_id = format!("{}-{}-{number}", config.kafka.group_id, shared.instance);
-        let sink = commit::connect(&shared, number, &transactional_id, shared.cluster.batch_bytes)?;
+        let outbox = Outbox::connect(&shared, number)?;
         fault::point("connect.ready");
-        let topics = plans(&shared);
-        let tallies = vec![Tally::default(); shared.stats.topics.len()];
-        let schedule = Schedule::new(Instant::now() + config.worker.checkpoint_interval);
         Ok(Self {
-            transactional_id,
-            topics,
-            tallies,
-            sink,
-            schedule,
-            epoch: shared.store.epoch(),
-            shared,
-            inputs: BTreeMap::new(),
-            states: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            rebuilt: channel(),
-            beginnings: BTreeMap::new(),
-            transaction: None,
-            written: InFlight::default(),
-            replacements: 0,
-            aborts: 0,
-            blocked: None,
-            refused: None,
-            buffers: Buffers::default(),
             number,
-            warming: false,
-            joined: false,
-            fenced: Vec::new(),
-            fencings: Vec::new(),
-            next_report: Instant::now(),
+            topics: Topics::new(&shared),
+            assignment: Assignment::new(shared.store.epoch()),
+            outbox,
+            schedule: Schedule::new(Instant::now() + shared.config.worker.checkpoint_interval),
+            reporter: Reporter::new(&shared.stats),
+            buffers: Buffers::default(),
+            rejoins: Vec::new(),
+            shared,
         })
     }
 
@@ -248,14 +184,14 @@ impl Worker {
             self.finish_rebuilds(source)?;
             self.restart_lost(source)?;
             if self.commit_in().is_some_and(|due| due.is_zero()) {
-                if self.must_repeat() {
+                if self.assignment.must_repeat() {
                     self.give_up_repeating(source)?;
                     ahead.clear();
                 } else {
                     self.commit_and_read(source, &mut ahead)?;
                 }
             }
-            if self.warming {
+            if self.assignment.warming {
                 self.tend_warm_ups(source, &[])?;
             }
             if let Flow::Back = self.commit_beginnings(source)? {
@@ -267,10 +203,10 @@ impl Worker {
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
-            self.sink.poll();
-            let processed = self.process(source, &ahead.batch.messages, &mut ahead.keys)?;
+            self.outbox.sink.poll();
+            let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source, &ahead.batch.errored);
-            if self.warming {
+            if self.assignment.warming {
                 // Set back, they were not read to those ends.
                 let ends = if let Flow::On = processed { &*ahead.batch.ends } else { &[] };
                 self.tend_warm_ups(source, ends)?;
@@ -294,58 +230,65 @@ impl Worker {
         self.shared.is_stopped(self.number)
     }
 
+    /// Says how it stands, if it is time.
+    fn report(&mut self, source: &Source) {
+        self.reporter.report(&self.shared.stats, self.number, &self.topics, &mut self.assignment, source);
+    }
+
     /// Time until the open transaction is to be committed, or, if not all is in it that must be, to be given up.
     fn commit_in(&self) -> Option<Duration> {
-        let transaction = self.transaction.as_ref()?;
+        let age = self.outbox.age()?;
         let worker = &self.shared.config.worker;
-        let due = match &self.refused {
-            _ if self.must_repeat() => worker.transaction_timeout / 2,
+        let due = match &self.outbox.refused {
+            _ if self.assignment.must_repeat() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
             None => worker.commit_interval,
         };
-        Some(due.saturating_sub(transaction.begun.elapsed()))
+        Some(due.saturating_sub(age))
     }
 
     /// Commits where partitions begin, before anything of them is read: whoever is next begins at the same place.
     fn commit_beginnings(&mut self, source: &Source) -> Result<Flow, Error> {
-        let begins = self.inputs.values().any(|input| input.group.offset.is_none()) || !self.beginnings.is_empty();
-        if self.transaction.is_some() || !begins || self.must_repeat() {
+        let Assignment { inputs, beginnings, .. } = &self.assignment;
+        let begins = inputs.values().any(|input| input.group.offset.is_none()) || !beginnings.is_empty();
+        if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
             return Ok(Flow::On);
         }
         // Whoever has got them since has said where they begin.
-        let others: Vec<_> = self.beginnings.keys().cloned().collect();
+        let others: Vec<_> = beginnings.keys().cloned().collect();
         let committed = self.patiently(|| source.committed(&others))?;
         for (partition, committed) in others.iter().zip(committed) {
-            if committed.offset.is_some() || self.inputs.values().any(|input| input.partition == *partition) {
-                self.beginnings.remove(partition);
+            if committed.offset.is_some() || self.assignment.has(partition) {
+                self.assignment.beginnings.remove(partition);
             }
         }
-        if let Err(failure) = self.sink.begin() {
-            return self.fail(source, failure).map(|()| Flow::Back);
-        }
-        self.transaction = Some(Transaction::begun());
-        self.commit(source)
+        self.commit_at_once(source)
     }
 
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
         let most = self.shared.config.worker.max_transaction_records;
-        let due = self.schedule.is_due(Instant::now()) || self.states.values().any(|state| state.pending.len() >= most);
-        if self.transaction.is_some() || !due || self.must_repeat() || self.states.values().all(|state| state.pending.is_empty()) {
+        let states = &self.assignment.states;
+        let due = self.schedule.is_due(Instant::now()) || states.values().any(|state| state.pending.len() >= most);
+        if self.outbox.is_open() || !due || self.assignment.must_repeat() || states.values().all(|state| state.pending.is_empty()) {
             return Ok(Flow::On);
         }
-        if let Err(failure) = self.sink.begin() {
-            return self.fail(source, failure).map(|()| Flow::Back);
+        self.commit_at_once(source)
+    }
+
+    /// Commits what there is to commit without a record.
+    fn commit_at_once(&mut self, source: &Source) -> Result<Flow, Error> {
+        match self.outbox.begin() {
+            Ok(()) => self.commit(source),
+            Err(failure) => self.fail(source, failure).map(|()| Flow::Back),
         }
-        self.transaction = Some(Transaction::begun());
-        self.commit(source)
     }
 
     /// Looks at the topics again, for they have changed.
-    fn refresh_topology(&mut self) -> Result<(), Error> {
+    fn refresh_cluster(&mut self) -> Result<(), Error> {
         let cluster = self.patiently(|| kafka::discover(&self.shared.config, &|| self.stopping()))?;
         self.shared.cluster = Arc::new(cluster);
-        self.topics = plans(&self.shared);
+        self.topics = Topics::new(&self.shared);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a worker knows of one of its partitions.
 
-use super::StateId;
+use super::assignment::StateId;
 use super::verdicts::Verdicts;
 use crate::changelog::{Origin, PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -8,7 +8,7 @@ use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Spec};
 use crate::kafka::Committed;
-use crate::record::{Offset, Timestamp, TopicPartition, log_topic};
+use crate::record::{Offset, Timestamp, TopicId, TopicPartition, log_topic};
 use crate::stats::{SpaceCounts, Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) struct Input {
     /// The name of the log that its offsets are of.
     pub(super) log: String,
     /// Which configured topic it is of.
-    pub(super) topic: usize,
+    pub(super) topic: TopicId,
     /// Whose state it uses.
     pub(super) state: StateId,
     /// Where the group began, as far as that is known.

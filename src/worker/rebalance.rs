@@ -8,13 +8,12 @@ use crate::fault;
 use crate::kafka::{Rebalance, SinkError, Source};
 use crate::record::TopicPartition;
 use crate::stats::add;
-use std::time::Instant;
 
 impl Worker {
     pub(super) fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
-        self.joined = true;
-        self.next_report = Instant::now();
+        self.reporter.joined = true;
+        self.reporter.hurry();
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 fault::point("assign.begin");
@@ -24,9 +23,8 @@ impl Worker {
                 tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
                 fault::point("assign.restored");
                 source.assign(&starts)?;
-                let parked: Vec<_> =
-                    self.parked().map(|found| found.partition.clone()).filter(|partition| partitions.contains(partition)).collect();
-                source.pause(&parked)?;
+                let paused = self.assignment.paused().map(|found| found.partition.clone());
+                source.pause(&paused.filter(|partition| partitions.contains(partition)).collect::<Vec<_>>())?;
                 fault::point("assign.assigned");
             }
             Rebalance::Revoked { partitions, lost } => {
@@ -39,7 +37,7 @@ impl Worker {
                     fault::point("revoke.committed");
                     self.checkpoint(true);
                     fault::point("revoke.checkpointed");
-                    self.forget(&partitions);
+                    self.assignment.forget(&partitions);
                     fault::point("revoke.forgotten");
                 }
                 source.unassign(&partitions)?;
@@ -52,20 +50,12 @@ impl Worker {
     /// Partitions went to someone else, and with them the right to commit what was read of them.
     pub(super) fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
-        self.forget(partitions);
+        self.assignment.forget(partitions);
         fault::point("lose.forgotten");
-        if self.transaction.is_some() {
+        if self.outbox.is_open() {
             self.fail(source, SinkError::Abort("its partitions were lost".to_owned()))?;
         }
         fault::point("lose.aborted");
         Ok(())
-    }
-
-    /// Drops the state of partitions that are not ours any more.
-    pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
-        self.inputs.retain(|_, input| !partitions.contains(&input.partition));
-        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
-        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
-        self.states.retain(|id, _| self.inputs.values().any(|input| input.state == *id));
     }
 }

@@ -3,8 +3,9 @@
 //! Owns the threads that read changelogs: they make states anew and trim what is not needed any more.
 //! Must never take in what the group has not committed, nor hold up a worker.
 
+use super::Error;
+use super::assignment::StateId;
 use super::partition::PartitionState;
-use super::{Error, StateId};
 use crate::changelog::{ChangelogRecord, Follower, Origin, Outcome};
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::Config;
@@ -33,7 +34,7 @@ const SET_BACK_MAX: usize = 100;
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) partition: PartitionId,
-    pub(super) log: TopicPartition,
+    pub(super) changelog: TopicPartition,
     /// What the checkpoint has of it.
     pub(super) state: PartitionState,
     pub(super) rules: Rules,
@@ -175,7 +176,7 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
-    let Some((mut low, mut end)) = ends(reader, &job.log, &stop) else { return Ok(PartitionState::new(job.rules)) };
+    let Some((mut low, mut end)) = ends(reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
     if low == end {
         // Nothing is logged yet.
         return Ok(job.state);
@@ -196,7 +197,7 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
         let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
         let Some(follower) = follow.read(reader, from, &stop)? else {
             tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
-            let Some(now) = ends(reader, &job.log, &stop) else { return Ok(PartitionState::new(job.rules)) };
+            let Some(now) = ends(reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
             (low, end) = now;
             (from, job.state) = (low, PartitionState::new(job.rules));
             continue;
@@ -275,7 +276,7 @@ impl Follow<'_> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.state.changelog.epoch;
         let mut follower = Follower::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
-        let log = job.log.clone();
+        let log = job.changelog.clone();
         let end = self.end;
         let is_read = from >= end || reader.read(&log, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
         Ok(is_read.then_some(follower))
@@ -287,7 +288,7 @@ impl Follow<'_> {
             Err(error) => {
                 return Err(Error::Exit(format!(
                     "{} offset {}: {error}; run the version that wrote it, or delete the topic and set state.cold_start to say how to go on",
-                    self.job.log, logged.offset
+                    self.job.changelog, logged.offset
                 )));
             }
         };
@@ -312,7 +313,7 @@ impl Follow<'_> {
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(
                     "{} offset {}: another consumer group or key space writes to this changelog, for its group_id and space make the same topic name; give this group another kafka.group_id, or the space another name, and delete the topic if both wrote to it",
-                    self.job.log, logged.offset
+                    self.job.changelog, logged.offset
                 )));
             }
             Outcome::Gap => {

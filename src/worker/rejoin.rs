@@ -38,7 +38,7 @@ impl Worker {
     pub fn run(mut self, number: usize) -> Result<(), Error> {
         loop {
             let source = Source::new(&self.shared.config, number)?;
-            let inputs: Vec<_> = self.topics.iter().map(|plan| &*plan.topic.input).collect();
+            let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
             source.subscribe(&inputs)?;
             let ended = self.work(&source);
             let is_fenced = matches!(ended, Err(Error::Kafka(kafka::Error::Fenced)));
@@ -56,19 +56,19 @@ impl Worker {
     /// # Errors
     /// When there is another process of this name, by all appearances.
     fn fenced(&mut self, source: &Source) -> Result<(), Error> {
-        self.fenced.retain(|at| at.elapsed() < MEMORY);
-        if self.fenced.len() >= REJOINS_MAX {
+        self.rejoins.retain(|at| at.elapsed() < MEMORY);
+        if self.rejoins.len() >= REJOINS_MAX {
             return Err(kafka::Error::Fenced.into());
         }
-        self.fenced.push(Instant::now());
+        self.rejoins.push(Instant::now());
         tracing::warn!(
-            time = self.fenced.len(),
+            time = self.rejoins.len(),
             "the group says that another process has joined as the same member; joining anew, for it may say so after an outage, too"
         );
-        let partitions: Vec<_> = self.positions().into_iter().map(|(partition, _)| partition).collect();
+        let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.lose(source, &partitions)?;
-        self.joined = false;
-        self.next_report = Instant::now();
+        self.reporter.joined = false;
+        self.reporter.hurry();
         self.report(source);
         let until = Instant::now() + PAUSE;
         while Instant::now() < until && !self.stopping() {

@@ -1,54 +1,82 @@
 //! How a worker stands, told once a second to whoever shows it.
 //!
-//! Must never hold up a record: what is asked here is known without asking a broker.
+//! Owns what was counted since the last report. Must never hold up a record: what is asked here is known without asking
+//! a broker.
 
+use super::assignment::{Assignment, StateId};
 use super::partition::{Input, PartitionState};
-use super::{StateId, Worker};
+use super::topics::Topics;
 use crate::kafka::Source;
-use crate::stats::{InputReport, InputState, StateReport, WorkerReport};
+use crate::record::SpaceId;
+use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, WorkerReport};
 use std::time::{Duration, Instant};
 
 /// Least time between two reports.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-impl Worker {
-    /// Says how it stands, if it is time, or at once after something has changed that a person waits for.
-    pub(super) fn report(&mut self, source: &Source) {
-        if Instant::now() < self.next_report {
-            return;
-        }
-        self.next_report = Instant::now() + INTERVAL;
-        let states = self.states.iter_mut().map(|(&(space, _), state)| memory_report(space, self.topics[space].capacity, state));
-        let blocked = self.blocked.clone();
-        let report = WorkerReport { joined: self.joined, blocked, states: states.collect(), inputs: self.input_reports(source) };
-        self.shared.stats.report(self.number, report);
+/// Reports how a worker stands.
+pub(super) struct Reporter {
+    /// Whether the group has said which partitions are this member's.
+    pub(super) joined: bool,
+    /// Why nothing can be committed, once that has been so for a while.
+    pub(super) blocked: Option<String>,
+    /// What was counted of each topic, by its place in [`Stats::topics`].
+    pub(super) tallies: Vec<Tally>,
+    next: Instant,
+}
+
+impl Reporter {
+    pub(super) fn new(stats: &Stats) -> Self {
+        Self { joined: false, blocked: None, tallies: vec![Tally::default(); stats.topics.len()], next: Instant::now() }
     }
 
-    fn input_reports(&self, source: &Source) -> Vec<InputReport> {
-        let stream_time = |id: StateId| self.states.get(&id).and_then(|state| state.dedup.stream_time());
-        let read = self.inputs.values().map(|input: &Input| InputReport {
-            partition: input.partition.clone(),
-            space: self.topics[input.topic].space,
-            state: if input.warming_up { InputState::WarmingUp } else { InputState::Running },
-            position: input.position,
-            committed: input.group.offset.unwrap_or(input.committed),
-            end: source.end(&input.partition),
-            stream_time: stream_time(input.state),
-        });
-        let waiting = self.parked().map(|found| InputReport {
-            partition: found.partition.clone(),
-            space: self.topics[found.topic].space,
-            state: InputState::Rebuilding,
-            position: found.parked(),
-            committed: found.parked(),
-            end: Some(found.high),
-            stream_time: None,
-        });
-        read.chain(waiting).collect()
+    /// Something has changed that a person waits for: the next report comes at once.
+    pub(super) fn hurry(&mut self) {
+        self.next = Instant::now();
+    }
+
+    /// Adds what was counted to what all workers have counted.
+    pub(super) fn count(&mut self, stats: &Stats) {
+        self.tallies.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
+    }
+
+    /// Says how the worker `number` stands, if it is time.
+    pub(super) fn report(&mut self, stats: &Stats, number: usize, topics: &Topics, assignment: &mut Assignment, source: &Source) {
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + INTERVAL;
+        let inputs = input_reports(topics, assignment, source);
+        let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space).capacity, state));
+        let report = WorkerReport { joined: self.joined, blocked: self.blocked.clone(), states: kept.collect(), inputs };
+        stats.report(number, report);
     }
 }
 
-fn memory_report(space: usize, capacity: u64, state: &mut PartitionState) -> StateReport {
+fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> Vec<InputReport> {
+    let stream_time = |id: StateId| assignment.states.get(&id).and_then(|state| state.dedup.stream_time());
+    let read = assignment.inputs.values().map(|input: &Input| InputReport {
+        partition: input.partition.clone(),
+        space: topics[input.topic].space,
+        state: if input.warming_up { InputState::WarmingUp } else { InputState::Running },
+        position: input.position,
+        committed: input.group.offset.unwrap_or(input.committed),
+        end: source.end(&input.partition),
+        stream_time: stream_time(input.state),
+    });
+    let waiting = assignment.paused().map(|found| InputReport {
+        partition: found.partition.clone(),
+        space: topics[found.topic].space,
+        state: InputState::Rebuilding,
+        position: found.paused_at(),
+        committed: found.paused_at(),
+        end: Some(found.high),
+        stream_time: None,
+    });
+    read.chain(waiting).collect()
+}
+
+fn state_report(space: SpaceId, capacity: u64, state: &mut PartitionState) -> StateReport {
     let (usage, estimated) = (state.dedup.usage(), state.estimate());
     StateReport {
         space,

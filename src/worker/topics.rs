@@ -10,16 +10,18 @@ use crate::config::Topic;
 use crate::dedup::Rules;
 use crate::filter::Spec;
 use crate::key::Fingerprint;
+use crate::record::{SpaceId, TopicId};
 use crate::stats;
+use std::ops::Index;
 
-/// A topic that is read, with what follows from the configuration and the cluster. Those that only bring records
-/// to their partitions come after all others.
-pub(super) struct Plan {
-    pub(super) topic: Topic,
-    /// Its space, by the first topic that is of it.
-    pub(super) space: usize,
+/// A topic that is read, with what follows from the configuration and the cluster.
+pub(super) struct InputTopic {
+    /// What the configuration says, with the name of the topic that is really read.
+    pub(super) config: Topic,
+    /// Its key space. A topic whose records are only brought elsewhere has one of its own, of which nothing is remembered.
+    pub(super) space: SpaceId,
     pub(super) rules: Rules,
-    /// Where its records are counted: the configured topic.
+    /// Where its records are counted in [`stats::Stats::topics`]: the configured topic.
     pub(super) counted: usize,
     /// Where its bytes are: the topic that is really read.
     pub(super) read: usize,
@@ -29,7 +31,7 @@ pub(super) struct Plan {
     /// What the fingerprints in its changelog depend on.
     pub(super) origin: Origin,
     /// The topic of its changelog, if there is one.
-    pub(super) log: Option<String>,
+    pub(super) changelog: Option<String>,
     /// Where records go to be judged, if not here.
     pub(super) forward: Option<Forward>,
     /// Whether it is a topic that records were brought to.
@@ -37,10 +39,10 @@ pub(super) struct Plan {
     pub(super) routes: Routes,
 }
 
-impl Plan {
+impl InputTopic {
     /// Whose state it is, as the store calls it.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
-        PartitionId { space: self.topic.space.clone(), partition }
+        PartitionId { space: self.config.space.clone(), partition }
     }
 }
 
@@ -58,53 +60,83 @@ impl Forward {
     }
 }
 
-/// All topics that are read.
-pub(super) fn plans(shared: &Shared) -> Vec<Plan> {
-    let config = &shared.config;
-    let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
-    let read = |input: &str| stats::topics(config).position(|(name, _)| name == input).unwrap_or(0);
-    let plan = |(number, topic): (usize, &Topic)| {
-        let settings = partition::settings(config, topic);
-        let repartitioned = config.repartitioned(topic);
-        let is_internal = repartitioned.is_some();
-        let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
-        let rules = topic.rules(partitions(&topic.input));
-        Plan {
-            space: config.topics.iter().position(|other| other.space == topic.space).unwrap_or(number),
-            rules,
-            counted: number,
-            read: read(&topic.input),
-            capacity: rules.filter.map_or(0, Spec::capacity),
-            origin: partition::origin(config, &topic, &settings, &rules),
-            settings,
-            log: config.changelog(&topic.space),
-            forward: None,
-            is_internal,
-            routes: Routes::new(&topic, &shared.cluster),
-            topic,
+/// All topics that are read, by number. Those that only bring records to their partitions come after all others.
+pub(super) struct Topics(Vec<InputTopic>);
+
+impl Topics {
+    pub(super) fn new(shared: &Shared) -> Self {
+        let config = &shared.config;
+        let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
+        let read = |input: &str| stats::topics(config).position(|(name, _)| name == input).unwrap_or(0);
+        let spaces = config.spaces();
+        let judged = |(number, topic): (usize, &Topic)| {
+            let settings = partition::settings(config, topic);
+            let repartitioned = config.repartitioned(topic);
+            let is_internal = repartitioned.is_some();
+            let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
+            let rules = topic.rules(partitions(&topic.input));
+            InputTopic {
+                space: spaces.iter().find(|space| space.name == topic.space).map(|space| space.id).unwrap_or_default(),
+                rules,
+                counted: number,
+                read: read(&topic.input),
+                capacity: rules.filter.map_or(0, Spec::capacity),
+                origin: partition::origin(config, &topic, &settings, &rules),
+                settings,
+                changelog: config.changelog(&topic.space),
+                forward: None,
+                is_internal,
+                routes: Routes::new(&topic, &shared.cluster),
+                config: topic,
+            }
+        };
+        let mut topics: Vec<_> = config.topics.iter().enumerate().map(judged).collect();
+        for (number, topic) in config.topics.iter().enumerate() {
+            let Some(name) = config.repartitioned(topic) else { continue };
+            let judged = &topics[number];
+            topics.push(InputTopic {
+                config: topic.clone(),
+                space: SpaceId(topics.len()),
+                rules: judged.rules,
+                counted: number,
+                read: read(&topic.input),
+                capacity: 0,
+                settings: judged.settings.clone(),
+                origin: judged.origin,
+                changelog: None,
+                forward: Some(Forward { partitions: partitions(&name), topic: name }),
+                is_internal: false,
+                routes: Routes::new(topic, &shared.cluster),
+            });
         }
-    };
-    let mut plans: Vec<_> = config.topics.iter().enumerate().map(plan).collect();
-    for (number, topic) in config.topics.iter().enumerate() {
-        let Some(name) = config.repartitioned(topic) else { continue };
-        let forward = Some(Forward { partitions: partitions(&name), topic: name });
-        let (space, routes) = (plans.len(), Routes::new(topic, &shared.cluster));
-        let settings = plans[number].settings.clone();
-        let (rules, origin) = (plans[number].rules, plans[number].origin);
-        plans.push(Plan {
-            topic: topic.clone(),
-            space,
-            rules,
-            counted: number,
-            read: read(&topic.input),
-            capacity: 0,
-            settings,
-            origin,
-            log: None,
-            forward,
-            is_internal: false,
-            routes,
-        });
+        Self(topics)
     }
-    plans
+
+    /// All of them, with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
+        self.0.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
+    }
+
+    /// The number of the topic of that name.
+    pub(super) fn find(&self, name: &str) -> Option<TopicId> {
+        self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
+    }
+
+    /// The topics of a key space.
+    pub(super) fn of_space(&self, space: SpaceId) -> impl Iterator<Item = (TopicId, &InputTopic)> {
+        self.iter().filter(move |(_, topic)| topic.space == space)
+    }
+
+    /// The topic that says for all of its key space what they agree on.
+    pub(super) fn first_of(&self, space: SpaceId) -> &InputTopic {
+        self.of_space(space).next().expect("a state is of a space that topics name").1
+    }
+}
+
+impl Index<TopicId> for Topics {
+    type Output = InputTopic;
+
+    fn index(&self, id: TopicId) -> &InputTopic {
+        &self.0[id.0]
+    }
 }

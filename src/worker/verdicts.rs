@@ -5,7 +5,7 @@
 //! duplicate, and lose it. So verdicts are kept until the transaction that carries them is committed.
 
 use super::partition::{Input, PartitionState};
-use super::topics::Plan;
+use super::topics::InputTopic;
 use crate::config::Topic;
 use crate::filter::ExactError;
 use crate::kafka::Message;
@@ -145,7 +145,7 @@ pub(super) enum VerdictError {
     /// Records that were decided do not come again: the offset of the first of them.
     Gap(Offset),
     /// The state cannot tell.
-    ExactError(ExactError),
+    State(ExactError),
 }
 
 /// The fingerprint of a record's key, and whether the record takes that key back.
@@ -178,7 +178,7 @@ pub(super) fn decide(
     } else {
         state.dedup.judge(fingerprint, time, max_timestamp)
     };
-    let verdict = verdict.map_err(VerdictError::ExactError)?;
+    let verdict = verdict.map_err(VerdictError::State)?;
     if offset >= input.logged {
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
     }
@@ -187,10 +187,10 @@ pub(super) fn decide(
 
 /// Takes the key of a record.
 #[inline]
-pub(super) fn key_of(plan: &Plan, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
-    let headers: Vec<_> = if plan.topic.reads_headers() { message.headers().collect() } else { Vec::new() };
+pub(super) fn key_of(topic: &InputTopic, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
+    let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
     let record = Record { key: message.key(), value: message.value(), headers: &headers };
-    Ok((plan.topic.key.fingerprint(&record, scratch)?, plan.topic.is_retraction(&headers)))
+    Ok((topic.config.key.fingerprint(&record, scratch)?, topic.config.is_retraction(&headers)))
 }
 
 #[cfg(test)]

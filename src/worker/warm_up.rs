@@ -3,38 +3,26 @@
 //! Owns who of them is paused. A record must not be judged by a state that is still to learn what another topic of the
 //! space had emitted by then. Must never wait for a record that may not come: the end of a partition is as good.
 
-use super::commit::inputs_of;
 use super::partition::Wait;
-use super::{Error, StateId, Worker};
+use super::{Error, Worker};
 use crate::kafka::Source;
 use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
 impl Worker {
-    /// Whether any topic of a state is still warming up.
-    pub(super) fn warms_up(&self, state: StateId) -> bool {
-        inputs_of(&self.topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
-    }
-
-    /// Whether topics that share the state of this one still warm up.
-    pub(super) fn others_warm_up(&self, of: (usize, i32)) -> bool {
-        let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
-        inputs_of(&self.topics, &self.inputs, state).any(|input| input.topic != of.0 && input.is_warm_up(input.position))
-    }
-
     /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state, and
     /// has those go on that need not wait any more.
     pub(super) fn tend_warm_ups(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
-        for input in self.inputs.values_mut().filter(|input| ends.contains(&input.partition)) {
+        for input in self.assignment.inputs.values_mut().filter(|input| ends.contains(&input.partition)) {
             // What is left of the stretch was aborted, or is a marker.
             if input.is_warm_up(input.position) {
                 input.warmed_up(input.warm_until - 1);
             }
         }
-        let states: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
-        let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.warms_up(state)).collect();
+        let states: BTreeSet<_> = self.assignment.inputs.values().map(|input| input.state).collect();
+        let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
-        for input in self.inputs.values_mut() {
+        for input in self.assignment.inputs.values_mut() {
             let must_wait = warming.contains(&input.state) && !input.is_warm_up(input.position);
             if must_wait && input.wait != Wait::Paused {
                 waiting.push((input.partition.clone(), input.position));
@@ -57,7 +45,7 @@ impl Worker {
                 self.start_anew(source, &names(&elsewhere))?;
             }
         }
-        self.warming = !warming.is_empty();
+        self.assignment.warming = !warming.is_empty();
         Ok(())
     }
 }

@@ -53,7 +53,7 @@ fn a_lost_disk_is_made_good() {
     stream.produce(RECORDS / 2..);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.check(start(&stream, "a"));
-    assert!(log.contains("memory rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
+    assert!(log.contains("state rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_was_remembered_outlives_its_settings() {
             &Stream::lines(window, filter),
         );
         let log = stream.check(changed.start_with("a", &["state.cold_start=fail"]));
-        assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+        assert!(log.contains("state rebuilt from the changelog"), "{log}");
     }
 }
 
@@ -117,7 +117,7 @@ fn a_state_from_before_the_first_record() {
     delete_group(&stream.broker, stream.setup.group());
     stream.produce(RECORDS / 2..);
     let log = stream.check(start(&stream, "b"));
-    assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+    assert!(log.contains("state rebuilt from the changelog"), "{log}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_state_that_is_older_than_the_changelog_reaches() {
     expire_input(&stream);
     stream.produce(3 * RECORDS / 4..);
     let log = stream.check(start(&stream, "a"));
-    assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+    assert!(log.contains("state rebuilt from the changelog"), "{log}");
 }
 
 /// The offset after the last record of a partition of the changelog.
@@ -181,7 +181,7 @@ fn others_work_while_one_is_rebuilt() {
         let end = stream.records.iter().filter(|record| record.partition == partition).count();
         wait_until("the other partitions are read", LIMIT, || (committed(partition) == i64::try_from(end).ok()).then_some(()));
     }
-    assert_eq!(committed(0), before, "a partition is read before its memory is there");
+    assert_eq!(committed(0), before, "a partition is read before its state is there");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     stream.check(worker);
 }

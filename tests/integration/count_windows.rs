@@ -54,7 +54,7 @@ fn they_outlive_their_disk() {
         let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
         read(&setup, &input, &mut worker, 2 * KEYS);
         let log = worker.drain();
-        assert!(log.contains("memory rebuilt from the changelog"), "{log}");
+        assert!(log.contains("state rebuilt from the changelog"), "{log}");
         let out = read_committed(broker(), &output, 1);
         assert_eq!(out[0].len(), KEYS, "{hint}: keys came out again");
     }

@@ -10,7 +10,7 @@ fn news() -> Vec<TestRecord> {
     News { count: RECORDS / 4, ..News::default() }.records()
 }
 
-/// Every tenth record takes its key back.
+/// Every tenth record retracts its key.
 fn with_regrets() -> Vec<TestRecord> {
     let mut records = news();
     records.iter_mut().step_by(10).for_each(|record| record.headers.push((RETRACT.to_owned(), None)));

@@ -100,6 +100,6 @@ fn stopped_in_a_warm_up() {
         let logged = stream.setup.start_with("logged", &["state.cold_start=fail"]);
         stream.produce(records - 1_000..);
         let log = stream.check(logged);
-        assert!(log.contains("memory rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
+        assert!(log.contains("state rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
     }
 }

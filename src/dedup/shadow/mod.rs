@@ -161,7 +161,7 @@ impl Shadow {
         }
     }
 
-    /// A key was taken back.
+    /// A key was retracted.
     pub(super) fn remove(&mut self, fingerprint: Fingerprint) {
         if let Some(name) = self.name(fingerprint) {
             self.keys.remove(&name);

@@ -200,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// For each key, the slices it was put in and not taken back from. Of many copies of a key, a filter stores some: it
+/// For each key, the slices it was inserted and not deleted from. Of many copies of a key, a filter stores some: it
 /// has at least those of a model that keeps the four newest, and none that one that keeps all has not.
 struct Model {
     most: usize,

@@ -1,6 +1,6 @@
 //! A consumer whose records come many at a time.
 //!
-//! Owns the consumer, and a queue of our own to which the partitions that it reads bring their records.
+//! Owns the consumer, and a queue of its own to which the partitions that it reads bring their records.
 //! Everything else, rebalances above all, stays in the consumer's queue: librdkafka would answer a
 //! rebalance by itself if the call that takes many came upon it. Must never lose a record between the two.
 

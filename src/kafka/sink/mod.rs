@@ -41,6 +41,7 @@ const FULL_TURN: Duration = Duration::from_millis(10);
 const ONE_RECORD_BYTES: usize = 512;
 
 /// A record to be written: one that was read, to another topic.
+#[derive(Clone, Copy)]
 pub struct Outgoing<'a> {
     /// Where it goes.
     pub topic: &'a str,

@@ -3,10 +3,11 @@
 //! Owns the question whether it begins now, or has lost its offsets. Must never pass over what it may have been about
 //! to read.
 
+use super::super::topics::InputTopic;
 use super::{Error, Found, PartitionState, Worker};
 use crate::config::Start;
 use crate::kafka::Source;
-use crate::record::TopicPartition;
+use crate::record::{TopicId, TopicPartition};
 
 impl Worker {
     /// Says where partitions are read from that the group has committed nothing of, if that is at their end. One of
@@ -17,19 +18,19 @@ impl Worker {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
-        for (topic, plan) in self.topics.iter().enumerate().filter(|(_, plan)| !plan.is_internal) {
-            let is_new = |found: &&mut Found| found.topic == topic && found.committed.offset.is_none();
+        for (id, topic) in self.topics.iter().filter(|(_, topic)| !topic.is_internal) {
+            let is_new = |found: &&mut Found| found.topic == id && found.committed.offset.is_none();
             if !all.iter_mut().any(|found| is_new(&found)) {
                 continue;
             }
-            let count = self.shared.cluster.partitions.get(&plan.topic.input).copied().unwrap_or(0).cast_signed();
-            let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: plan.topic.input.clone(), partition }).collect();
+            let count = self.shared.cluster.partitions.get(&topic.config.input).copied().unwrap_or(0).cast_signed();
+            let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: topic.config.input.clone(), partition }).collect();
             if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
                 continue;
             }
-            if self.has_begun(source, topic, all)? {
+            if self.has_begun(source, id, all)? {
                 tracing::warn!(
-                    topic = plan.topic.input,
+                    topic = topic.config.input,
                     "the group has no committed offsets, but it has begun before; reading what nothing is known of from its beginning"
                 );
                 continue;
@@ -37,25 +38,25 @@ impl Worker {
             for found in all.iter_mut().filter(is_new) {
                 found.first = found.high;
                 // It may have to wait for its state, and go to someone else meanwhile.
-                self.beginnings.insert(found.partition.clone(), found.high);
+                self.assignment.beginnings.insert(found.partition.clone(), found.high);
             }
             for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
                 let (_, high) = self.patiently(|| source.watermarks(&partition))?;
-                self.beginnings.insert(partition, high);
+                self.assignment.beginnings.insert(partition, high);
             }
         }
         Ok(())
     }
 
     /// Whether anything is left of an earlier life of the group.
-    fn has_begun(&self, source: &Source, topic: usize, all: &[Found]) -> Result<bool, Error> {
+    fn has_begun(&self, source: &Source, topic: TopicId, all: &[Found]) -> Result<bool, Error> {
         let is_stored = |state: &PartitionState| !state.offsets.is_empty();
         let of_topic = all.iter().filter(|found| found.topic == topic);
-        if of_topic.filter_map(|found| self.states.get(&self.state_of(found))).any(is_stored) {
+        if of_topic.filter_map(|found| self.assignment.states.get(&self.state_of(found))).any(is_stored) {
             return Ok(true);
         }
-        let plan = &self.topics[topic];
-        let Some(own) = plan.forward.as_ref().map(|forward| &forward.topic).or(plan.log.as_ref()) else { return Ok(false) };
+        let InputTopic { forward, changelog, .. } = &self.topics[topic];
+        let Some(own) = forward.as_ref().map(|forward| &forward.topic).or(changelog.as_ref()) else { return Ok(false) };
         let count = self.shared.cluster.partitions.get(own).copied().unwrap_or(0).cast_signed();
         for partition in 0..count {
             let partition = TopicPartition { topic: own.clone(), partition };

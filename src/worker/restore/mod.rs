@@ -6,15 +6,15 @@
 
 mod first;
 
-use super::commit::inputs_of;
+use super::assignment::{InputId, StateId, inputs_of};
 use super::note::Note;
 use super::partition::{Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
-use super::{Error, StateId, Worker};
+use super::{Error, Worker};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Source};
-use crate::record::{Offset, TopicPartition, log_id, log_name};
+use crate::record::{Offset, TopicId, TopicPartition, log_id, log_name};
 use crate::stats::{add, take};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use std::time::Instant;
 #[derive(Clone)]
 pub(super) struct Found {
     pub(super) partition: TopicPartition,
-    pub(super) topic: usize,
+    pub(super) topic: TopicId,
     /// The name of the log that is read.
     log: String,
     committed: Committed,
@@ -36,14 +36,14 @@ pub(super) struct Found {
 }
 
 /// From where a partition is read, and up to where without emitting.
-struct Course {
+struct Resumption {
     start: Offset,
     warm_until: Offset,
     /// Whether it is not where the group is, nor ever will be.
     is_elsewhere: bool,
 }
 
-impl Course {
+impl Resumption {
     const fn at(start: Offset) -> Self {
         Self { start, warm_until: start, is_elsewhere: false }
     }
@@ -74,7 +74,7 @@ impl Found {
     }
 
     /// Where it stands while it waits.
-    pub(super) fn parked(&self) -> Offset {
+    pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }
 }
@@ -100,16 +100,16 @@ impl Worker {
                 tracing::warn!(partition = %partition, committed = committed.offset, "the topic was made anew since the group committed that offset; reading it from its beginning");
                 committed = Committed::default();
             }
-            let Some(topic) = self.topics.iter().position(|plan| plan.topic.input == partition.topic) else { continue };
+            let Some(topic) = self.topics.find(&partition.topic) else { continue };
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
             all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
         }
         fault::point("restore.offsets");
         for found in &all {
-            let (id, plan) = (self.state_of(found), &self.topics[found.topic]);
-            if plan.forward.is_none() && !self.states.contains_key(&id) {
-                let state = PartitionState::load(&self.shared.store, &plan.stored_as(id.1), &plan.settings, plan.rules)?;
-                self.states.insert(id, state);
+            let (id, topic) = (self.state_of(found), &self.topics[found.topic]);
+            if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
+                let state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
+                self.assignment.states.insert(id, state);
                 fault::point("restore.loaded");
             }
         }
@@ -119,17 +119,17 @@ impl Worker {
             self.drop_if_beyond(source, found)?;
         }
         for id in all.iter().map(|found| self.state_of(found)).collect::<BTreeSet<_>>() {
-            let mut of_memory: Vec<_> = all.iter().filter(|found| self.state_of(found) == id).cloned().collect();
-            let others = self.waiting.remove(&id).map(|mut waiting| std::mem::take(&mut waiting.found)).unwrap_or_default();
-            if !others.is_empty() || self.lacks(id, &of_memory) {
-                of_memory.extend(others);
-                self.rebuild(id, of_memory);
+            let mut of_state: Vec<_> = all.iter().filter(|found| self.state_of(found) == id).cloned().collect();
+            let others = self.assignment.waiting.remove(&id).map(|mut waiting| std::mem::take(&mut waiting.found)).unwrap_or_default();
+            if !others.is_empty() || self.lacks(id, &of_state) {
+                of_state.extend(others);
+                self.rebuild(id, of_state);
             }
         }
         let mut starts = Vec::new();
         for found in all {
-            if self.waiting.contains_key(&self.state_of(&found)) {
-                starts.push((found.partition.clone(), found.parked()));
+            if self.assignment.waiting.contains_key(&self.state_of(&found)) {
+                starts.push((found.partition.clone(), found.paused_at()));
             } else {
                 starts.push((found.partition.clone(), self.begin(source, found, began)?));
             }
@@ -142,16 +142,17 @@ impl Worker {
     fn look_again(&mut self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let known = |partition: &TopicPartition| self.shared.cluster.partitions.get(&partition.topic).copied().unwrap_or(0);
         let Some(added) = partitions.iter().find(|partition| partition.partition.unsigned_abs() >= known(partition)) else { return Ok(()) };
-        let moves_keys = self.topics.iter().all(|plan| plan.topic.input != added.topic || plan.forward.is_none());
+        let moves_keys = self.topics.iter().all(|(_, topic)| topic.config.input != added.topic || topic.forward.is_none());
         let what = if moves_keys { ": keys that moved to another partition may be emitted once more within their window" } else { "" };
         tracing::warn!(topic = added.topic, partition = added.partition, "partitions were added{what}");
-        self.refresh_topology()
+        self.refresh_cluster()
     }
 
     /// Whether a state is not where the group is, and the changelog may bring it there.
     fn lacks(&self, id: StateId, found: &[Found]) -> bool {
-        let is_new = self.inputs.values().all(|input| input.state != id);
-        let Some(state) = self.states.get(&id).filter(|_| is_new && self.topics[id.0].log.is_some()) else { return false };
+        let is_new = self.assignment.inputs.values().all(|input| input.state != id);
+        let has_changelog = self.topics.first_of(id.space).changelog.is_some();
+        let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
         let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
@@ -160,37 +161,37 @@ impl Worker {
     }
 
     fn rebuild(&mut self, id: StateId, found: Vec<Found>) {
-        let plan = &self.topics[id.0];
-        let (Some(log), Some(state)) = (&plan.log, self.states.remove(&id)) else { return };
+        let topic = self.topics.first_of(id.space);
+        let (Some(changelog), Some(state)) = (&topic.changelog, self.assignment.states.remove(&id)) else { return };
         let bounds = found.iter().filter_map(|found| Some((found.log.clone(), found.committed.offset?)));
         // What had expired when the group last committed is of no use. Topics of a space share their stream time.
         let stream_time = found.iter().filter_map(|found| found.note().stream_time).max();
-        let window = plan.rules.window;
+        let window = topic.rules.window;
         let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.saturating_sub(i64::from(window.slices())));
         let cancelled = Arc::new(AtomicBool::new(false));
         let job = Job {
             id,
-            partition: plan.stored_as(id.1),
-            log: TopicPartition { topic: log.clone(), partition: id.1 },
+            partition: topic.stored_as(id.partition),
+            changelog: TopicPartition { topic: changelog.clone(), partition: id.partition },
             state,
-            rules: plan.rules,
-            settings: plan.settings.clone(),
+            rules: topic.rules,
+            settings: topic.settings.clone(),
             bounds: bounds.collect(),
-            origin: plan.origin,
-            oldest_slice: oldest.filter(|_| plan.rules.is_sliced()),
+            origin: topic.origin,
+            oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
             cancelled: Arc::clone(&cancelled),
-            done: self.rebuilt.0.clone(),
+            done: self.assignment.rebuilt.0.clone(),
         };
         self.shared.rebuilder.rebuild(job);
         add(&self.shared.stats.rebuilding, 1);
-        self.waiting.insert(id, Waiting { found, began: Instant::now(), cancelled });
+        self.assignment.waiting.insert(id, Waiting { found, began: Instant::now(), cancelled });
     }
 
     /// Goes on with partitions whose state is there now.
     pub(super) fn finish_rebuilds(&mut self, source: &Source) -> Result<(), Error> {
-        while let Ok(Rebuilt { id, cancelled, state }) = self.rebuilt.1.try_recv() {
+        while let Ok(Rebuilt { id, cancelled, state }) = self.assignment.rebuilt.1.try_recv() {
             take(&self.shared.stats.rebuilding, 1);
-            if !self.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
+            if !self.assignment.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
                 continue;
             }
             // Reported to stop, it may have ended half-way.
@@ -198,8 +199,8 @@ impl Worker {
                 return Ok(());
             }
             let state = state?;
-            let Some(mut waiting) = self.waiting.remove(&id) else { continue };
-            self.states.insert(id, state);
+            let Some(mut waiting) = self.assignment.waiting.remove(&id) else { continue };
+            self.assignment.states.insert(id, state);
             fault::point("rebuild.taken");
             let found = std::mem::take(&mut waiting.found);
             for found in &found {
@@ -208,7 +209,7 @@ impl Worker {
             let mut elsewhere = Vec::new();
             for found in &found {
                 let start = self.begin(source, found.clone(), waiting.began)?;
-                if start != found.parked() && source.seek(&found.partition, start).is_err() {
+                if start != found.paused_at() && source.seek(&found.partition, start).is_err() {
                     elsewhere.push(found.partition.clone());
                 }
             }
@@ -222,17 +223,12 @@ impl Worker {
         Ok(())
     }
 
-    /// The partitions that wait for their state.
-    pub(super) fn parked(&self) -> impl Iterator<Item = &Found> {
-        self.waiting.values().flat_map(|waiting| &waiting.found)
-    }
-
     /// Has partitions that there was trouble reading be read on from where they stand, and from nowhere else.
     pub(super) fn seek_errored(&self, source: &Source, errored: &[TopicPartition]) {
         if errored.is_empty() {
             return;
         }
-        for (partition, position) in self.positions().iter().filter(|(partition, _)| errored.contains(partition)) {
+        for (partition, position) in self.assignment.positions().iter().filter(|(partition, _)| errored.contains(partition)) {
             // One that cannot be sought is not being read: it will be told where to begin.
             if let Err(error) = source.seek(partition, *position) {
                 tracing::debug!(partition = %partition, error = %error, "not being read");
@@ -242,42 +238,45 @@ impl Worker {
 
     /// Starts reading partitions anew where they stand; those that wait go on waiting.
     pub(super) fn start_anew(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
-        source.restart(partitions, &self.positions())?;
-        let paused = self.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
-        source.pause(&self.parked().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
+        source.restart(partitions, &self.assignment.positions())?;
+        let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
+        source.pause(&self.assignment.paused().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
         Ok(())
     }
 
     /// A partition's state is there: says from where it is to be read.
     fn begin(&mut self, source: &Source, found: Found, began: Instant) -> Result<Offset, Error> {
-        let course = self.course(source, &found)?;
+        let resumption = self.resumption(source, &found)?;
         let max_timestamp = found.note().stream_time;
         tracing::info!(
-            partition = %found.partition, committed = found.committed.offset, start = course.start, warm_up_records = course.warm_until - course.start,
+            partition = %found.partition, committed = found.committed.offset, start = resumption.start, warm_up_records = resumption.warm_until - resumption.start,
             elapsed_ms = began.elapsed().as_millis(), "partition restored"
         );
         self.shared.stats.restore_time.observe(began.elapsed());
         let id = self.state_of(&found);
-        if let Some(state) = self.states.get_mut(&id).filter(|_| self.inputs.values().all(|input| input.state != id)) {
+        if let Some(state) = self.assignment.states.get_mut(&id).filter(|_| self.assignment.inputs.values().all(|input| input.state != id))
+        {
             state.take_over(source.generation().unwrap_or_default());
         }
-        if let Some(state) = self.states.get_mut(&id).filter(|state| course.is_elsewhere || state.offset(&found.log).is_none()) {
+        if let Some(state) =
+            self.assignment.states.get_mut(&id).filter(|state| resumption.is_elsewhere || state.offset(&found.log).is_none())
+        {
             // No checkpoint knows this topic yet. One taken before its first record makes whatever becomes of
             // this process exact: its heir reads the log from here.
             state.changed = true;
             state.is_new = true;
-            if state.offsets.is_empty() && self.topics[id.0].log.is_some() {
+            if state.offsets.is_empty() && self.topics.first_of(id.space).changelog.is_some() {
                 // All of the changelog comes after it. So where that was trimmed, a checkpoint of now is of no use any more.
                 state.changelog.end.get_or_insert(0);
             }
         }
         let mut group = found.committed.clone();
         let mut first = found.note().first;
-        if group.offset.is_none() || course.is_elsewhere {
-            let state = self.states.get(&id).filter(|state| state.offset(&found.log).is_some());
+        if group.offset.is_none() || resumption.is_elsewhere {
+            let state = self.assignment.states.get(&id).filter(|state| state.offset(&found.log).is_some());
             let stream_time = state.and_then(|state| state.dedup.stream_time());
             if state.is_none() {
-                first = Some(course.start);
+                first = Some(resumption.start);
             }
             let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned) };
             group = Committed { offset: None, metadata: note.to_string() };
@@ -285,33 +284,35 @@ impl Worker {
         let input = Input {
             topic: found.topic,
             state: id,
-            position: course.start,
+            position: resumption.start,
             first,
-            committed: course.start,
+            committed: resumption.start,
             group,
-            warm_until: course.warm_until,
-            warming_up: course.start < course.warm_until,
+            warm_until: resumption.warm_until,
+            warming_up: resumption.start < resumption.warm_until,
             warm_up_max_timestamp: max_timestamp,
-            logged: if self.topics[found.topic].log.is_some() { course.start } else { Offset::MAX },
+            logged: if self.topics[found.topic].changelog.is_some() { resumption.start } else { Offset::MAX },
             verdicts: super::verdicts::Verdicts::default(),
             wait: Wait::No,
             is_refused: false,
-            counted: course.start,
+            counted: resumption.start,
             partition: found.partition,
             log: found.log,
         };
-        self.inputs.insert((input.topic, input.partition.partition), input);
-        self.warming |= inputs_of(&self.topics, &self.inputs, id).count() > 1 && self.warms_up(id);
-        Ok(course.start)
+        let of = InputId { topic: input.topic, partition: input.partition.partition };
+        self.assignment.inputs.insert(of, input);
+        self.assignment.warming |=
+            inputs_of(&self.topics, &self.assignment.inputs, id).count() > 1 && self.assignment.warms_up(&self.topics, id);
+        Ok(resumption.start)
     }
 
     fn state_of(&self, found: &Found) -> StateId {
-        (self.topics[found.topic].space, found.partition.partition)
+        StateId { space: self.topics[found.topic].space, partition: found.partition.partition }
     }
 
     fn drop_if_beyond(&mut self, source: &Source, found: &Found) -> Result<(), Error> {
         let id = self.state_of(found);
-        let Some(stored) = self.states.get(&id).and_then(|state| state.offset(&found.log)) else { return Ok(()) };
+        let Some(stored) = self.assignment.states.get(&id).and_then(|state| state.offset(&found.log)) else { return Ok(()) };
         let is_beyond = match found.committed.offset {
             Some(committed) => stored > committed || !found.has_id() && committed > found.high,
             None => !found.has_id() && (stored > found.high || self.is_of_another_log(source, found, stored)?),
@@ -319,7 +320,7 @@ impl Worker {
         if is_beyond {
             tracing::warn!(partition = %found.partition, checkpoint = stored, committed = found.committed.offset, end = found.high,
                 "checkpoint is past what the group has committed (were its offsets reset?); not using it");
-            self.states.insert(id, PartitionState::new(self.topics[found.topic].rules));
+            self.assignment.states.insert(id, PartitionState::new(self.topics[found.topic].rules));
         }
         Ok(())
     }
@@ -329,27 +330,27 @@ impl Worker {
     /// checkpoint's offset, there can be none that is later than the checkpoint's stream time, unless it came from the
     /// future. Then all is read once more, rather than anything not at all.
     fn is_of_another_log(&self, source: &Source, found: &Found, stored: Offset) -> Result<bool, Error> {
-        let stream_time = self.states.get(&self.state_of(found)).and_then(|state| state.dedup.stream_time());
+        let stream_time = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.dedup.stream_time());
         let Some(stream_time) = stream_time else { return Ok(false) };
         let later = self.patiently(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    fn course(&self, source: &Source, found: &Found) -> Result<Course, Error> {
+    fn resumption(&self, source: &Source, found: &Found) -> Result<Resumption, Error> {
         let Found { partition, low, high, .. } = found;
         let (low, high) = (*low, *high);
-        let stored = self.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log));
+        let stored = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log));
         let Some(committed) = found.committed.offset else {
             return match stored {
                 Some(stored) if stored > high => self.truncated(found, stored),
                 Some(stored) if stored >= low => {
                     // A checkpoint is written where the partition began, and after commits: the group had come at least that far.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
-                    Ok(Course::at(stored))
+                    Ok(Resumption::at(stored))
                 }
                 // The group had begun: what came since is still to be read.
-                Some(_) => Ok(Course::at(low)),
-                None => Ok(Course::at(found.first)),
+                Some(_) => Ok(Resumption::at(low)),
+                None => Ok(Resumption::at(found.first)),
             };
         };
         if committed > high {
@@ -360,43 +361,43 @@ impl Worker {
         }
         let resume = committed.max(low);
         if self.topics[found.topic].forward.is_some() {
-            return Ok(Course::at(resume));
+            return Ok(Resumption::at(resume));
         }
         match stored {
-            Some(stored) if stored >= low => Ok(Course { start: stored, warm_until: resume, is_elsewhere: false }),
-            Some(stored) if stored == committed => Ok(Course::at(resume)),
+            Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
+            Some(stored) if stored == committed => Ok(Resumption::at(resume)),
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
             }
-            None if found.note().first == Some(committed) => Ok(Course::at(resume)),
+            None if found.note().first == Some(committed) => Ok(Resumption::at(resume)),
             None => self.cold_start(source, found, resume, "there is none"),
         }
     }
 
     /// A log ends before the place up to which it was read.
-    fn truncated(&self, found: &Found, read: Offset) -> Result<Course, Error> {
+    fn truncated(&self, found: &Found, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&found.partition, found.high);
         if !found.has_id() {
             tracing::error!(partition = %partition, committed = read, end, "committed offset is past the end of the topic; was it made anew? Reading it from its beginning");
-            return Ok(Course::at(found.low));
+            return Ok(Resumption::at(found.low));
         }
         match self.shared.config.kafka.on_truncation {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
                 tracing::error!(partition = %partition, read, end, "the log became shorter than it was read; going on at its end");
-                Ok(Course { is_elsewhere: true, ..Course::at(end) })
+                Ok(Resumption { is_elsewhere: true, ..Resumption::at(end) })
             }
         }
     }
 
     /// No checkpoint: one window of the input is read again, or what else the configuration says.
-    fn cold_start(&self, source: &Source, found: &Found, resume: Offset, why: &str) -> Result<Course, Error> {
+    fn cold_start(&self, source: &Source, found: &Found, resume: Offset, why: &str) -> Result<Resumption, Error> {
         let partition = &found.partition;
         let start = match self.shared.config.state.cold_start {
             ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
-                let window = self.topics[found.topic].topic.window.length_ms();
+                let window = self.topics[found.topic].config.window.length_ms();
                 let oldest = match found.note().first {
                     Some(first) => first.clamp(found.low, resume),
                     // What the group may never have read did not come out: it must not be taken for seen.
@@ -415,23 +416,21 @@ impl Worker {
         };
         fault::point("restore.cold");
         tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records again to remember them (approximate: keys first emitted before them may come out once more)", resume - start);
-        Ok(Course { start, warm_until: resume, is_elsewhere: false })
+        Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
     }
 
     /// Restores partitions that we have, but whose state is not to be trusted.
     pub(super) fn restart(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
-        if self.transaction.is_some() {
+        if self.outbox.is_open() {
             self.fail(source, crate::kafka::SinkError::Abort("its partitions must be restored".to_owned()))?;
         }
         // Topics of one space share their state, and so their fate.
-        let states: Vec<_> = self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.state).collect();
-        let partitions: Vec<_> =
-            self.inputs.values().filter(|input| states.contains(&input.state)).map(|input| input.partition.clone()).collect();
+        let partitions = self.assignment.with_shared_state(partitions);
         if partitions.is_empty() {
             return Ok(());
         }
-        self.forget(&partitions);
+        self.assignment.forget(&partitions);
         self.restore(source, &partitions)?;
         self.start_anew(source, &partitions)
     }
@@ -439,11 +438,11 @@ impl Worker {
     /// The store was set aside: restores what was in it and nowhere else, asked for or not.
     pub(super) fn restart_lost(&mut self, source: &Source) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
-        if std::mem::replace(&mut self.epoch, epoch) == epoch {
+        if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
             return Ok(());
         }
-        let is_lost = |input: &&Input| self.states.get(&input.state).is_some_and(|state| state.is_lost(&self.shared.store));
-        let lost: Vec<_> = self.inputs.values().filter(is_lost).map(|input| input.partition.clone()).collect();
+        let is_lost = |input: &Input| self.assignment.states.get(&input.state).is_some_and(|state| state.is_lost(&self.shared.store));
+        let lost = self.assignment.partitions(is_lost);
         if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
     }
 
@@ -453,7 +452,7 @@ impl Worker {
         self.commit(source)?;
         self.checkpoint(true);
         let (mut outside, mut inside) = (Vec::new(), Vec::new());
-        for input in self.inputs.values() {
+        for input in self.assignment.inputs.values() {
             let (low, high) = self.patiently(|| source.watermarks(&input.partition))?;
             let list = if (low..=high).contains(&input.position) { &mut inside } else { &mut outside };
             list.push(input.partition.clone());

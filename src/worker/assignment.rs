@@ -1,0 +1,168 @@
+//! The partitions that a worker has: how far each is read, and what is remembered of them.
+//!
+//! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
+
+use super::note::Note;
+use super::partition::{Input, PartitionState};
+use super::rebuild::Rebuilt;
+use super::restore::{Found, Waiting};
+use super::topics::Topics;
+use crate::record::{Offset, SpaceId, TopicId, TopicPartition, log_id};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// A partition of a topic that is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct InputId {
+    pub(super) topic: TopicId,
+    pub(super) partition: i32,
+}
+
+/// Whose state: a partition number of a key space. Equal partitions of the topics of a space share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StateId {
+    pub(super) space: SpaceId,
+    pub(super) partition: i32,
+}
+
+/// The partitions that a worker has.
+pub(super) struct Assignment {
+    pub(super) inputs: BTreeMap<InputId, Input>,
+    pub(super) states: BTreeMap<StateId, PartitionState>,
+    /// States that are not there yet.
+    pub(super) waiting: BTreeMap<StateId, Waiting>,
+    pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
+    /// Where partitions begin that others have, or will have; to be committed.
+    pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
+    /// Whether any topic warms up that shares its state.
+    pub(super) warming: bool,
+    /// The store's epoch when the states in it were last known to be there.
+    pub(super) store_epoch: u64,
+}
+
+/// The topics' partitions that use a state.
+pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, Input>, state: StateId) -> impl Iterator<Item = &'w Input> {
+    topics.of_space(state.space).filter_map(move |(topic, _)| inputs.get(&InputId { topic, partition: state.partition }))
+}
+
+impl Assignment {
+    /// Nothing is assigned yet.
+    pub(super) fn new(store_epoch: u64) -> Self {
+        Self {
+            inputs: BTreeMap::new(),
+            states: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            rebuilt: channel(),
+            beginnings: BTreeMap::new(),
+            warming: false,
+            store_epoch,
+        }
+    }
+
+    /// The partitions that are paused until their state is there.
+    pub(super) fn paused(&self) -> impl Iterator<Item = &Found> {
+        self.waiting.values().flat_map(|waiting| &waiting.found)
+    }
+
+    /// Where each partition stands.
+    pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
+        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
+        read.chain(self.paused().map(|found| (found.partition.clone(), found.paused_at()))).collect()
+    }
+
+    /// The partitions of the inputs that are so.
+    pub(super) fn partitions(&self, are: impl Fn(&Input) -> bool) -> Vec<TopicPartition> {
+        self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
+    }
+
+    /// The partitions that share a state with one of these.
+    pub(super) fn with_shared_state(&self, partitions: &[TopicPartition]) -> Vec<TopicPartition> {
+        let states: BTreeSet<_> =
+            self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.state).collect();
+        self.partitions(|input| states.contains(&input.state))
+    }
+
+    /// Whether any input reads this partition.
+    pub(super) fn has(&self, partition: &TopicPartition) -> bool {
+        self.inputs.values().any(|input| input.partition == *partition)
+    }
+
+    /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
+    /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
+    /// is that of what is committed.
+    pub(super) fn must_repeat(&self) -> bool {
+        self.inputs.values().any(|input| !input.is_refused && !input.verdicts.is_all_carried())
+    }
+
+    /// Whether any topic of a state is still warming up.
+    pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
+        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
+    }
+
+    /// Whether topics that share the state of this one still warm up.
+    pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
+        let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
+        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position))
+    }
+
+    /// Drops the state of partitions that are another member's now.
+    pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
+        self.inputs.retain(|_, input| !partitions.contains(&input.partition));
+        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
+        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
+        let used: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
+        self.states.retain(|id, _| used.contains(id));
+    }
+
+    /// Drops everything: all partitions are another member's now.
+    pub(super) fn clear(&mut self) {
+        self.inputs.clear();
+        self.states.clear();
+        self.waiting.clear();
+    }
+
+    /// The offsets to commit, first those of partitions that were read further, each with its note. What a warm-up
+    /// remembers goes with the offsets that the group has anyway: it takes them only from its members.
+    pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
+        let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
+            // What is decided past a refused record must not move time for whoever goes on from here.
+            let is_whole = inputs_of(topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
+            let state = self.states.get(&input.state).filter(|_| is_whole);
+            let stream_time = state.and_then(|state| state.dedup.stream_time());
+            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
+            (input.partition.clone(), input.position, note.to_string())
+        });
+        let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
+        let unmoved = self.inputs.values().filter(is_told);
+        let unmoved =
+            unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
+        let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
+        let beginnings = self.beginnings.iter().filter(|(partition, _)| !self.has(partition));
+        let beginnings = beginnings.map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
+        ahead.chain(unmoved).chain(beginnings).collect()
+    }
+
+    /// These offsets, as [`Assignment::offsets`] gave them, are committed.
+    pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
+        self.beginnings.clear();
+        for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
+            input.group.offset = Some(input.position);
+        }
+        for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
+            input.committed(note);
+        }
+    }
+
+    /// What was written to the changelogs is committed; `written` says where its records lie.
+    pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
+        for (&id, state) in &mut self.states {
+            let Some(changelog) = &topics.first_of(id.space).changelog else { continue };
+            let read: Vec<_> = inputs_of(topics, &self.inputs, id).map(|input| (input.topic, input.position)).collect();
+            state.pending.committed(&read);
+            if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
+                state.logged(&written);
+            }
+        }
+        self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
+    }
+}

@@ -1,0 +1,171 @@
+//! What a worker writes: its producer, and the transaction that is open.
+//!
+//! Owns how often either has failed, and the way back from a record that was refused to where it came from. Must never
+//! decide what is written, nor what a failure means for what was read.
+
+use super::assignment::InputId;
+use super::in_flight::InFlight;
+use super::{Error, Shared};
+use crate::fault;
+use crate::kafka::{Outgoing, Sink, SinkError};
+use crate::stats::{Stats, add};
+use std::time::{Duration, Instant};
+
+/// How often a producer may be replaced without a commit in between.
+const REPLACEMENTS_MAX: u32 = 10;
+
+/// How often brokers may take another producer for ours, and how long each time counts.
+const FENCINGS_MAX: usize = 4;
+const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
+
+/// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
+pub(super) const BACKOFF: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// What a worker writes.
+pub(super) struct Outbox {
+    pub(super) sink: Sink,
+    pub(super) in_flight: InFlight,
+    /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
+    pub(super) aborts: u32,
+    /// Why the worker ends with the next commit.
+    pub(super) refused: Option<Error>,
+    transactional_id: String,
+    transaction: Option<Transaction>,
+    replacements: u32,
+    /// When the brokers lately took another producer for ours.
+    fencings: Vec<Instant>,
+}
+
+/// What is known of the open transaction.
+struct Transaction {
+    begun: Instant,
+    /// Those that it carries, written or not.
+    records: usize,
+}
+
+impl Outbox {
+    /// Connects the producer of worker `number`, and ends what its past self left open.
+    pub(super) fn connect(shared: &Shared, number: usize) -> Result<Self, Error> {
+        let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
+        Ok(Self {
+            sink: connect(shared, number, &transactional_id, shared.cluster.batch_bytes)?,
+            in_flight: InFlight::default(),
+            aborts: 0,
+            refused: None,
+            transactional_id,
+            transaction: None,
+            replacements: 0,
+            fencings: Vec::new(),
+        })
+    }
+
+    /// Whether a transaction is open.
+    pub(super) const fn is_open(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// How long the transaction has been open, if one is.
+    pub(super) fn age(&self) -> Option<Duration> {
+        self.transaction.as_ref().map(|transaction| transaction.begun.elapsed())
+    }
+
+    /// Records that the open transaction carries.
+    pub(super) fn records(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.records)
+    }
+
+    /// Begins a transaction, if none is open.
+    #[inline]
+    pub(super) fn begin(&mut self) -> Result<(), SinkError> {
+        if self.transaction.is_none() {
+            self.sink.begin()?;
+            self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
+            fault::point("transaction.begun");
+        }
+        Ok(())
+    }
+
+    /// Writes a record that was read from there.
+    #[inline]
+    pub(super) fn write(&mut self, from: InputId, outgoing: Outgoing<'_>) -> Result<(), SinkError> {
+        let origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
+        self.sink.send(&Outgoing { origin, ..outgoing })?;
+        fault::point("transaction.sent");
+        Ok(())
+    }
+
+    /// The transaction carries one record more. Returns how many it carries.
+    #[inline]
+    pub(super) fn carry(&mut self) -> usize {
+        self.transaction.as_mut().map_or(0, |transaction| {
+            transaction.records += 1;
+            transaction.records
+        })
+    }
+
+    /// The transaction has ended, one way or the other.
+    pub(super) fn end(&mut self) {
+        self.transaction = None;
+        self.in_flight.clear();
+    }
+
+    /// The transaction is committed.
+    pub(super) fn committed(&mut self, stats: &Stats) {
+        add(&stats.commits, 1);
+        self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
+        let now = super::now();
+        for time in self.in_flight.times() {
+            stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
+        }
+        self.end();
+        (self.replacements, self.aborts) = (0, 0);
+    }
+
+    /// How long to wait before another try, longer each time, while nothing can be committed.
+    pub(super) fn back_off(&self) -> Duration {
+        self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
+    }
+
+    /// The brokers take another producer for ours. A process that stood still for too long is told so as well; but who is
+    /// told so again and again has a twin, and whoever was told first ends first.
+    pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
+        self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
+        self.fencings.push(Instant::now());
+        if self.fencings.len() <= FENCINGS_MAX {
+            return Ok(());
+        }
+        Err(Error::Exit(format!(
+            "another process runs as transactional id {:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories",
+            self.transactional_id
+        )))
+    }
+
+    /// Nobody knows how the transaction ended. Says so, but for so many times only.
+    pub(super) fn is_in_doubt(&mut self, reason: &str) -> Result<(), Error> {
+        self.replacements += 1;
+        tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
+        if self.replacements <= REPLACEMENTS_MAX {
+            return Ok(());
+        }
+        Err(Error::Exit(format!(
+            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
+            self.transactional_id
+        )))
+    }
+
+    /// Has another producer take the place of ours, which ends what that left open.
+    pub(super) fn replace_sink(&mut self, shared: &Shared, number: usize, batch_bytes: usize) -> Result<(), Error> {
+        let names_records = self.sink.names_records();
+        self.sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
+        if names_records {
+            self.sink.expect_names();
+        }
+        Ok(())
+    }
+}
+
+/// A producer for the worker of that number and transactional id.
+fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
+    Ok(Sink::connect(&shared.config, &shared.stats, transactional_id, batch_bytes, &|| shared.is_stopped(number))?)
+}
