@@ -1,7 +1,8 @@
 # Sourced by scripts/demo, scripts/test and scripts/bench: makes sure of everything that a build needs.
 #
-# On Debian and Ubuntu, as root or with sudo that asks for no password, missing packages are
-# installed; elsewhere it says what to install, and ends. Sets CARGO_TARGET_DIR to a directory outside
+# What is missing is named with the command that installs it, and that is the end. With UNSEEN_INSTALL=1, which the
+# scripts set for their option `--install`, it is installed: on Debian and Ubuntu, as root or with sudo that asks for no
+# password. Sets CARGO_TARGET_DIR to a directory outside
 # the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
 #
 # With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
@@ -73,7 +74,7 @@ java_package() {
 
 install_packages() {
     local as_root=()
-    has apt-get >/dev/null || return 1
+    [[ -n ${UNSEEN_INSTALL:-} ]] && has apt-get >/dev/null || return 1
     if ((EUID != 0)); then
         sudo -n true 2>/dev/null || return 1
         as_root=(sudo -n)
@@ -101,6 +102,7 @@ check_needs() {
     need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
     if [[ ${1:-} == tests ]]; then
         need 'OpenSSL 3 (the command)' openssl has openssl
+        need 'ShellCheck' shellcheck has shellcheck
         need 'Node.js 18 or newer' nodejs has node
         need 'Chromium' chromium has_chromium
     fi
@@ -127,7 +129,10 @@ fi
 if ((${#missing[@]})); then
     echo 'To build unseen, please install:' >&2
     printf '  - %s\n' "${missing[@]}" >&2
-    ((${#packages[@]} == 0)) || echo "On Debian and Ubuntu: apt-get install $(sed 's/\<java\>/default-jre-headless/; s/\<jdk\>/default-jdk-headless/' <<<"${packages[*]}")" >&2
+    if ((${#packages[@]})); then
+        echo "On Debian and Ubuntu: apt-get install $(sed 's/\<java\>/default-jre-headless/; s/\<jdk\>/default-jdk-headless/' <<<"${packages[*]}")" >&2
+        [[ -n ${UNSEEN_INSTALL:-} ]] || echo "Or have it installed: $0 --install" >&2
+    fi
     exit 1
 fi
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 16] = [
     "record",
     "key",
     "filter",
@@ -16,6 +16,7 @@ const PARTS: [&str; 15] = [
     "stats",
     "status",
     "fault",
+    "clock",
     "checkpoint",
     "http",
     "kafka",
@@ -140,8 +141,11 @@ fn fault_points_are_those_listed() {
 fn what_ships_has_no_fault_points() {
     let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).expect("a file of the repository");
     let metadata = read("Cargo.toml");
-    let worker = metadata.lines().find(|line| line.starts_with("worker = ")).expect("the feature");
-    assert!(metadata.contains("\ndefault = [\"worker\"]\n") && !worker.contains("faults"), "{worker}");
+    assert!(metadata.contains("\ndefault = [\"cli\"]\n"), "the default features are others");
+    for feature in ["cli = ", "worker = "] {
+        let line = metadata.lines().find(|line| line.starts_with(feature)).expect("the feature");
+        assert!(!line.contains("faults"), "{line}");
+    }
     for built_by in ["Dockerfile", "scripts/demo"] {
         assert!(!read(built_by).contains("--features") && !read(built_by).contains("--all-features"), "{built_by}");
     }

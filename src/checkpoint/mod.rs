@@ -125,6 +125,7 @@ impl Settings {
 
 /// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The directory cannot be made, read or written.
     #[error("state directory {}: {error}; it must be a directory that this user can write to", .dir.display())]

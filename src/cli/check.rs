@@ -14,6 +14,9 @@ pub struct Args {
     /// Also look at the brokers: do the topics exist, and do their partitions fit?
     #[arg(long)]
     connect: bool,
+    /// Print the configuration in effect, with all defaults and without secrets, as TOML.
+    #[arg(long)]
+    print: bool,
 }
 
 /// Says "ok" and what each topic comes to.
@@ -30,6 +33,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for warning in kafka::check(&config, &tell).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
+    }
+    if args.print {
+        return super::print(&toml::to_string_pretty(&args.config.effective()?)?);
     }
     super::print(&format!("ok\n\n{}\n", summary(&config)))
 }

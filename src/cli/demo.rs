@@ -6,8 +6,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use unseen::checkpoint::Store;
+use unseen::clock;
 use unseen::config::Config;
 use unseen::kafka::{self, Embedded, Generator, Reader};
 use unseen::stats::{Stats, Totals};
@@ -150,13 +151,13 @@ impl Feed {
                 let id = self.next_id();
                 truth.insert(id);
                 let news_id = format!("news-{id:08}");
-                let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+                let time = clock::now();
                 let value = format!(
                     r#"{{"news_id":"{news_id}","source":"wire-{}","title":"Something happened for the {id}th time, say sources close to the matter","lang":"en","published":{time}}}"#,
                     id % 97
                 );
                 let partition = i32::try_from(mix(id) % u64::from(PARTITIONS.unsigned_abs())).unwrap_or(0);
-                generator.write(partition, &news_id, &value, i64::try_from(time).unwrap_or(i64::MAX))?;
+                generator.write(partition, &news_id, &value, time)?;
             }
             written.fetch_add(100, Ordering::Relaxed);
         }

@@ -64,6 +64,10 @@ impl ConfigArgs {
         Config::load(&self.config, &self.set)
     }
 
+    fn effective(&self) -> Result<serde_json::Value, config::Errors> {
+        Config::effective(&self.config, &self.set)
+    }
+
     /// Refuses librdkafka properties that librdkafka would refuse.
     fn check_properties(&self, config: &Config) -> Result<(), config::Errors> {
         kafka::check_properties(config).map_err(|error| self.refuse(vec![error.to_string()]))

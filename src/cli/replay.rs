@@ -44,7 +44,7 @@ pub struct Args {
 
 /// What a line of a recorded stream is.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub enum LineFormat {
+pub(super) enum LineFormat {
     /// A record's value.
     Ndjson,
     /// A record as `kcat -J` prints it.

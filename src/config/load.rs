@@ -24,10 +24,15 @@ const FAULTS_MAX: usize = 100;
 
 /// Reads all layers. Faults go to the diagnostics; `None` when there is nothing left to look at.
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
-    let tree = layers(path, environment, overrides, diagnostics)?;
-    let mut tree = to_json("", tree, environment, diagnostics);
+    let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
     deserialize(tree, diagnostics)
+}
+
+/// What all layers say together, without defaults.
+pub(super) fn tree(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Json> {
+    let tree = layers(path, environment, overrides, diagnostics)?;
+    Some(to_json("", tree, environment, diagnostics))
 }
 
 type File = config::File<FileSourceString, FileFormat>;

@@ -7,6 +7,7 @@
 //! Must never talk to a broker or touch the state directory.
 
 mod aliases;
+mod effective;
 mod error;
 mod filter;
 pub mod flags;
@@ -64,10 +65,13 @@ impl Config {
     /// # Errors
     /// [`Errors`] with everything that is wrong.
     pub fn load(path: &Path, overrides: &[(String, String)]) -> Result<Self, Errors> {
-        // What is not Unicode is taken with replacement characters, so that it is refused and not overlooked.
+        Self::load_with(path, &Self::environment(), overrides)
+    }
+
+    /// What is not Unicode is taken with replacement characters, so that it is refused and not overlooked.
+    fn environment() -> Environment {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-        Self::load_with(path, &environment.collect(), overrides)
+        std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
     }
 
     fn load_with(path: &Path, environment: &Environment, overrides: &[(String, String)]) -> Result<Self, Errors> {
@@ -225,7 +229,7 @@ pub struct Http {
 /// What is logged.
 #[derive(Clone, Debug)]
 pub struct Log {
-    /// A filter in the syntax of `tracing_subscriber::EnvFilter`, such as `info` or `unseen=debug`.
+    /// Levels, such as `info` or `info,unseen=debug`.
     pub level: String,
     /// How a line is written.
     pub format: LogFormat,

@@ -7,6 +7,7 @@ use super::raw::{self, Raw};
 use super::{Config, Http, Kafka, Log, State, Worker, properties, topics};
 use std::path::PathBuf;
 use std::time::Duration;
+use tracing::level_filters::LevelFilter;
 
 /// The typed configuration; it holds only if nothing was reported.
 pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config> {
@@ -141,15 +142,11 @@ fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {
     // The filter's syntax takes a lone word for the name of a module, so a misspelt level would silence the rest.
     let misspelt = |part: &&str| {
-        let part = part.trim();
-        !part.contains(['=', '[']) && part.parse::<tracing::level_filters::LevelFilter>().is_err()
+        let (module, level) = part.trim().rsplit_once('=').unwrap_or(("all", part.trim()));
+        module.trim().is_empty() || module.contains('[') || level.trim().parse::<LevelFilter>().is_err()
     };
-    let fault = match raw.level.split(',').find(misspelt) {
-        Some(part) => Some(format!("got {part:?}")),
-        None => tracing_subscriber::EnvFilter::try_new(&raw.level).err().map(|error| error.to_string()),
-    };
-    if let Some(fault) = fault {
-        diagnostics.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; {fault}"));
+    if let Some(part) = raw.level.split(',').find(misspelt) {
+        diagnostics.add("log.level", format!("expected a level such as \"info\", or \"info,unseen=debug\"; got {part:?}"));
     }
     Log { level: raw.level, format: raw.format }
 }

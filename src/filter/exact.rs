@@ -36,6 +36,7 @@ pub struct ArchiveError(pub String);
 
 /// Why an exact store cannot take or tell something.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ExactError {
     /// There is no room.
     #[error(transparent)]

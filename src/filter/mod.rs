@@ -4,16 +4,16 @@
 //! clock, no randomness of its own; time comes in with the records. Must never forget a key within
 //! its window, but for [`Stable`], which promises none: every other error is on the side of "seen".
 
-mod aging;
+pub mod aging;
 mod bloom;
-mod cuckoo;
-mod exact;
+pub mod cuckoo;
+pub mod exact;
 mod growth;
 mod hash;
 mod paged_buffer;
 mod prefetch;
 mod sizing;
-mod stable;
+pub mod stable;
 mod window;
 
 pub use aging::{Aging, Sizing as AgingSizing};
@@ -350,6 +350,7 @@ pub struct Prediction {
 
 /// Why a key cannot be put in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CapacityError {
     /// This machine has no memory left for another part.
     #[error("this machine has not enough memory for another part of the filter")]
@@ -364,6 +365,7 @@ pub enum CapacityError {
 
 /// Why two filters cannot be joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MergeError {
     /// One is of another kind.
     #[error("the filters are of different kinds")]
@@ -398,6 +400,7 @@ pub struct PageId {
 
 /// Stored state that does not belong to this filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MetadataError {
     /// A filter of another kind, or none where there must be one.
     #[error("it is not of the kind that is configured")]

@@ -20,6 +20,7 @@ mod server;
 pub use events::Events;
 pub use process::Disk;
 
+use crate::clock;
 use crate::config::Config;
 use crate::stats::{LastTime, Stats};
 use crate::status::{self, Identity, Status};
@@ -32,7 +33,7 @@ use axum::routing::get;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 use tokio::net::TcpListener;
 
 /// What the pages may load: only what this process serves.
@@ -63,16 +64,12 @@ impl View {
     pub fn status(&self) -> Status {
         let identity = Identity {
             instance: self.instance.get().map(String::as_str),
-            time_ms: millis(SystemTime::now()),
-            started_ms: millis(self.started),
+            time_ms: clock::now(),
+            started_ms: clock::millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
         };
         Status::new(&self.config, &self.stats, &identity, process::look(&self.disk), self.events.last())
     }
-}
-
-fn millis(time: SystemTime) -> i64 {
-    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Listens.

@@ -23,6 +23,7 @@ pub use source::{Batch, Committed, Rebalance, Source};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// librdkafka refuses a property, or its value.
     #[error("kafka.properties: {0}")]

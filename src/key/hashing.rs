@@ -30,6 +30,7 @@ pub enum Hashing {
 
 /// A text that is no key of SipHash. Says what is wrong without showing the text, which may be most of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HashKeyError {
     /// Too long or too short.
     #[error("expected a hash key of 32 hexadecimal digits, got {0} characters")]

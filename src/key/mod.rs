@@ -76,6 +76,7 @@ pub struct KeySpec {
 
 /// A key specification that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SpecError {
     /// There is no part at all.
     #[error("a key needs at least one part")]

@@ -98,6 +98,7 @@ pub struct Point {
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// No kind of that name.
     #[error("expected kinds among {known}, got `{0}`", known = names().join(", "))]

@@ -54,6 +54,7 @@ pub struct Sample {
 
 /// Why a sample is not counted.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SampleError {
     /// A line is at fault.
     #[error(transparent)]

@@ -91,6 +91,7 @@ pub struct Summary {
 
 /// Why a replay cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The key needs what the format does not have.
     #[error("the topic's key is made of {0}, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat")]

@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::fault;
 use crate::filter::CapacityError;
 use crate::kafka::{self, Cluster, Source};
-use crate::record::{Invalid, Offset, Timestamp, TopicPartition};
+use crate::record::{Invalid, Offset, TopicPartition};
 use crate::stats::Stats;
 use assignment::Assignment;
 use checkpointing::Schedule;
@@ -41,7 +41,7 @@ use records::Buffers;
 use report::Reporter;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use topics::Topics;
 
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
@@ -80,6 +80,7 @@ impl Shared {
 
 /// Why a worker cannot go on. What was committed stays; what was not is done again by the next.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Kafka cannot be worked with.
     #[error(transparent)]
@@ -314,10 +315,4 @@ impl Worker {
             std::thread::sleep(POLL_INTERVAL);
         }
     }
-}
-
-/// Milliseconds since the epoch by this machine's clock: only to tell which record times are not to be max timestamp.
-fn now() -> Timestamp {
-    let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
 }

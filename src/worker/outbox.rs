@@ -6,6 +6,7 @@
 use super::assignment::InputId;
 use super::in_flight::InFlight;
 use super::{Error, Shared};
+use crate::clock;
 use crate::fault;
 use crate::kafka::{Outgoing, Sink, SinkError};
 use crate::stats::{Stats, add};
@@ -114,7 +115,7 @@ impl Outbox {
     pub(super) fn committed(&mut self, stats: &Stats) {
         add(&stats.commits, 1);
         self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
-        let now = super::now();
+        let now = clock::now();
         for time in self.in_flight.times() {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }

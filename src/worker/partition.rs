@@ -4,6 +4,7 @@ use super::assignment::StateId;
 use super::verdicts::Verdicts;
 use crate::changelog::{Origin, PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
+use crate::clock;
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Spec};
@@ -301,7 +302,7 @@ impl PartitionState {
                 add(&stats.checkpoints, 1);
                 stats.checkpoint_time.observe(began.elapsed());
                 stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
-                stats.checkpoint_at.store(super::now(), Ordering::Relaxed);
+                stats.checkpoint_at.store(clock::now(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
             }

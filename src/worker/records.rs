@@ -10,7 +10,8 @@ use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::{AddedHeader, Route};
 use super::topics::InputTopic;
 use super::verdicts::{Keyed, VerdictError, decide};
-use super::{Error, Flow, Shared, Worker, co_partitioning, now};
+use super::{Error, Flow, Shared, Worker, co_partitioning};
+use crate::clock;
 use crate::fault;
 use crate::filter::ExactError;
 use crate::kafka::{Message, Outgoing, SinkError, Source};
@@ -71,7 +72,7 @@ impl Worker {
             return Ok(Flow::On);
         }
         let _span = tracing::debug_span!("batch", records = ahead.batch.messages.len()).entered();
-        let now = now();
+        let now = clock::now();
         ahead.groups.extend(&self.topics, &ahead.batch.messages);
         let (messages, groups) = (&ahead.batch.messages, &ahead.groups);
         let mut judged = Ok(Flow::On);

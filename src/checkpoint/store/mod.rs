@@ -1,25 +1,25 @@
 //! The RocksDB of a state directory.
 
 mod instance;
+mod loaded;
+
+pub use loaded::Loaded;
 
 use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of, partition_of, seal};
 use super::decode::{self, Decoder};
 use super::draft::{self, Draft};
 use super::options::options;
 use super::{CheckpointMetadata, Error, PartitionId, Settings};
-use crate::changelog::Progress;
+use crate::clock;
 use crate::dedup::{Dedup, DedupMetadata, Rules};
 use crate::fault;
 use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId};
 use crate::key::Fingerprint;
-use crate::record::Offset;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
-use std::collections::BTreeMap;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 /// Version of all that is stored.
@@ -73,8 +73,7 @@ impl Store {
     /// # Errors
     /// When it cannot be read or written, is in use, or is of another format.
     pub fn open(dir: &Path) -> Result<Self, Error> {
-        // What it holds of others' keys is for this user only.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
+        make(dir).map_err(|error| Error::Io { dir: dir.to_owned(), error })?;
         let store = Self::new(dir);
         let db = match store.open_db() {
             Err(Error::Corrupt { what, .. }) => {
@@ -161,10 +160,10 @@ impl Store {
     fn move_away(&self, what: &str) -> Result<(), Error> {
         if !self.checkpoints().exists() {
             tracing::error!(dir = %self.dir.display(), "the state directory was deleted while it was in use; making it anew");
-            fs::create_dir_all(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+            make(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
             return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        let now = clock::now();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
         tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
@@ -444,27 +443,9 @@ impl Store {
     }
 }
 
-/// What the store has of a partition.
-#[derive(Debug)]
-pub enum Loaded {
-    /// Nothing.
-    Nothing,
-    /// A checkpoint of other settings; the text says what differs.
-    Foreign {
-        /// `its window was X and is Y`
-        difference: String,
-    },
-    /// A checkpoint.
-    Usable {
-        /// The partition's state.
-        state: Box<Dedup>,
-        /// For each input topic, the offset that the state has come to.
-        offsets: BTreeMap<String, Offset>,
-        /// How far the changelog is in it.
-        changelog: Progress,
-        /// Proof that it is stored as it is.
-        saved: Saved,
-    },
+/// Makes a state directory. What it holds of others' keys is for this user only.
+fn make(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// Puts the filter's changed pages, each sealed.

@@ -5,7 +5,9 @@ use crate::changelog::Progress;
 use crate::checkpoint::StoredFingerprints;
 use crate::dedup::Late;
 use crate::filter::{AgingSizing, Spec, Window};
+use crate::record::Offset;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Everything that is stored.

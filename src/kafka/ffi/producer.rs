@@ -26,7 +26,7 @@ const END_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What becomes of records. Called by any thread.
 pub(in crate::kafka) trait Reports: ClientContext {
-    /// The origin of records whose place is to be told.
+    /// The tag of records whose place is to be told.
     const WATCHED: usize;
     /// A watched record was written there.
     fn written(&self, topic: &str, partition: i32, offset: i64);
@@ -38,7 +38,7 @@ pub(in crate::kafka) trait Reports: ClientContext {
 
 /// A record that was not written.
 pub(in crate::kafka) struct Undelivered<'a> {
-    pub(in crate::kafka) origin: usize,
+    pub(in crate::kafka) tag: usize,
     pub(in crate::kafka) topic: &'a str,
     /// Of key and value.
     pub(in crate::kafka) bytes: usize,
@@ -56,8 +56,8 @@ pub(in crate::kafka) struct ProducerRecord<'a> {
     pub(in crate::kafka) timestamp: Timestamped,
     /// Taken when the record is.
     pub(in crate::kafka) headers: Option<Headers>,
-    /// What a report will name it by.
-    pub(in crate::kafka) origin: usize,
+    /// What reports will name it by.
+    pub(in crate::kafka) tag: usize,
 }
 
 /// The time of a record.
@@ -154,7 +154,7 @@ impl<C: Reports> Producer<C> {
                 key,
                 key_len,
                 V::RD_KAFKA_VTYPE_OPAQUE,
-                std::ptr::without_provenance_mut::<c_void>(record.origin),
+                std::ptr::without_provenance_mut::<c_void>(record.tag),
                 V::RD_KAFKA_VTYPE_TIMESTAMP,
                 record.timestamp.native(),
                 V::RD_KAFKA_VTYPE_HEADERS,
@@ -333,8 +333,8 @@ unsafe extern "C" fn acknowledged<C: Reports>(
     let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
     // SAFETY: librdkafka lends the message for the time of this call.
     let message = unsafe { &*message };
-    let origin = message._private.addr();
-    if message.err == none && origin != C::WATCHED {
+    let tag = message._private.addr();
+    if message.err == none && tag != C::WATCHED {
         return none;
     }
     // SAFETY: a `Client<C>` makes its context librdkafka's opaque, keeps it until librdkafka's threads have ended,
@@ -346,7 +346,7 @@ unsafe extern "C" fn acknowledged<C: Reports>(
         // SAFETY: the message is a producer's; its text is null, or lives as long as this call.
         let reason = unsafe { text(rd::rd_kafka_message_produce_errstr(message)) };
         let bytes = message.key_len + message.len;
-        context.failed(&Undelivered { origin, topic: &topic_of(message), bytes, code: message.err.into(), reason: &reason });
+        context.failed(&Undelivered { tag, topic: &topic_of(message), bytes, code: message.err.into(), reason: &reason });
     }
     none
 }

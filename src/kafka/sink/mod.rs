@@ -4,6 +4,7 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 mod error;
+mod origin;
 mod refused;
 
 use super::client_config::{self as client, BATCH_BYTES, CALL_TIMEOUT};
@@ -18,6 +19,7 @@ use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::stats::Stats;
 use error::{may_repeat, next, not_allowed};
+use origin::Origin;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -71,9 +73,6 @@ pub struct Sink {
     batch_bytes: usize,
 }
 
-/// What records of a changelog say for their origin.
-const OF_CHANGELOG: usize = usize::MAX;
-
 struct Context {
     login: Login,
     stats: Arc<Stats>,
@@ -95,7 +94,7 @@ impl ClientContext for Context {
 }
 
 impl Reports for Context {
-    const WATCHED: usize = OF_CHANGELOG;
+    const WATCHED: usize = Origin::Changelog.tag();
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
         let partition = TopicPartition { topic: topic.to_owned(), partition };
@@ -103,7 +102,7 @@ impl Reports for Context {
     }
 
     fn failed(&self, undelivered: &Undelivered<'_>) {
-        let Undelivered { origin, topic, bytes, code, reason } = *undelivered;
+        let Undelivered { tag, topic, bytes, code, reason } = *undelivered;
         let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
         if is_bystander {
             self.names_records.store(true, Ordering::Relaxed);
@@ -113,7 +112,7 @@ impl Reports for Context {
         let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
             let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
-            failures.push(Failed { origin, bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
+            failures.push(Failed { origin: Origin::of(tag), bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
         }
     }
 
@@ -221,7 +220,7 @@ impl Sink {
             value: message.value(),
             timestamp: time.map_or(Timestamped::Never, Timestamped::At),
             headers: all,
-            origin,
+            tag: Origin::Read(origin).tag(),
         })
     }
 
@@ -246,7 +245,7 @@ impl Sink {
             value: Some(value),
             timestamp: Timestamped::Now,
             headers: None,
-            origin: OF_CHANGELOG,
+            tag: Origin::Changelog.tag(),
         })
     }
 
@@ -270,8 +269,13 @@ impl Sink {
                 }
                 Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
                     let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
-                    let refused = Refused { origin: record.origin, topic: topic.to_owned(), invalid: oversize(bytes), is_certain: true };
-                    return Err(SinkError::Refused(vec![refused]));
+                    let invalid = oversize(bytes);
+                    return Err(match Origin::of(record.tag) {
+                        Origin::Read(origin) => {
+                            SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
+                        }
+                        Origin::Changelog => SinkError::Exit(invalid.message),
+                    });
                 }
                 // In a transaction that has failed already.
                 Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
@@ -358,7 +362,7 @@ impl Sink {
             return not_allowed(&failed.message());
         }
         let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, failed.invalid()?))).collect();
-        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == OF_CHANGELOG) {
+        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == Origin::Changelog) {
             return SinkError::Exit(match invalid.reason {
                 Reason::Oversize => format!(
                     "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
@@ -374,13 +378,14 @@ impl Sink {
         // What is said of each in other words is of none else.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
-        let refused = refused.into_iter().map(|(failed, invalid)| {
+        let refused = refused.into_iter().filter_map(|(failed, invalid)| {
+            let Origin::Read(origin) = failed.origin else { return None };
             let is_certain = match invalid.reason {
                 // Larger than a batch may be, a record was alone in its own.
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
                 _ => is_named && !failed.reason.is_empty(),
             };
-            Refused { origin: failed.origin, topic: failed.topic.clone(), invalid, is_certain: self.one_record_per_batch || is_certain }
+            Some(Refused { origin, topic: failed.topic.clone(), invalid, is_certain: self.one_record_per_batch || is_certain })
         });
         SinkError::Refused(refused.collect())
     }

@@ -2,6 +2,7 @@
 //!
 //! Owns the words. Must never decide what becomes of such a record.
 
+use super::origin::Origin;
 use crate::record::{Invalid, Reason};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -20,7 +21,7 @@ pub struct Refused {
 
 /// A record that the broker did not take.
 pub(super) struct Failed {
-    pub(super) origin: usize,
+    pub(super) origin: Origin,
     pub(super) bytes: usize,
     pub(super) code: RDKafkaErrorCode,
     pub(super) topic: String,

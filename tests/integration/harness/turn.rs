@@ -1,17 +1,41 @@
-//! One test at a time on a broker: tests that watch clocks must not fight over two cores.
+//! So many tests on a broker at a time as UNSEEN_TEST_JOBS says, one by default: tests that watch clocks must not fight over
+//! two cores.
 
 use std::cell::RefCell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-static TURN: Mutex<()> = Mutex::new(());
+/// Tests that may still begin.
+static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| {
+    let jobs = std::env::var("UNSEEN_TEST_JOBS").ok().filter(|jobs| !jobs.is_empty());
+    Mutex::new(jobs.map_or(1, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
+});
+static ENDED: Condvar = Condvar::new();
 
 thread_local! {
-    static MINE: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
+}
+
+/// Ends with the thread that took it.
+struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *free() += 1;
+        ENDED.notify_one();
+    }
+}
+
+fn free() -> MutexGuard<'static, usize> {
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for this test's turn. A test is a thread, and its turn ends with it, however it ends.
 pub fn take() {
     MINE.with_borrow_mut(|mine| {
-        mine.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+        mine.get_or_insert_with(|| {
+            let mut free = ENDED.wait_while(free(), |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+            *free -= 1;
+            Turn
+        });
     });
 }

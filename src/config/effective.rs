@@ -1,0 +1,97 @@
+//! The configuration in effect: what all layers say, with the defaults of the rest.
+//!
+//! Must never show a secret.
+
+use super::load;
+use super::{Config, Diagnostics, Errors, schema};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Stands for a secret.
+const HIDDEN: &str = "(hidden)";
+
+/// Parts of the names of librdkafka's properties whose values are secrets.
+const SECRET: [&str; 5] = ["password", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config"];
+
+impl Config {
+    /// The configuration in effect, as a tree of the options' names: what the file, the environment and the command line
+    /// say, and the defaults of all else. Secrets are left out.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn effective(path: &Path, overrides: &[(String, String)]) -> Result<Value, Errors> {
+        Self::load(path, overrides)?;
+        let mut diagnostics = Diagnostics::new(path.display().to_string());
+        let tree = load::tree(path, &Self::environment(), overrides, &mut diagnostics);
+        diagnostics.finish(tree).map(complete)
+    }
+}
+
+/// Adds defaults and hides secrets.
+fn complete(mut tree: Value) -> Value {
+    fill(&schema(), &mut tree);
+    if let Some(Value::Object(properties)) = tree.pointer_mut("/kafka/properties") {
+        for (_, value) in properties.iter_mut().filter(|(name, _)| SECRET.iter().any(|part| name.contains(part))) {
+            *value = json!(HIDDEN);
+        }
+    }
+    for topic in tree.get_mut("topics").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(secret) = topic.pointer_mut("/hash/siphash") {
+            *secret = json!(HIDDEN);
+        }
+    }
+    tree
+}
+
+/// Adds the defaults of a schema's options where a tree says nothing.
+fn fill(schema: &Value, tree: &mut Value) {
+    match tree {
+        Value::Array(items) => {
+            if let Some(schema) = schema.get("items") {
+                for item in items {
+                    fill(schema, item);
+                }
+            }
+        }
+        Value::Object(table) => {
+            for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                if option.get("properties").is_some() {
+                    fill(option, table.entry(name).or_insert_with(|| json!({})));
+                } else if let Some(default) = option.get("default") {
+                    table.entry(name).or_insert_with(|| default.clone());
+                } else if let Some(list) = table.get_mut(name) {
+                    fill(option, list);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_effect_is_shown_but_for_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let text = "kafka: { bootstrap_servers: a, properties: { sasl.password: hunter2, ssl.ca.location: /ca } }\n\
+            topics: [{ input: in, output: out, key: { record: key }, window: { keys: 10 }, hash: { siphash: 00112233445566778899aabbccddeeff } }]";
+        std::fs::write(&file, text).unwrap();
+        let shown = Config::effective(&file, &[("worker.workers".to_owned(), "3".to_owned())]).unwrap();
+        for (path, value) in [
+            ("/worker/workers", json!("3")),
+            ("/worker/commit_interval", json!("200ms")),
+            ("/kafka/properties/ssl.ca.location", json!("/ca")),
+            ("/topics/0/input", json!("in")),
+            ("/topics/0/filter/kind", json!("aging")),
+            ("/topics/0/late", json!("emit")),
+            ("/state/dir", json!("state")),
+        ] {
+            assert_eq!(shown.pointer(path), Some(&value), "{path} in {shown:#}");
+        }
+        let text = shown.to_string();
+        assert!(!text.contains("hunter2") && !text.contains("aabbcc"), "{text}");
+    }
+}
