@@ -72,6 +72,7 @@ fn json_has_the_fields_that_help_tells_of() {
             "kind",
             "memory_bytes",
             "partition_bytes",
+            "pod_bytes",
             "disk_bytes",
             "bits_per_key",
             "k",

@@ -18,7 +18,7 @@ const JSON_HELP: &str = "\
 JSON (--json), one object; sizes in bytes, of the whole topic unless they say otherwise:
   ask      keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
   sample   null, or records, distinct, relative_error (its standard error; 0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
-  kinds[]  kind, memory_bytes, partition_bytes, disk_bytes, bits_per_key, k, reads,
+  kinds[]  kind, memory_bytes, partition_bytes, pod_bytes (of a pod that has all of it), disk_bytes, bits_per_key, k, reads,
            loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
            (share of repeats a window old that are called unseen), can_retract, overfull,
            fits and rate_within_memory (null without --memory), configuration";

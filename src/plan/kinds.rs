@@ -147,7 +147,7 @@ fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
     Candidate {
         can_retract: true,
         configuration: Some(configured("cuckoo", ask, rate, ask.slices)),
-        ..Candidate::new(predict, CUCKOO_SLOTS, format!("2 lines, {CUCKOO_SLOTS} slots"), overfull)
+        ..Candidate::new(predict, CUCKOO_SLOTS, format!("2 buckets, {CUCKOO_SLOTS} slots"), overfull)
     }
 }
 

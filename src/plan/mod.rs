@@ -57,6 +57,8 @@ pub struct Row {
     pub memory_bytes: u64,
     /// The same of one partition.
     pub partition_bytes: u64,
+    /// Most memory of a pod that has all partitions, with one worker thread: its filters, and [`POD_BASE_BYTES`].
+    pub pod_bytes: u64,
     /// Disk then, in bytes; 0 for kinds that live in memory.
     pub disk_bytes: u64,
     /// Memory, or disk, a planned key.
@@ -105,6 +107,10 @@ pub enum Error {
     Candidate(String),
 }
 
+/// Most memory that a process with one worker thread takes besides its filters: RocksDB's buffers and cache (128 MiB), what
+/// librdkafka has read ahead (72) and has yet to send (256), a checkpoint (16), and two rebuilds (144).
+pub const POD_BASE_BYTES: u64 = 616 << 20;
+
 /// The names of all kinds, in the order of a table.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
@@ -152,6 +158,7 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         kind: name.to_owned(),
         memory_bytes,
         partition_bytes,
+        pod_bytes: memory_bytes.saturating_add(POD_BASE_BYTES),
         disk_bytes,
         bits_per_key,
         k: kind.k,

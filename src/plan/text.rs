@@ -22,6 +22,9 @@ impl Comparison {
             text += &columns(&table, ends_in_words);
             text.push('\n');
         }
+        if let Some(row) = self.kinds.iter().find(|row| row.configuration.is_some()) {
+            _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
+        }
         if self.kinds.iter().any(|row| !row.remembers) {
             text += "forgets: share of repeats, a window after their key was put in, called unseen\n\n";
         }

@@ -1,4 +1,4 @@
-//! So many tests on a broker at a time as UNSEEN_TEST_JOBS says, one by default: tests that watch clocks must not fight over
+//! So many tests on a broker at a time as `UNSEEN_TEST_JOBS` says, one by default: tests that watch clocks must not fight over
 //! two cores.
 
 use std::cell::RefCell;
