@@ -102,6 +102,23 @@ impl Settings {
     /// What the bits of a topic's space depend on.
     #[must_use]
     pub fn of(config: &Config, topic: &Topic) -> Self {
+        // Each option by name: a new one does not compile until somebody has said whether stored bits depend on it.
+        let Topic {
+            input: _,
+            output: _,
+            space: _,
+            key: _,
+            repartition: _, // The partitions of the internal topic are fixed; what lies in them is the same.
+            window: _,
+            filter: _,
+            retract: _,
+            refresh: _,
+            max_future: _,
+            late: _,
+            on_duplicate: _,
+            on_tombstone: _,
+            on_invalid: _,
+        } = topic;
         let spaces = config.spaces();
         let of_space = spaces.iter().filter(|space| space.name == topic.space).flat_map(|space| &space.topics);
         let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();

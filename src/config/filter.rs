@@ -61,7 +61,10 @@ impl Kind {
 
     /// Whether it is sized by the number of keys.
     const fn has_capacity(self) -> bool {
-        matches!(self, Self::Aging | Self::Cuckoo)
+        match self {
+            Self::Aging | Self::Cuckoo => true,
+            Self::Stable | Self::Exact => false,
+        }
     }
 }
 
@@ -110,14 +113,20 @@ impl Filter {
     /// Whether a key can be retracted.
     #[must_use]
     pub fn can_retract(&self) -> bool {
-        self.is_exact() || self.kind == Kind::Cuckoo
+        self.is_exact()
+            || match self.kind {
+                Kind::Cuckoo | Kind::Exact => true,
+                Kind::Aging | Kind::Stable => false,
+            }
     }
 }
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name())?;
-        if let Some(memory) = self.memory {
+        // Stored state depends on what is shown. A new option does not compile until somebody has said whether it does.
+        let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: _ } = self;
+        f.write_str(kind.name())?;
+        if let Some(memory) = memory {
             // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
             write!(f, " of {memory} bytes at {:e}", self.false_positive_rate)?;
         }

@@ -422,7 +422,7 @@ fn what_remembers_must_fit_together() {
     assert!(problem.contains("the 4 partitions each keep a window by count") && problem.contains("got 600000"), "{problem}");
     let with = |line: &str| load(&MINIMAL.replace("window =", &format!("{line}\nwindow =")));
     let refusal = with("retract = { header = \"x\" }").unwrap_err();
-    assert!(refusal.starts_with("x.toml: topics[0].retract: kind \"aging\" cannot take a key back"), "{refusal}");
+    assert!(refusal.starts_with("x.toml: topics[0].retract: kind \"aging\" cannot retract a key"), "{refusal}");
     assert!(with("retract = \"x\"").unwrap_err().contains("topics[0].retract: expected { header = \"name\" }"));
     assert!(with("hash = { siphash = \"hunter2\" }").unwrap_err().starts_with("x.toml: topics[0].hash: "));
     assert!(!with("hash = { siphash = \"hunter2\" }").unwrap_err().contains("hunter2"));

@@ -127,8 +127,7 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
 fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<String> {
     let header = raw::header(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
-        let message =
-            format!("kind {:?} cannot take a key back; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
+        let message = format!("kind {:?} cannot retract a key; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
         diagnostics.add(path, message);
     }
     Some(header)
@@ -193,6 +192,23 @@ fn growth_text(growth: Growth) -> String {
 
 /// What the topics of a space must agree on, as it is shown.
 fn rules(topic: &Topic) -> [(&'static str, String); 12] {
+    // Each option by name: a new one does not compile until somebody has said whether a space must agree on it.
+    let Topic {
+        input: _,
+        output: _,
+        space: _,
+        key: _, // Each topic has its own; how keys are hashed is below.
+        repartition: _,
+        window: _,
+        filter: Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: _ },
+        retract: _, // A record that another topic does not take for a retraction is one more key.
+        refresh: _,
+        max_future: _,
+        late: _,
+        on_duplicate: _,
+        on_tombstone: _,
+        on_invalid: _,
+    } = topic;
     [
         ("repartition", topic.repartition.to_string()),
         ("window", window_text(topic.window)),

@@ -224,15 +224,20 @@ impl Spec {
     /// # Errors
     /// [`MetadataError`] when the metadata is not of such a filter.
     pub fn restore(self, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
-        match (self, metadata) {
-            (Self::Aging { window, sizing }, FilterMetadata::Aging(metadata)) => {
-                Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?))
-            }
-            (Self::Cuckoo { window, sizing }, FilterMetadata::Cuckoo(metadata)) => {
-                Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?))
-            }
-            (Self::Stable { sizing }, FilterMetadata::Stable(metadata)) => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
-            _ => Err(MetadataError::Kind),
+        // By what is stored, one kind a line: a new kind does not compile until it has its own.
+        match metadata {
+            FilterMetadata::Aging(metadata) => match self {
+                Self::Aging { window, sizing } => Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?)),
+                _ => Err(MetadataError::Kind),
+            },
+            FilterMetadata::Cuckoo(metadata) => match self {
+                Self::Cuckoo { window, sizing } => Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?)),
+                _ => Err(MetadataError::Kind),
+            },
+            FilterMetadata::Stable(metadata) => match self {
+                Self::Stable { sizing } => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
+                _ => Err(MetadataError::Kind),
+            },
         }
     }
 }

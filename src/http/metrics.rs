@@ -38,7 +38,7 @@ impl Encoder<'_> {
         help: &str,
         values: impl IntoIterator<Item = (Labels<N>, u64)>,
     ) -> Result<(), Error> {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
         for (labels, value) in values {
             metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
         }
@@ -46,13 +46,13 @@ impl Encoder<'_> {
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), Error> {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)
     }
 
     fn seconds_counter(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
         let Some(value) = value else { return Ok(()) };
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
         metric.encode_counter::<NoLabelSet, f64, u64>(&value, None)
     }
 
@@ -82,6 +82,11 @@ impl Encoder<'_> {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         metric.encode_histogram::<NoLabelSet>(durations.sum_seconds, durations.count, &buckets, None)
     }
+}
+
+/// The name of a counter as the encoder takes it, which adds `_total` again. So each name stands here in full, to be found.
+fn family(name: &str) -> &str {
+    name.strip_suffix("_total").unwrap_or(name)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
@@ -121,7 +126,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         let topic = topic.topic.clone();
         counts.map(|(verdict, count)| ([("topic", topic.clone()), ("verdict", verdict.to_owned())], count))
     };
-    encoder.counters("unseen_records", "Records read, by what was decided of them", status.topics.iter().flat_map(verdicts))?;
+    encoder.counters("unseen_records_total", "Records read, by what was decided of them", status.topics.iter().flat_map(verdicts))?;
     let invalid = status.topics.iter().flat_map(|topic| {
         // Every reason from the start: Prometheus sees no rise in a counter that is born at its first value.
         Reason::ALL.map(|reason| {
@@ -129,11 +134,11 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
             ([("topic", topic.topic.clone()), ("reason", reason.label().to_owned())], count)
         })
     });
-    encoder.counters("unseen_invalid", "Records without a usable key, or too large to be written, by reason", invalid)?;
-    encoder.counters("unseen_consumed_bytes", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
-    encoder.counters("unseen_dead_letters", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
-    encoder.counters("unseen_future_records", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
-    encoder.counters("unseen_warmed_up_records", "Records read again without emitting", of(|topic| topic.warmed_up))?;
+    encoder.counters("unseen_invalid_total", "Records without a usable key, or too large to be written, by reason", invalid)?;
+    encoder.counters("unseen_consumed_bytes_total", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
+    encoder.counters("unseen_dead_letters_total", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
+    encoder.counters("unseen_future_records_total", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
+    encoder.counters("unseen_warmed_up_records_total", "Records read again without emitting", of(|topic| topic.warmed_up))?;
     let help = "Record time to the commit of what came of it, of every 64th record written";
     encoder.histogram("unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
 }
@@ -145,13 +150,13 @@ fn partitions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     });
     encoder.gauges("unseen_consumer_lag_records", "Offsets between the committed one and the end of the partition", lags)?;
     encoder.gauge("unseen_assigned_partitions", "Partitions that this process has", Some(float(status.partitions.len() as u64)))?;
-    encoder.counter("unseen_rebalances", "Times that partitions were assigned or revoked", status.rebalances)
+    encoder.counter("unseen_rebalances_total", "Times that partitions were assigned or revoked", status.rebalances)
 }
 
 fn transactions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let results = [("committed", status.transactions.committed), ("aborted", status.transactions.aborted)];
     let results = results.map(|(result, count)| ([("result", result.to_owned())], count));
-    encoder.counters("unseen_transactions", "Transactions, by how they ended", results)?;
+    encoder.counters("unseen_transactions_total", "Transactions, by how they ended", results)?;
     encoder.histogram("unseen_transaction_duration_seconds", "Begin of a transaction to its end", &status.transaction_duration)
 }
 
@@ -200,15 +205,15 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         "Keys that it was observed on",
         observed(|observed| Some(float(observed.checked))),
     )?;
-    encoder.counters("unseen_filter_rotations", "Slices that began", counts(|space| space.rotations))?;
-    encoder.counters("unseen_filter_corrected", "False positives that an exact store put right", counts(|space| space.corrected))?;
+    encoder.counters("unseen_filter_rotations_total", "Slices that began", counts(|space| space.rotations))?;
+    encoder.counters("unseen_filter_corrected_total", "False positives that an exact store put right", counts(|space| space.corrected))?;
     encoder.counters(
-        "unseen_filter_evicted_keys",
+        "unseen_filter_evicted_keys_total",
         "Keys forgotten before their time, because a filter may not grow",
         counts(|space| space.evicted),
     )?;
     encoder.counters(
-        "unseen_cross_partition_keys",
+        "unseen_cross_partition_keys_total",
         "Keys, one of 1,024, that came in more than one partition",
         counts(|space| space.cross_partition_keys),
     )
@@ -216,14 +221,14 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
 
 fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let checkpoints = &status.checkpoints;
-    encoder.counter("unseen_checkpoints", "Checkpoints written, each of one partition's state", checkpoints.written)?;
-    encoder.counter("unseen_checkpoint_failures", "Checkpoints that could not be written", checkpoints.failures)?;
+    encoder.counter("unseen_checkpoints_total", "Checkpoints written, each of one partition's state", checkpoints.written)?;
+    encoder.counter("unseen_checkpoint_failures_total", "Checkpoints that could not be written", checkpoints.failures)?;
     encoder.histogram("unseen_checkpoint_duration_seconds", "How long a checkpoint took", &status.checkpoint_duration)?;
     encoder.gauge("unseen_checkpoint_size_bytes", "Bytes that the last checkpoint wrote", checkpoints.last_bytes.map(float))?;
     let last = checkpoints.last_success_ms.map(seconds);
     encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "When the last checkpoint was written", last)?;
-    encoder.counter("unseen_rebuilds", "States rebuilt from a changelog", status.rebuilds.done)?;
-    encoder.counter("unseen_rebuilt_keys", "Keys in states made from a changelog", status.rebuilds.keys)?;
+    encoder.counter("unseen_rebuilds_total", "States rebuilt from a changelog", status.rebuilds.done)?;
+    encoder.counter("unseen_rebuilt_keys_total", "Keys in states made from a changelog", status.rebuilds.keys)?;
     encoder.gauge(
         "unseen_rebuilding_partitions",
         "States that are being rebuilt from a changelog",
@@ -247,5 +252,5 @@ fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.gauge("unseen_state_disk_size_bytes", "The size of that disk", process.state_disk_size_bytes.map(float))?;
     encoder.gauge("process_start_time_seconds", "When the process started", Some(seconds(status.started_ms)))?;
     encoder.gauge("process_resident_memory_bytes", "Resident memory", process.resident_bytes.map(float))?;
-    encoder.seconds_counter("process_cpu_seconds", "Processor time", process.cpu_seconds)
+    encoder.seconds_counter("process_cpu_seconds_total", "Processor time", process.cpu_seconds)
 }

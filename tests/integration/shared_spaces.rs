@@ -129,7 +129,7 @@ fn a_warm_up_may_end_without_a_record() {
 /// memory that comes back is that which was lost: where one topic takes keys back that the other brings, and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
-    let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\ntransaction_records_max = 500");
+    let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");
     let two = Two::with("shared-order", "retract = { header = \"retract\" }", keeps_order);
     // Two and a half windows of few keys.
     let record = |number: i64| TestRecord {

@@ -77,7 +77,7 @@ fn stopped_in_a_warm_up() {
         let (records, warm) = (40_000, "warm_up.record:15000:stop");
         let stream = Stream::remembered(broker(), "warm-zombie", records).with(|setup| {
             setup
-                .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\ntransaction_records_max = 2000"))
+                .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\nmax_transaction_records = 2000"))
                 .properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
         });
         // Read without a changelog; then there is to be one, and the state is gone.
