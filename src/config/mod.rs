@@ -11,6 +11,7 @@ mod effective;
 mod error;
 mod filter;
 pub mod flags;
+mod forms;
 mod load;
 mod properties;
 mod raw;

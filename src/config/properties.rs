@@ -3,8 +3,25 @@
 //! Must never let a value into a message: it may be a secret.
 
 use super::error::Diagnostics;
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+
+/// librdkafka's properties as they are written. Its faults never show a value.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Properties(pub(super) BTreeMap<String, Value>);
+
+impl TryFrom<Value> for Properties {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match value {
+            Value::Object(table) => Ok(Self(table.into_iter().collect())),
+            _ => Err("expected a table of librdkafka properties"),
+        }
+    }
+}
 
 /// Properties that unseen sets itself, and what to do instead. Taking them from a file would break a promise.
 pub(super) const OWNED: [(&str, &str); 27] = [

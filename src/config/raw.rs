@@ -3,7 +3,8 @@
 //! Nothing here is checked beyond its own form; `resolve` looks at the whole. What is said of an option here is what
 //! editors show.
 
-use super::schema;
+use super::forms;
+use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Start};
 use crate::dedup::Late;
@@ -12,7 +13,6 @@ use crate::key::{Hashing, Part};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What unseen does. Text may hold `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/run/secrets/name}`.
@@ -168,15 +168,15 @@ pub(super) struct Topic {
     /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record, one part or a list. Required.
-    #[schemars(schema_with = "schema::key")]
+    #[schemars(schema_with = "forms::key")]
     // Read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
     /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
-    #[schemars(schema_with = "schema::hash")]
+    #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
     /// A record with this header retracts its key: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
     /// where `filter.confirm` is set.
-    #[schemars(schema_with = "schema::retract")]
+    #[schemars(schema_with = "forms::retract")]
     pub(super) retract: Option<Value>,
     /// Whether records are first brought to the partition that their key asks for, through an internal topic,
     /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
@@ -259,22 +259,6 @@ impl Default for Filter {
             adapt: Switch(true),
             max_memory: None,
             at_max_memory: AtMaxMemory::default(),
-        }
-    }
-}
-
-/// librdkafka's properties as they are written. Its faults never show a value.
-#[derive(Debug, Default, Deserialize)]
-#[serde(try_from = "Value")]
-pub(super) struct Properties(pub(super) BTreeMap<String, Value>);
-
-impl TryFrom<Value> for Properties {
-    type Error = &'static str;
-
-    fn try_from(value: Value) -> Result<Self, Self::Error> {
-        match value {
-            Value::Object(table) => Ok(Self(table.into_iter().collect())),
-            _ => Err("expected a table of librdkafka properties"),
         }
     }
 }

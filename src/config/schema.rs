@@ -1,21 +1,13 @@
 //! The JSON schema of a configuration, for editors and for the Helm chart.
 //!
-//! It follows from the types of `raw`; here is only what they cannot tell: how a value that has several forms is written.
-//! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
+//! It follows from the types of `raw`, and from `forms`. Must never refuse what is right.
 
-use super::properties::OWNED;
-use super::raw::{Properties, Raw};
-use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch};
+use super::forms::VARIABLE;
+use super::raw::Raw;
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
-use std::borrow::Cow;
-
-/// What `vars` will put something in for; of that nothing is known here.
-const VARIABLE: &str = r"\$\{";
-
-const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
 
 /// The schema of a configuration, in the draft that editors and Helm know: 7.
 #[must_use]
@@ -52,88 +44,11 @@ fn tidy(schema: &mut Schema) {
     }
 }
 
-fn whole(pattern: &str) -> String {
-    format!("^({pattern})$|{VARIABLE}")
-}
-
-/// A whole number, alone or as text with a unit.
-fn quantity(units: &[(&str, u64)]) -> Schema {
-    let units: Vec<_> = units.iter().map(|(name, _)| *name).collect();
-    let pattern = whole(&format!(r"[0-9_]*[0-9][0-9_]*\s*({})", units.join("|")));
-    json_schema!({ "type": ["integer", "string"], "minimum": 0, "pattern": pattern })
-}
-
-fn duration() -> Schema {
-    json_schema!({ "type": "string", "pattern": whole(DURATION) })
-}
-
-/// A table of one entry.
-fn entry(name: &str, value: &Schema) -> Schema {
-    json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
-}
-
-/// `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`, `{ json = "/pointer" }`, or a list of them.
-pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
-    let part = json!({
-        "type": "object",
-        "properties": {
-            "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
-            "header": { "description": "The value of the last header of that name.", "type": "string" },
-            "json": { "description": "A place in the JSON value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-        },
-        "minProperties": 1,
-        "maxProperties": 1,
-        "additionalProperties": false,
-    });
-    json_schema!({ "anyOf": [part, { "type": "array", "items": part, "minItems": 1 }] })
-}
-
-/// `"xxh3"` or `{ siphash = "32 hex digits" }`.
-pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
-    let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
-    json_schema!({ "oneOf": [{ "const": "xxh3" }, entry("siphash", &secret)], "default": "xxh3" })
-}
-
-/// `{ header = "name" }`.
-pub(super) fn retract(_: &mut SchemaGenerator) -> Schema {
-    entry("header", &json_schema!({ "type": "string" }))
-}
-
-/// How a type is written, and what is said of it where an option says nothing itself.
-macro_rules! written {
-    ($($type:ident: $schema:expr;)*) => {$(
-        impl JsonSchema for $type {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                $schema
-            }
-        }
-    )*};
-}
-
-written! {
-    Span: duration();
-    Count: quantity(&COUNT_UNITS);
-    Bytes: quantity(&BYTE_UNITS);
-    Rate: json_schema!({
-        "type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1, "pattern": whole(r"\+?[0-9.]+([eE][-+]?[0-9]+)?"),
-    });
-    Switch: json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
-    Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
-    Properties: json_schema!({
-        "type": "object",
-        "properties": OWNED.iter().map(|(name, _)| ((*name).to_owned(), Value::Bool(false))).collect::<serde_json::Map<_, _>>(),
-        // A name with dots that TOML is not told to take as one is a table.
-        "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
-    });
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::units::{Bytes, Count, Length, Rate, Span, Switch};
     use super::*;
+    use schemars::JsonSchema;
     use serde::de::DeserializeOwned;
 
     /// Whether the type takes the value, and whether its schema does.

@@ -5,7 +5,8 @@
 
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
-use super::cluster::{Cluster, Observer, block_on, partitions};
+use super::cluster::{Cluster, block_on, partitions};
+use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, TopicPartition};

@@ -1,14 +1,13 @@
 //! What all clients have in common: their configuration, and where their log lines go.
 
 use super::Error;
-use super::cluster::Observer;
-use super::security::{self, Login};
-use super::throttle::{self, essence};
+use super::observer::Observer;
+use super::security;
 use crate::config::{Config, Delivery, Kafka, first_name};
 use rdkafka::ClientConfig;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaType;
 use std::time::Duration;
 
@@ -168,30 +167,6 @@ pub(super) fn property_error(error: &KafkaError) -> Error {
         }),
         other => Error::Property(other.to_string()),
     }
-}
-
-/// Passes librdkafka's log lines on.
-pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
-    match level {
-        // A property of producers in a consumer, or the other way round: `kafka.properties` serve both.
-        _ if facility == "CONFWARN" => tracing::debug!(facility, "{message}"),
-        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
-            throttle::report(&format!("{facility} {}", essence(message)), |left_out| tracing::warn!(facility, left_out, "{message}"));
-        }
-        _ => tracing::debug!(facility, "{message}"),
-    }
-}
-
-/// Reports an error that concerns the client as a whole. librdkafka goes on trying by itself.
-pub(super) fn report(login: &Login, error: &KafkaError, reason: &str) {
-    let advice = error.rdkafka_error_code().and_then(|code| login.advise(code, reason));
-    // How many brokers are down changes from moment to moment while all are.
-    let all_down = error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown);
-    let trouble = format!("{error} {}", if all_down { "" } else { essence(reason) });
-    throttle::report(
-        &trouble,
-        |left_out| tracing::warn!(error = %error, reason, advice, left_out, "trouble with the brokers; still trying"),
-    );
 }
 
 #[cfg(test)]

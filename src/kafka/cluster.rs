@@ -2,17 +2,16 @@
 
 use super::Error;
 use super::client_config::{self as client, BATCH_BYTES};
-use super::security::{self, Login};
-use super::throttle::{self, essence};
+use super::observer::{Complaint, Observer};
+use super::security;
+use super::throttle;
 use crate::config::{Config, OnDuplicate, OnInvalid};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Room that a broker's limit on a batch leaves for the batch's own header.
@@ -31,57 +30,6 @@ pub struct Cluster {
     /// What a person should know, though it can be worked with.
     pub warnings: Vec<String>,
 }
-
-/// Keeps librdkafka's complaint, to be told if no broker answers.
-pub(super) struct Observer {
-    login: Login,
-    complaint: Mutex<Complaint>,
-}
-
-#[derive(Clone, Default)]
-struct Complaint {
-    reason: String,
-    advice: Option<String>,
-}
-
-impl Observer {
-    pub(super) fn new(config: &Config) -> Self {
-        Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
-    }
-
-    fn complaint(&self) -> std::sync::MutexGuard<'_, Complaint> {
-        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
-        let advice = self.login.advise(code, reason);
-        let mut complaint = self.complaint();
-        // What can be mended is not forgotten for what follows from it, such as "1/1 brokers are down".
-        let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
-        if advice.is_some() || says_more || complaint.reason.is_empty() {
-            *complaint = Complaint { reason: essence(reason).to_owned(), advice };
-        }
-    }
-}
-
-impl ClientContext for Observer {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        match facility {
-            "CONFWARN" => {}
-            // `error` has them too, but for those where a broker hangs up.
-            "FAIL" => {
-                self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
-            }
-            _ => client::log(level, facility, message),
-        }
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.complain(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
-    }
-}
-
-impl ConsumerContext for Observer {}
 
 /// Waits for a broker, looks at the topics, and makes the internal ones that are missing.
 ///
@@ -156,7 +104,7 @@ fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> 
     let error = observer.fetch_metadata(Some(&config.topics[0].input), TURN).err()?;
     // Lets the client deliver its complaints; each ends a poll.
     while observer.poll(Duration::from_millis(10)).is_some() {}
-    let complaint = observer.context().complaint().clone();
+    let complaint = observer.context().complaint();
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
 }
 

@@ -5,9 +5,11 @@
 
 mod changelog;
 mod client_config;
+mod client_log;
 mod cluster;
 mod embedded;
 mod ffi;
+mod observer;
 mod security;
 mod sink;
 mod source;

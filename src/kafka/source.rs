@@ -5,6 +5,7 @@
 
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
+use super::client_log;
 use super::ffi::{Fetcher, Group, Message, topic_ids};
 use super::security::{self, Login};
 use super::throttle;
@@ -91,11 +92,11 @@ struct Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client::log(level, facility, message);
+        client_log::log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        client::report(&self.login, &error, reason);
+        client_log::report(&self.login, &error, reason);
     }
 }
 

@@ -5,6 +5,7 @@
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
 use super::SpecError;
+use super::node::{Node, Scalar, scalar};
 use super::scan::{DEPTH_MAX, Scan};
 use super::structural::StructuralBitmap;
 use super::template::{Template, Templates};
@@ -28,46 +29,6 @@ pub(super) struct Pointers {
 pub(super) struct Buffers {
     bitmap: StructuralBitmap,
     templates: Templates,
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct Node {
-    /// Which of the found values are this node's: the pointer that ends here, as often as it is named.
-    pub(super) slots: Vec<usize>,
-    /// The next step of the pointers that go on.
-    pub(super) children: Vec<(String, Node)>,
-}
-
-impl Node {
-    /// What was found below this node is void: an equal field comes later, and the last counts.
-    fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
-        for &slot in &self.slots {
-            found[slot] = None;
-        }
-        for (_, child) in &self.children {
-            child.forget(found);
-        }
-    }
-
-    /// Whether anything was found below this node.
-    pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
-        self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
-    }
-}
-
-/// A JSON value as far as a key cares, in UTF-8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scalar<'a> {
-    Null,
-    Bool(&'a [u8]),
-    /// As it is written: `1`, `1.0` and `1e0` are three different keys.
-    Number(&'a [u8]),
-    /// What is between the quotes: there is nothing to decode in it.
-    String(&'a [u8]),
-    /// A string as it is written, with quotes and escapes, which can be decoded.
-    Escaped(&'a [u8]),
-    /// As it is written, white space and order of fields included.
-    Container(&'a [u8]),
 }
 
 impl Buffers {
@@ -180,23 +141,6 @@ impl<'a> DeserializeSeed<'a> for Walk<'_, 'a> {
         }
         Ok(())
     }
-}
-
-/// What a text is that was found to be one JSON value.
-pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
-    Ok(match text.first() {
-        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
-        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
-        Some(b'n') => Scalar::Null,
-        Some(b't' | b'f') => Scalar::Bool(text),
-        Some(b'{' | b'[') => Scalar::Container(text),
-        _ => Scalar::Number(text),
-    })
-}
-
-/// Decodes a quoted JSON string.
-pub(super) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
-    serde_json::from_slice(quoted)
 }
 
 impl<'a> Visitor<'a> for Walk<'_, 'a> {

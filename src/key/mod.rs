@@ -9,6 +9,7 @@
 
 mod hashing;
 mod json;
+mod node;
 mod scan;
 mod structural;
 mod template;
@@ -16,7 +17,8 @@ mod template;
 pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
-use json::{Buffers, Pointers, Scalar, broken, unescape};
+use json::{Buffers, Pointers, broken};
+use node::{Scalar, unescape};
 use std::borrow::Cow;
 use std::fmt;
 

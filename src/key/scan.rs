@@ -9,7 +9,7 @@
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
-use super::json::{Node, Scalar, scalar};
+use super::node::{Node, Scalar, scalar};
 use super::structural::StructuralBitmap;
 
 /// Containers within each other before it gives up.

@@ -2,28 +2,15 @@
 //!
 //! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
 
+use super::ids::{InputId, StateId};
 use super::note::Note;
 use super::partition::{Input, PartitionState};
 use super::rebuild::Rebuilt;
-use super::restore::{Found, Waiting};
 use super::topics::Topics;
-use crate::record::{Offset, SpaceId, TopicId, TopicPartition, log_id};
+use super::waiting::{Found, Waiting};
+use crate::record::{Offset, TopicPartition, log_id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
-
-/// A partition of a topic that is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct InputId {
-    pub(super) topic: TopicId,
-    pub(super) partition: i32,
-}
-
-/// Whose state: a partition number of a key space. Equal partitions of the topics of a space share it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct StateId {
-    pub(super) space: SpaceId,
-    pub(super) partition: i32,
-}
 
 /// The partitions that a worker has.
 pub(super) struct Assignment {

@@ -4,7 +4,8 @@
 //! take one while anything past the committed offset is decided.
 
 use super::Worker;
-use super::assignment::{Assignment, StateId, inputs_of};
+use super::assignment::{Assignment, inputs_of};
+use super::ids::StateId;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};

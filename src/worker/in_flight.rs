@@ -3,7 +3,7 @@
 //! Owns the way back from a record that was refused to the one it was made of. Must never hold more than a few bytes a
 //! record: there may be millions.
 
-use super::assignment::InputId;
+use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
 /// Of so many records, the time of one is kept.

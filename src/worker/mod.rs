@@ -8,7 +8,9 @@ mod assignment;
 mod checkpointing;
 mod co_partitioning;
 mod commit;
+mod ids;
 mod in_flight;
+mod judge;
 mod note;
 mod outbox;
 mod partition;
@@ -22,6 +24,7 @@ mod restore;
 mod routes;
 mod topics;
 mod verdicts;
+mod waiting;
 mod warm_up;
 
 use crate::checkpoint::{self, Store};

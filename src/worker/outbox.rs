@@ -3,7 +3,7 @@
 //! Owns how often either has failed, and the way back from a record that was refused to where it came from. Must never
 //! decide what is written, nor what a failure means for what was read.
 
-use super::assignment::InputId;
+use super::ids::InputId;
 use super::in_flight::InFlight;
 use super::{Error, Shared};
 use crate::clock;

@@ -1,6 +1,6 @@
 //! What a worker knows of one of its partitions.
 
-use super::assignment::StateId;
+use super::ids::StateId;
 use super::verdicts::Verdicts;
 use crate::changelog::{Origin, PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};

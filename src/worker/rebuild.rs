@@ -4,7 +4,7 @@
 //! Must never take in what the group has not committed, nor hold up a worker.
 
 use super::Error;
-use super::assignment::StateId;
+use super::ids::StateId;
 use super::partition::PartitionState;
 use crate::changelog::{ChangelogRecord, Follower, Origin, Outcome};
 use crate::checkpoint::{self, PartitionId, Store};

@@ -3,13 +3,13 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
-use super::assignment::{InputId, StateId};
+use super::ids::{InputId, StateId};
+use super::judge::{Keyed, VerdictError, decide};
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
 use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::{AddedHeader, Route};
 use super::topics::InputTopic;
-use super::verdicts::{Keyed, VerdictError, decide};
 use super::{Error, Flow, Shared, Worker, co_partitioning};
 use crate::clock;
 use crate::fault;

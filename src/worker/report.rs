@@ -3,7 +3,8 @@
 //! Owns what was counted since the last report. Must never hold up a record: what is asked here is known without asking
 //! a broker.
 
-use super::assignment::{Assignment, StateId};
+use super::assignment::Assignment;
+use super::ids::StateId;
 use super::partition::{Input, PartitionState};
 use super::topics::Topics;
 use crate::kafka::Source;

@@ -4,13 +4,7 @@
 //! transaction aborts, the record is read again; asking the filter again would call it its own
 //! duplicate, and lose it. So verdicts are kept until the transaction that carries them is committed.
 
-use super::partition::{Input, PartitionState};
-use super::topics::InputTopic;
-use crate::config::Topic;
-use crate::filter::ExactError;
-use crate::kafka::Message;
-use crate::key::{Fingerprint, Scratch};
-use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;
 
 /// The verdicts of one partition since its last commit, in order of offset.
@@ -138,59 +132,6 @@ impl VerdictRun {
     const fn at(self, index: usize) -> Offset {
         self.start + (index - self.first).cast_signed() as Offset
     }
-}
-
-/// Why a record cannot be decided.
-pub(super) enum VerdictError {
-    /// Records that were decided do not come again: the offset of the first of them.
-    Gap(Offset),
-    /// The state cannot tell.
-    State(ExactError),
-}
-
-/// The fingerprint of a record's key, and whether the record takes that key back.
-pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
-
-/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
-#[inline]
-pub(super) fn decide(
-    topic: &Topic,
-    input: &Input,
-    state: &mut PartitionState,
-    offset: Offset,
-    time: Option<Timestamp>,
-    keyed: &Keyed,
-    max_timestamp: Timestamp,
-) -> Result<Verdict, VerdictError> {
-    match input.verdicts.recall(offset) {
-        Recall::New => {}
-        Recall::Decided(verdict) => return Ok(verdict),
-        Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
-    }
-    let &(fingerprint, is_retraction) = match keyed {
-        Ok(key) => key,
-        Err(invalid) => return Ok(topic.verdict_without_key(invalid.reason)),
-    };
-    let max_timestamp = if input.is_warm_up(offset) { input.warm_up_max_timestamp.unwrap_or(max_timestamp) } else { max_timestamp };
-    state.changed = true;
-    let verdict = if is_retraction {
-        state.dedup.retract(fingerprint, time, max_timestamp)
-    } else {
-        state.dedup.judge(fingerprint, time, max_timestamp)
-    };
-    let verdict = verdict.map_err(VerdictError::State)?;
-    if offset >= input.logged {
-        state.pending.note(&state.dedup, input.topic, offset, fingerprint);
-    }
-    Ok(verdict)
-}
-
-/// Takes the key of a record.
-#[inline]
-pub(super) fn key_of(topic: &InputTopic, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
-    let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
-    let record = Record { key: message.key(), value: message.value(), headers: &headers };
-    Ok((topic.config.key.fingerprint(&record, scratch)?, topic.config.is_retraction(&headers)))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod origin;
 mod refused;
 
 use super::client_config::{self as client, BATCH_BYTES, CALL_TIMEOUT};
+use super::client_log;
 use super::ffi::{Group, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
 use super::security::{self, Login};
 pub use error::SinkError;
@@ -85,11 +86,11 @@ struct Context {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client::log(level, facility, message);
+        client_log::log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        client::report(&self.login, &error, reason);
+        client_log::report(&self.login, &error, reason);
     }
 }
 

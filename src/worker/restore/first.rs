@@ -4,7 +4,8 @@
 //! to read.
 
 use super::super::topics::InputTopic;
-use super::{Error, Found, PartitionState, Worker};
+use super::super::waiting::Found;
+use super::{Error, PartitionState, Worker};
 use crate::config::Start;
 use crate::kafka::Source;
 use crate::record::{TopicId, TopicPartition};

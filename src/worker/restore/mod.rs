@@ -6,34 +6,22 @@
 
 mod first;
 
-use super::assignment::{InputId, StateId, inputs_of};
+use super::assignment::inputs_of;
+use super::ids::{InputId, StateId};
 use super::note::Note;
 use super::partition::{Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
+use super::waiting::{Found, Waiting};
 use super::{Error, Worker};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Source};
-use crate::record::{Offset, TopicId, TopicPartition, log_id, log_name};
+use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::stats::{add, take};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-
-/// What is known of a partition that is about to be read.
-#[derive(Clone)]
-pub(super) struct Found {
-    pub(super) partition: TopicPartition,
-    pub(super) topic: TopicId,
-    /// The name of the log that is read.
-    log: String,
-    committed: Committed,
-    low: Offset,
-    pub(super) high: Offset,
-    /// Where it is read from if nobody knows how far it was read.
-    first: Offset,
-}
 
 /// From where a partition is read, and up to where without emitting.
 struct Resumption {
@@ -46,36 +34,6 @@ struct Resumption {
 impl Resumption {
     const fn at(start: Offset) -> Self {
         Self { start, warm_until: start, is_elsewhere: false }
-    }
-}
-
-/// A state that is being rebuilt, and the partitions that wait for it.
-pub(super) struct Waiting {
-    pub(super) found: Vec<Found>,
-    began: Instant,
-    cancelled: Arc<AtomicBool>,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Found {
-    /// What is noted beside the committed offset.
-    fn note(&self) -> Note {
-        Note::read(&self.committed.metadata)
-    }
-
-    /// Whether its brokers tell one log of a topic's name from the next.
-    fn has_id(&self) -> bool {
-        log_id(&self.log).is_some()
-    }
-
-    /// Where it stands while it waits.
-    pub(super) fn paused_at(&self) -> Offset {
-        self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }
 }
 

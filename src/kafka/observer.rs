@@ -1,0 +1,71 @@
+//! What a client that only looks complains of.
+//!
+//! Owns the complaint that says most. Must never pass on what follows from it.
+
+use super::client_log;
+use super::security::Login;
+use super::throttle::essence;
+use crate::config::Config;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Keeps librdkafka's complaint, to be told if no broker answers.
+pub(super) struct Observer {
+    login: Login,
+    complaint: Mutex<Complaint>,
+}
+
+/// What keeps a client out.
+#[derive(Clone, Default)]
+pub(super) struct Complaint {
+    pub(super) reason: String,
+    /// What to do about it, if that is known.
+    pub(super) advice: Option<String>,
+}
+
+impl Observer {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { login: Login::of(&config.kafka), complaint: Mutex::default() }
+    }
+
+    /// The complaint that says most so far.
+    pub(super) fn complaint(&self) -> Complaint {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Complaint> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn complain(&self, code: RDKafkaErrorCode, reason: &str) {
+        let advice = self.login.advise(code, reason);
+        let mut complaint = self.lock();
+        // What can be mended is not forgotten for what follows from it, such as "1/1 brokers are down".
+        let says_more = complaint.advice.is_none() && code != RDKafkaErrorCode::AllBrokersDown;
+        if advice.is_some() || says_more || complaint.reason.is_empty() {
+            *complaint = Complaint { reason: essence(reason).to_owned(), advice };
+        }
+    }
+}
+
+impl ClientContext for Observer {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match facility {
+            "CONFWARN" => {}
+            // `error` has them too, but for those where a broker hangs up.
+            "FAIL" => {
+                self.complain(RDKafkaErrorCode::BrokerTransportFailure, message.split_once("]: ").map_or(message, |(_, after)| after));
+            }
+            _ => client_log::log(level, facility, message),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.complain(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown), reason);
+    }
+}
+
+impl ConsumerContext for Observer {}

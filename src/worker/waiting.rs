@@ -1,0 +1,54 @@
+//! Partitions that are about to be read, and those that wait for a state.
+//!
+//! Owns what is known of them before their state is there. Must never ask a broker.
+
+use super::note::Note;
+use crate::kafka::Committed;
+use crate::record::{Offset, TopicId, TopicPartition, log_id};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// What is known of a partition that is about to be read.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) partition: TopicPartition,
+    pub(super) topic: TopicId,
+    /// The name of the log that is read.
+    pub(super) log: String,
+    pub(super) committed: Committed,
+    pub(super) low: Offset,
+    pub(super) high: Offset,
+    /// Where it is read from if nobody knows how far it was read.
+    pub(super) first: Offset,
+}
+
+/// A state that is being rebuilt, and the partitions that wait for it.
+pub(super) struct Waiting {
+    pub(super) found: Vec<Found>,
+    pub(super) began: Instant,
+    pub(super) cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Found {
+    /// What is noted beside the committed offset.
+    pub(super) fn note(&self) -> Note {
+        Note::read(&self.committed.metadata)
+    }
+
+    /// Whether its brokers tell one log of a topic's name from the next.
+    pub(super) fn has_id(&self) -> bool {
+        log_id(&self.log).is_some()
+    }
+
+    /// Where it stands while it waits.
+    pub(super) fn paused_at(&self) -> Offset {
+        self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
+    }
+}
