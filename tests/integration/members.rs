@@ -98,7 +98,7 @@ fn a_rolling_restart_of_static_members() {
 /// Another consumer takes a member's static name, and is gone again: to the member, the same as a broker that takes
 /// it for another after an outage. What it had in hand goes by the way, and is read again.
 #[test]
-fn a_lasting_member_that_is_taken_for_another_comes_back() {
+fn a_static_member_that_is_taken_for_another_comes_back() {
     let stream = Stream::new(broker(), "fenced", RECORDS / 2);
     let name = format!("{}-a", stream.setup.group());
     let feed = stream.feed(20);

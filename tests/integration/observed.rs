@@ -177,7 +177,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
         records["unseen"].as_u64().zip(records["duplicate"].as_u64()).map(|(unseen, duplicate)| unseen + duplicate) == Some(keys)
             && status["spaces"][0]["false_positives"]["observed"]["checked"].as_u64() > Some(0)
     };
-    // Positions are of the same report as the memories.
+    // Positions are of the same report as the states.
     let reported = |status: &Value| {
         let positions = status["partitions"].as_array().expect("a list").iter().filter_map(|partition| partition["position"].as_u64());
         counted(status) && positions.sum::<u64>() == keys

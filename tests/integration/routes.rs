@@ -98,9 +98,9 @@ fn a_window_by_count_remembers_that_many_keys() {
     const KEYS: usize = 1000;
     let mut stream = Stream::remembered(broker(), "count", RECORDS);
     // Four slices of a quarter, and one that is being filled.
-    let mut memories = vec![(HashMap::new(), 0_usize); PARTITIONS];
+    let mut states = vec![(HashMap::new(), 0_usize); PARTITIONS];
     let unseen = stream.records.iter().filter(|record| {
-        let (emitted, count) = &mut memories[usize::try_from(record.partition).expect("a partition")];
+        let (emitted, count) = &mut states[usize::try_from(record.partition).expect("a partition")];
         let slice = |number: usize| number / (KEYS / 4);
         // The slice is turned by the key that finds it full, so a look-up just before still sees the old ones.
         let open = slice(count.saturating_sub(1));

@@ -24,11 +24,11 @@ impl Oracle {
 
     /// The records that must come out, by partition, in order. The record key is the key.
     pub fn expected(&self, records: &[TestRecord], partitions: usize) -> Vec<Vec<TestRecord>> {
-        let mut memories = vec![Memory::default(); partitions];
+        let mut states = vec![Remembered::default(); partitions];
         let mut expected = vec![Vec::new(); partitions];
         for record in records {
             let partition = index(record.partition);
-            if memories[partition].is_unseen(self, record) {
+            if states[partition].is_unseen(self, record) {
                 expected[partition].push(record.clone());
             }
         }
@@ -38,12 +38,12 @@ impl Oracle {
 
 /// What a partition has emitted: each key, and the slice that its stream was in then.
 #[derive(Clone, Default)]
-struct Memory<'a> {
+struct Remembered<'a> {
     stream_time: Option<i64>,
     emitted: HashMap<Option<&'a [u8]>, i64>,
 }
 
-impl<'a> Memory<'a> {
+impl<'a> Remembered<'a> {
     fn is_unseen(&mut self, oracle: &Oracle, record: &'a TestRecord) -> bool {
         let stream_time = self.stream_time.max(Some(record.timestamp));
         self.stream_time = stream_time;
