@@ -25,6 +25,9 @@ pub struct Args {
     /// Also keep an exact window, and count where the filter was wrong.
     #[arg(long)]
     truth: bool,
+    /// With --truth, also write the lines of the records that were dropped wrongly to this file.
+    #[arg(long, value_name = "FILE", requires = "truth")]
+    wrong: Option<PathBuf>,
     /// How many partitions the topic has; its capacity is shared out over them.
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
@@ -77,7 +80,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let max_future = topic.max_future;
     let written = path.and_then(|path| path.metadata().ok()).filter(Metadata::is_file).and_then(|data| data.modified().ok());
     let read_at = args.read_at.or(written);
-    let result = replay.run(input, output(), || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
+    let wrong: Box<dyn Write> = match &args.wrong {
+        Some(file) => Box::new(BufWriter::new(File::create(file).with_context(|| format!("--wrong: cannot write {}", file.display()))?)),
+        None => Box::new(io::sink()),
+    };
+    let result = replay.run_and_list(input, output(), wrong, || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
     let kcat = if replay.summary().envelopes > 0 { "; lines look like those of `kcat -J`: say --format kcat" } else { "" };
     match result {

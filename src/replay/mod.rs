@@ -44,6 +44,8 @@ pub struct Replay<'t> {
     partitions: Vec<Option<Partition>>,
     scratch: Scratch,
     counted: Summary,
+    /// Whether the last record was dropped though its key had not been seen.
+    is_wrong: bool,
 }
 
 #[derive(Debug)]
@@ -183,26 +185,46 @@ impl<'t> Replay<'t> {
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
             counted: Summary::default(),
+            is_wrong: false,
         })
     }
 
-    /// Reads `input` to its end and writes the lines of unseen records to `output`.
+    /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
+    ///
+    /// # Errors
+    /// When a line is at fault, or `output` cannot be written.
+    pub fn run(&mut self, input: impl BufRead, output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
+        self.run_and_list(input, output, io::sink(), max_timestamp)
+    }
+
+    /// Reads `input` to its end and writes the lines of unseen records to `output`. Of the records that were dropped though
+    /// their key had not been seen, the lines go to `wrong`; none, unless the truth was asked for.
     ///
     /// `max_timestamp` is the latest record time that moves the window, asked for each record: the time at which it was read, as far as
     /// that is known, plus the topic's `max_future`, in milliseconds.
     ///
     /// # Errors
-    /// When a line is at fault, or `output` cannot be written.
-    pub fn run(&mut self, input: impl BufRead, mut output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
+    /// When a line is at fault, or `output` or `wrong` cannot be written.
+    pub fn run_and_list(
+        &mut self,
+        input: impl BufRead,
+        mut output: impl Write,
+        mut wrong: impl Write,
+        max_timestamp: impl Fn() -> Timestamp,
+    ) -> Result<(), Error> {
         let mut lines = Lines::new(input);
         loop {
+            self.is_wrong = false;
             let emitted = match lines.next_line() {
-                Ok(None) => return output.flush().map_err(Error::Write),
+                Ok(None) => return output.flush().and_then(|()| wrong.flush()).map_err(Error::Write),
                 Ok(Some(line)) => self.line(line, &max_timestamp),
                 Err(fault) => Err(fault),
             };
             if emitted.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })? {
                 output.write_all(lines.line()).map_err(Error::Write)?;
+            }
+            if self.is_wrong {
+                wrong.write_all(lines.line()).map_err(Error::Write)?;
             }
         }
     }
@@ -232,7 +254,7 @@ impl<'t> Replay<'t> {
         };
         let verdict = verdict.map_err(LineError::Undecided)?;
         if let Some(truth) = truth {
-            truth.check(fingerprint, verdict, dedup);
+            self.is_wrong = truth.check(fingerprint, verdict, dedup);
         }
         match verdict {
             Verdict::Duplicate => self.counted.duplicates += 1,

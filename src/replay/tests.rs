@@ -194,6 +194,13 @@ fn the_exact_window_finds_false_positives() {
             assert_eq!((truth.unseen, truth.false_negatives), (20_000, 0));
             assert_eq!(truth.false_positives, summary.duplicates, "no line repeats, so that every dropped one is wrong");
             assert_eq!(output.lines().count() as u64 + truth.false_positives, 20_000);
+            let (mut emitted, mut wrong) = (Vec::new(), Vec::new());
+            let mut listed = Replay::new(&topic, &options(Format::Ndjson)).unwrap();
+            listed.run_and_list(lines.as_bytes(), &mut emitted, &mut wrong, || 0).unwrap();
+            let mut both: Vec<u32> =
+                String::from_utf8([emitted, wrong].concat()).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+            both.sort_unstable();
+            assert!(both.into_iter().eq(0..20_000), "each line is emitted or listed as dropped wrongly");
             // By time, all keys are in one slice of five; by count, all five are at their fullest.
             assert!((0.015..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
         }

@@ -65,18 +65,17 @@ impl Truth {
         self.counts
     }
 
-    /// Takes note of a verdict, right after `dedup` gave it.
-    pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) {
+    /// Takes note of a verdict, right after `dedup` gave it. Returns whether it dropped the record wrongly.
+    pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) -> bool {
         let after = self.position_of(dedup);
         // A key that is put in moves a count on, but was judged before that.
         let judged_at = if self.counted { self.position } else { after };
         self.come_to(judged_at);
         let emitted = self.emitted.get(&fingerprint).copied();
         let remembered = emitted.is_some_and(|at| self.remembers(at));
-        if !remembered && verdict != Verdict::Retracted {
-            self.counts.unseen += 1;
-            self.counts.false_positives += u64::from(verdict == Verdict::Duplicate);
-        }
+        let is_wrong = !remembered && verdict == Verdict::Duplicate;
+        self.counts.unseen += u64::from(!remembered && verdict != Verdict::Retracted);
+        self.counts.false_positives += u64::from(is_wrong);
         let promised = emitted.is_some_and(|at| self.age(at) <= self.window);
         self.counts.false_negatives += u64::from(promised && verdict == Verdict::Unseen);
         self.come_to(after);
@@ -85,6 +84,7 @@ impl Truth {
         } else if verdict == Verdict::Unseen || (verdict == Verdict::Duplicate && self.refresh && remembered) {
             self.emitted.insert(fingerprint, self.position);
         }
+        is_wrong
     }
 
     fn position_of(&self, dedup: &Dedup) -> Option<i64> {
