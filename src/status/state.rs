@@ -14,8 +14,11 @@ use std::time::Duration;
 /// Without an answer of any broker for this long, a process is disconnected. Its producers ask every ten seconds.
 const CONTACT_LIMIT: Duration = Duration::from_secs(30);
 
-/// A thread that began no round for this long, and for two transactions' time, is hung: an ordinary round takes less than a
-/// second, and a commit may wait for slow brokers for as long as two transactions may take.
+/// Transaction timeouts that a commit may wait for slow brokers: three calls may each be repeated for two.
+const COMMIT_TIMEOUTS: u32 = 6;
+
+/// A thread that began no round for this long, and for [`COMMIT_TIMEOUTS`], is hung: an ordinary round takes less than a
+/// second.
 const ROUND_LIMIT: Duration = Duration::from_secs(30);
 
 /// The same for a thread that will not begin another. Nothing that a worker does between two rounds takes nearly so long:
@@ -80,7 +83,10 @@ pub(super) fn look(
     } else if identity.instance.is_none() {
         (State::Connecting, "it has not reached the brokers yet".to_owned())
     } else if let Some(age) = contact.filter(|&age| age > CONTACT_LIMIT) {
-        (State::Disconnected, format!("no broker has answered for {} s; look at the brokers and the network to them", age.as_secs()))
+        (
+            State::Disconnected,
+            format!("no broker has answered a request for {} s; look at the brokers, the network to them, and the log", age.as_secs()),
+        )
     } else if let Some((worker, age)) = hung(config, rounds, ROUND_LIMIT) {
         (State::Hung, format!("worker {worker} has not gone on for {} s; its partitions are not read", age.as_secs()))
     } else if joined < usize::from(workers) {
@@ -102,9 +108,9 @@ pub fn dead(config: &Config, rounds: &[Option<Duration>]) -> Option<String> {
     hung(config, rounds, LIFE_LIMIT).map(|(worker, age)| format!("worker {worker} has not gone on for {} s", age.as_secs()))
 }
 
-/// The worker that has been hung for longest, if one has for longer than `limit` and two transactions' time.
+/// The worker that has been hung for longest, if one has for longer than `limit` and what a commit may wait.
 fn hung(config: &Config, rounds: &[Option<Duration>], limit: Duration) -> Option<(usize, Duration)> {
-    let limit = limit + 2 * config.worker.transaction_timeout;
+    let limit = limit + COMMIT_TIMEOUTS * config.worker.transaction_timeout;
     let ages = rounds.iter().enumerate().filter_map(|(worker, age)| Some((worker, (*age)?)));
     ages.max_by_key(|&(_, age)| age).filter(|&(_, age)| age > limit)
 }

@@ -229,6 +229,11 @@ impl Worker {
         Ok(())
     }
 
+    /// Notes that it goes on, within a round that may take long.
+    fn alive(&self) {
+        self.stopping();
+    }
+
     /// Whether it was told to stop. Asked in each round and before each attempt, so that a hung thread shows.
     fn stopping(&self) -> bool {
         self.shared.is_stopped(self.number)

@@ -36,7 +36,7 @@ fn a_broker_that_does_not_answer() {
     wait_until("an idle worker hears of its brokers", LIMIT, || (metric(&address, contact) > before + 15.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();
-    wait_until_not_ready(&address, "no broker has answered for ");
+    wait_until_not_ready(&address, "no broker has answered a request for ");
     assert_eq!(metric(&address, "unseen_state{state=\"disconnected\"}").to_bits(), 1.0_f64.to_bits());
     // To start it again would not help.
     assert_eq!(ask(&address, "/livez").0, 200);

@@ -32,7 +32,7 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn written(&self, topic: &str, partition: i32, offset: i64);
     /// A record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
-    /// A broker answered a request, whatever it was.
+    /// A broker answered a request, but for those by which a client connects.
     fn answered(&self);
 }
 
@@ -302,13 +302,17 @@ unsafe extern "C" fn created<C: Reports>(
     }
 }
 
+/// Requests by which a client connects: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. A broker that answers these may yet
+/// let nobody in.
+const OF_CONNECTING: [i16; 3] = [17, 18, 36];
+
 /// Called for each request that a broker answered, and for each that none did.
 unsafe extern "C" fn responded<C: Reports>(
     client: *mut rd::rd_kafka_t,
     _: c_int,
     _: *const c_char,
     _: i32,
-    _: i16,
+    api: i16,
     _: i16,
     _: i32,
     _: usize,
@@ -317,7 +321,7 @@ unsafe extern "C" fn responded<C: Reports>(
     _: *mut c_void,
 ) -> rd::rd_kafka_resp_err_t {
     let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-    if error == none {
+    if error == none && !OF_CONNECTING.contains(&api) {
         // SAFETY: as in `acknowledged`.
         unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.answered();
     }

@@ -59,11 +59,13 @@ impl Worker {
                 committed = Committed::default();
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
+            self.alive();
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
             all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
         }
         fault::point("restore.offsets");
         for found in &all {
+            self.alive();
             let (id, topic) = (self.state_of(found), &self.topics[found.topic]);
             if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
                 let state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
