@@ -1,14 +1,15 @@
-//! Whatever bytes a store has, decoding them ends with a memory that works or with a sentence.
+//! Whatever bytes a store has, decoding them ends with a state that works or with a sentence.
 #![no_main]
 
 use arbitrary::Arbitrary;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
+use unseen::changelog::Progress;
 use unseen::checkpoint::decode::{self, Decoder};
 use unseen::checkpoint::{CheckpointMetadata, PartitionId, Settings, codec};
 use unseen::dedup::{Dedup, Late, Rules};
-use unseen::filter::{CuckooSizing, PageId, Spec, StableSizing, Window};
+use unseen::filter::{AgingSizing, CuckooSizing, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -16,25 +17,25 @@ struct Input<'a> {
     kind: u8,
     by_count: bool,
     slices: u8,
-    /// Sealed as it must be, or taken as it comes.
-    sealed: bool,
-    /// Any bytes; none for the head of a memory that was shown `keys`.
-    head: &'a [u8],
+    /// With its checksum, as it must be, or taken as it comes.
+    checksummed: bool,
+    /// Any bytes; none for the metadata of a state that was shown `keys`.
+    metadata: &'a [u8],
     keys: u16,
-    /// Bytes of that head that are changed.
+    /// Bytes of that metadata that are changed.
     edits: Vec<(u16, u8)>,
     pages: Vec<Page<'a>>,
 }
 
-/// The head of a real checkpoint, some of its bytes changed.
-fn real_head(input: &Input<'_>) -> Vec<u8> {
-    let mut memory = Dedup::new(rules(input));
+/// The metadata of a real checkpoint, some of its bytes changed.
+fn real_metadata(input: &Input<'_>) -> Vec<u8> {
+    let mut state = Dedup::new(rules(input));
     for number in 0..u128::from(input.keys % 4_000) {
-        let _ = memory.judge(Fingerprint((number << 96) | (number << 32)), Some(number as i64), i64::MAX);
+        let _ = state.judge(Fingerprint((number << 96) | (number << 32)), Some(number as i64), i64::MAX);
     }
     let settings = Settings { window: Window::keys(1, 1), filter: String::new(), hash: String::new(), keys: BTreeMap::new() };
-    let head = CheckpointMetadata { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), log: None, memory: memory.metadata() };
-    let mut json = serde_json::to_vec(&head).unwrap();
+    let metadata = CheckpointMetadata { settings, offsets: BTreeMap::from([("topic".to_owned(), 1)]), changelog: Progress::default(), state: state.metadata() };
+    let mut json = serde_json::to_vec(&metadata).unwrap();
     for &(at, byte) in &input.edits {
         let at = usize::from(at) % json.len();
         // A digit for a digit, most of the time: else little is left of the JSON.
@@ -45,7 +46,7 @@ fn real_head(input: &Input<'_>) -> Vec<u8> {
 
 #[derive(Arbitrary, Debug)]
 struct Page<'a> {
-    sealed: bool,
+    checksummed: bool,
     slice: i64,
     layer: u8,
     page: u16,
@@ -74,26 +75,26 @@ fn rules(input: &Input<'_>) -> Rules {
 
 fuzz_target!(|input: Input| {
     let id = PartitionId { space: "space".to_owned(), partition: 7 };
-    let mut head = if input.head.is_empty() { real_head(&input) } else { input.head.to_vec() };
-    if input.sealed {
-        codec::seal(&codec::head_key(&id), &mut head);
+    let mut metadata = if input.metadata.is_empty() { real_metadata(&input) } else { input.metadata.to_vec() };
+    if input.checksummed {
+        codec::append_checksum(&codec::metadata_key(&id), &mut metadata);
     }
-    let Ok(head) = decode::metadata(&id, &head) else { return };
-    let Ok(mut decoder) = Decoder::new(&id, &head, rules(&input)) else { return };
+    let Ok(metadata) = decode::metadata(&id, &metadata) else { return };
+    let Ok(mut decoder) = Decoder::new(&id, &metadata, rules(&input)) else { return };
     for page in &input.pages {
         let key = codec::page_key(&id, PageId { slice: page.slice, layer: page.layer.into(), page: page.page.into() });
         let mut bytes = page.fill.map_or_else(|| page.bytes.to_vec(), |fill| vec![fill; unseen::filter::PAGE_BYTES]);
-        if page.sealed {
-            codec::seal(&key, &mut bytes);
+        if page.checksummed {
+            codec::append_checksum(&key, &mut bytes);
         }
         if decoder.page(&key, &bytes).is_err() {
             return;
         }
     }
-    let Ok(mut memory) = decoder.finish() else { return };
+    let Ok(mut state) = decoder.finish() else { return };
     for (number, time) in (0_u128..).zip([Some(0), None, Some(500), Some(5_000), Some(i64::MAX)]) {
         let key = Fingerprint((number << 96) | (number << 32));
-        let _ = memory.judge(key, time, i64::MAX);
+        let _ = state.judge(key, time, i64::MAX);
     }
-    let _ = memory.metadata();
+    let _ = state.metadata();
 });

@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::sync::OnceLock;
-use unseen::filter::{CuckooSizing, Filter, FilterMetadata, PageId, Spec, StableSizing, Window};
+use unseen::filter::{AgingSizing, CuckooSizing, Filter, FilterMetadata, PageId, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]

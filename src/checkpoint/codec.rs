@@ -1,4 +1,4 @@
-//! Names and seals of what is stored: keys that sort as they are read, values that carry a checksum.
+//! Names and checksums of what is stored: keys that sort as they are read, values that carry a checksum.
 
 use super::PartitionId;
 use crate::filter::{GenerationId, PageId, Part};
@@ -6,7 +6,7 @@ use crate::key::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a value's checksum.
-const SEAL_BYTES: usize = 8;
+const CHECKSUM_BYTES: usize = 8;
 
 /// Key of a partition's metadata.
 #[must_use]
@@ -102,15 +102,15 @@ fn key(kind: u8, id: &PartitionId) -> Vec<u8> {
 }
 
 /// Appends the checksum, over key and value, so that a value in another's place is found out too.
-pub fn seal(key: &[u8], value: &mut Vec<u8>) {
+pub fn append_checksum(key: &[u8], value: &mut Vec<u8>) {
     let sum = checksum(key, value);
     value.extend_from_slice(&sum.to_le_bytes());
 }
 
 /// The value without its checksum; `None` if that does not fit.
 #[must_use]
-pub fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
-    let (value, sum) = sealed.split_at_checked(sealed.len().checked_sub(SEAL_BYTES)?)?;
+pub fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
+    let (value, sum) = stored.split_at_checked(stored.len().checked_sub(CHECKSUM_BYTES)?)?;
     (sum == checksum(key, value).to_le_bytes()).then_some(value)
 }
 
@@ -145,14 +145,14 @@ mod tests {
 
         #[test]
         fn damage_is_found(value in proptest::collection::vec(0_u8.., 0..200), at in 0_usize..200, bit in 0_u8..8) {
-            let mut sealed = value.clone();
-            seal(b"key", &mut sealed);
-            proptest::prop_assert_eq!(unseal(b"key", &sealed), Some(&value[..]));
-            proptest::prop_assert_eq!(unseal(b"kez", &sealed), None);
-            proptest::prop_assert_eq!(unseal(b"key", &sealed[..at.min(sealed.len() - 1)]), None);
-            let at = at % sealed.len();
-            sealed[at] ^= 1 << bit;
-            proptest::prop_assert_eq!(unseal(b"key", &sealed), None);
+            let mut stored = value.clone();
+            append_checksum(b"key", &mut stored);
+            proptest::prop_assert_eq!(checked(b"key", &stored), Some(&value[..]));
+            proptest::prop_assert_eq!(checked(b"kez", &stored), None);
+            proptest::prop_assert_eq!(checked(b"key", &stored[..at.min(stored.len() - 1)]), None);
+            let at = at % stored.len();
+            stored[at] ^= 1 << bit;
+            proptest::prop_assert_eq!(checked(b"key", &stored), None);
         }
     }
 

@@ -1,9 +1,9 @@
 //! From stored bytes back to a partition's state.
 //!
 //! Whatever the bytes are, this ends with a state or with a sentence, and takes no more room than a
-//! filter of the stored size would. Must never panic, nor believe a value whose seal does not fit.
+//! filter of the stored size would. Must never panic, nor believe a value whose checksum does not fit.
 
-use super::codec::{metadata_key, page_id, unseal};
+use super::codec::{checked, metadata_key, page_id};
 use super::{CheckpointMetadata, PartitionId};
 use crate::dedup::{Dedup, Late, Rules};
 
@@ -16,12 +16,12 @@ pub struct Decoder<'a> {
     pages: u64,
 }
 
-/// The metadata of a partition's checkpoint, from its sealed bytes.
+/// The metadata of a partition's checkpoint, from its stored bytes.
 ///
 /// # Errors
 /// What is wrong with it, as the end of a sentence.
-pub fn metadata(id: &PartitionId, sealed: &[u8]) -> Result<CheckpointMetadata, String> {
-    let value = unseal(&metadata_key(id), sealed).ok_or("the checksum of its metadata does not fit")?;
+pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, String> {
+    let value = checked(&metadata_key(id), stored).ok_or("the checksum of its metadata does not fit")?;
     serde_json::from_slice(value).map_err(|error| format!("its metadata cannot be read: {error}"))
 }
 
@@ -52,11 +52,11 @@ impl<'a> Decoder<'a> {
     /// Takes a stored page in.
     ///
     /// # Errors
-    /// When its name, its seal or its length is not that of a page of this state.
-    pub fn page(&mut self, key: &[u8], sealed: &[u8]) -> Result<(), String> {
+    /// When its name, its checksum or its length is not that of a page of this state.
+    pub fn page(&mut self, key: &[u8], stored: &[u8]) -> Result<(), String> {
         let page = page_id(self.id, key).ok_or("a page has an impossible name")?;
         let bytes =
-            unseal(key, sealed).ok_or_else(|| format!("the checksum of page {} of slice {} does not fit", page.page, page.slice))?;
+            checked(key, stored).ok_or_else(|| format!("the checksum of page {} of slice {} does not fit", page.page, page.slice))?;
         self.state.read_page(page, bytes).map_err(|error| error.to_string())?;
         self.pages += 1;
         Ok(())

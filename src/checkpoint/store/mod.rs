@@ -5,7 +5,9 @@ mod loaded;
 
 pub use loaded::Loaded;
 
-use super::codec::{all_fingerprints, all_pages, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of, partition_of, seal};
+use super::codec::{
+    all_fingerprints, all_pages, append_checksum, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of, partition_of,
+};
 use super::decode::{self, Decoder};
 use super::draft::{self, Draft};
 use super::options::options;
@@ -249,7 +251,7 @@ impl Store {
         let refused = |message| Error::Store { dir: self.dir.clone(), message };
         let key = metadata_key(id);
         let mut value = serde_json::to_vec(metadata).map_err(|error| refused(error.to_string()))?;
-        seal(&key, &mut value);
+        append_checksum(&key, &mut value);
         let pages = state.filter().map(Filter::dirty_pages).unwrap_or_default();
         let changes = state.exact().map_or(0, Exact::unsaved);
 
@@ -322,7 +324,7 @@ impl Store {
         Err(failed)
     }
 
-    /// Hands over the stored pages of a partition, each with its seal, in order.
+    /// Hands over the stored pages of a partition, each with its checksum, in order.
     ///
     /// # Errors
     /// When one cannot be read.
@@ -386,8 +388,8 @@ impl Store {
     }
 
     fn metadata(&self, db: &DB, id: &PartitionId) -> Result<Option<CheckpointMetadata>, Error> {
-        let Some(sealed) = db.get(metadata_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
-        decode::metadata(id, &sealed).map(Some).map_err(|what| self.corrupt(id, &what))
+        let Some(stored) = db.get(metadata_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
+        decode::metadata(id, &stored).map(Some).map_err(|what| self.corrupt(id, &what))
     }
 
     fn corrupt(&self, id: &PartitionId, what: &str) -> Error {
@@ -404,9 +406,9 @@ impl Store {
         let Some(db) = &open.db else { return Ok(Vec::new()) };
         let mut all_metadata = Vec::new();
         for entry in db.iterator(IteratorMode::From(b"h", Direction::Forward)) {
-            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
+            let (key, stored) = entry.map_err(|error| self.error(&error))?;
             let Some(id) = partition_of(&key) else { break };
-            let metadata = decode::metadata(&id, &sealed).map_err(|what| self.corrupt(&id, &what))?;
+            let metadata = decode::metadata(&id, &stored).map_err(|what| self.corrupt(&id, &what))?;
             all_metadata.push((id, metadata));
         }
         Ok(all_metadata)
@@ -430,8 +432,8 @@ impl Store {
         let mut range = ReadOptions::default();
         range.set_iterate_upper_bound(to);
         for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
-            let (key, sealed) = entry.map_err(|error| self.error(&error))?;
-            decoder.page(&key, &sealed).map_err(corrupt)?;
+            let (key, stored) = entry.map_err(|error| self.error(&error))?;
+            decoder.page(&key, &stored).map_err(corrupt)?;
         }
         let state = decoder.finish().map_err(corrupt)?;
         Ok(Loaded::Usable {
@@ -448,14 +450,14 @@ fn make(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Puts the filter's changed pages, each sealed.
+/// Puts the filter's changed pages, each with its checksum.
 fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
     for &page in pages {
         let key = page_key(id, page);
         value.clear();
         filter.write_page(page, &mut value);
-        seal(&key, &mut value);
+        append_checksum(&key, &mut value);
         draft.put(&key, &value)?;
     }
     Ok(())
