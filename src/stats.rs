@@ -149,7 +149,7 @@ pub struct StateReport {
     pub estimated: f64,
     /// The same as it was observed; none where every drop is confirmed.
     pub observed: Option<Observed>,
-    /// The max timestamp: the largest record time that is not too far ahead of the clock.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock.
     pub stream_time: Option<Timestamp>,
     /// Keys that the filter is made for.
     pub capacity: u64,

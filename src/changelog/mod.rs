@@ -28,7 +28,7 @@ pub struct Origin {
     pub keys: u64,
     /// What slices count, time or keys, and how long they are: under another one, their numbers mean nothing.
     pub clock: u64,
-    /// The kind of filter: to another one, hints mean nothing.
+    /// The kind of filter: to another one, replay info means nothing.
     pub kind: u64,
 }
 

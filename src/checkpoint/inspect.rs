@@ -45,7 +45,7 @@ pub struct StoredPartition {
     pub offsets: BTreeMap<String, Offset>,
     /// Where to read on in the changelog.
     pub changelog_offset: Option<Offset>,
-    /// The max timestamp: the largest record time that is not too far ahead of the clock.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
     /// Keys remembered.
     pub keys: u64,

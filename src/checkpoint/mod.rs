@@ -7,7 +7,7 @@
 //! merely leaves an older checkpoint.
 //!
 //! Must never decide what to do about a missing or foreign checkpoint, and never delete a corrupt
-//! one: it is set aside.
+//! one: it is quarantined.
 //!
 //! ```text
 //! DIR/instance                     this directory's own id, made once
@@ -17,7 +17,7 @@
 //!   p <space> <partition> <page>   64 KiB of a filter's bits
 //!   x <space> <partition> <generation> <fingerprint>   nothing: that it is there says all
 //! DIR/drafts/                      checkpoints that are being put together; void after a kill
-//! DIR/checkpoints.corrupt-<time>/  set aside
+//! DIR/checkpoints.corrupt-<time>/  quarantined
 //! ```
 
 #[cfg(feature = "worker")]

@@ -290,7 +290,7 @@ impl Dedup {
         }
     }
 
-    /// The max timestamp: the largest record time that is not too far ahead of the clock that was shown.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock.
     #[must_use]
     pub const fn stream_time(&self) -> Option<Timestamp> {
         self.stream_time

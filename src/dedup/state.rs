@@ -124,7 +124,7 @@ impl Dedup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedupMetadata {
-    /// The max timestamp: the largest record time that is not too far ahead of the clock that was shown, in milliseconds.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock, in milliseconds.
     pub stream_time: Option<Timestamp>,
     /// The filter's metadata, if there is one.
     pub filter: Option<FilterMetadata>,
@@ -147,7 +147,7 @@ impl DedupMetadata {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// How full the state is that it outlines, but for its load.
+    /// How full the state is, but for its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

@@ -172,7 +172,7 @@ pub struct SpaceStatus {
     pub evicted: u64,
     /// Sampled keys that came in more than one partition.
     pub cross_partition_keys: u64,
-    /// The max timestamp: the largest record time that is not too far ahead of the clock.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
 }
 
@@ -230,7 +230,7 @@ pub struct PartitionStatus {
     pub end: Option<Offset>,
     /// Offsets between committed and end; null until known.
     pub lag: Option<Offset>,
-    /// The max timestamp: the largest record time that is not too far ahead of the clock.
+    /// Stream time: the largest record time so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
 }
 

@@ -79,7 +79,7 @@ pub struct Shadow {
     /// Since when twice that share is watched. It counts once all keys have expired that were emitted before.
     doubled: Option<i64>,
     keys_max: u64,
-    /// How many lifetime a key is remembered for after its own.
+    /// How far the clock may go past that of a key before the key is forgotten.
     lifetime: i64,
     clock: Option<i64>,
     keys: HashMap<u64, ShadowKey>,
@@ -87,7 +87,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// Watches nothing yet, of a filter that remembers `keys` at a time, each for `lifetime` after its own.
+    /// Watches nothing yet, of a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
     pub(super) fn new(keys: u64, lifetime: i64) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -107,7 +107,7 @@ impl Shadow {
         name.leading_zeros() >= self.halvings
     }
 
-    /// The filter has come to an clock: forgets what it has.
+    /// The clock has come so far: forgets what it has.
     fn come_to(&mut self, clock: Option<i64>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
@@ -185,7 +185,7 @@ impl Shadow {
         self.observed.entry(self.clock.unwrap_or(0)).or_default().add(Observed { checked: 1, wrong });
     }
 
-    /// What was observed as far back as keys are remembered, now that the filter has come to `clock`.
+    /// What was observed as far back as keys are remembered, now that the clock has come to `clock`.
     #[must_use]
     pub fn observed(&self, clock: Option<i64>) -> Observed {
         let mut all = Observed::default();
@@ -194,7 +194,7 @@ impl Shadow {
         all
     }
 
-    /// The lifetime for which a key is watched after its own.
+    /// How far the clock may go past that of a watched key.
     pub(super) const fn lifetime(&self) -> i64 {
         self.lifetime
     }
