@@ -48,7 +48,7 @@ trait Contestant {
     /// Asks for each key and puts it in if it is new. How many were not.
     fn check_and_insert(&mut self, keys: &[Fingerprint]) -> u64;
     /// How many of the keys are there.
-    fn count(&self, keys: &[Fingerprint]) -> u64;
+    fn count(&mut self, keys: &[Fingerprint]) -> u64;
 }
 
 /// Ours. A window by count, so that it rotates by itself.
@@ -104,7 +104,7 @@ impl Contestant for Ours {
         seen
     }
 
-    fn count(&self, keys: &[Fingerprint]) -> u64 {
+    fn count(&mut self, keys: &[Fingerprint]) -> u64 {
         let mut seen = 0;
         for batch in keys.chunks(BATCH) {
             if self.ahead {
@@ -179,7 +179,7 @@ impl Contestant for Plain {
         seen
     }
 
-    fn count(&self, keys: &[Fingerprint]) -> u64 {
+    fn count(&mut self, keys: &[Fingerprint]) -> u64 {
         let there = |&&key: &&Fingerprint| {
             let hash = self.hash(key);
             self.young.contains_hash(hash) || self.old.contains_hash(hash)
@@ -223,7 +223,7 @@ impl Contestant for Lines {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of lines, which is a usize")]
-    fn count(&self, keys: &[Fingerprint]) -> u64 {
+    fn count(&mut self, keys: &[Fingerprint]) -> u64 {
         let lines = self.memory.as_chunks::<64>().0;
         for batch in keys.chunks(BATCH) {
             let mut sum = 0;
@@ -389,7 +389,7 @@ fn curve() {
         }
         let mut put = keys / 4 * 5;
         timed(put, |at| at, |chunk| ours.fill(chunk));
-        let touch = Lines::new(ours.bytes(), 5);
+        let mut touch = Lines::new(ours.bytes(), 5);
         let (mut insert, mut hit, mut lines) = (f64::MAX, f64::MAX, f64::MAX);
         for _ in 0..10 {
             let time = timed(ROUND, |at| put + at, |chunk| _ = black_box(ours.check_and_insert(chunk)));

@@ -121,8 +121,8 @@ impl Dedup {
     }
 
     /// Has the cache load what judging these keys will read; see [`Filter::prefetch`].
-    pub fn prefetch(&self, fingerprints: &[Fingerprint]) {
-        if let Some(filter) = &self.filter {
+    pub fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
+        if let Some(filter) = &mut self.filter {
             filter.prefetch(fingerprints);
         }
     }

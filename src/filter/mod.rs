@@ -39,7 +39,7 @@ use std::fmt;
 pub trait Filter: Any + fmt::Debug + Send {
     /// Does ahead what it can of looking these keys up. A hint: give it for a batch of 16 to 64 keys before
     /// asking for the first of them, so that their cache misses overlap.
-    fn prefetch(&self, _fingerprints: &[Fingerprint]) {}
+    fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
     /// Whether the key is remembered; wrong at the planned rate for one that is not. Never false for one
     /// put in within the window, if the kind promises that.

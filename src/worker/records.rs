@@ -97,8 +97,8 @@ impl Worker {
     /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
     fn prefetch(&mut self, groups: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
-        let load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
-            if let Some(state) = of.and_then(|id| self.assignment.states.get(&id)) {
+        let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
+            if let Some(state) = of.and_then(|id| self.assignment.states.get_mut(&id)) {
                 state.dedup.prefetch(all);
             }
             all.clear();

@@ -4,21 +4,19 @@
 
 use crate::filter::bloom::{Bloom, Layout, Mask};
 use crate::key::Fingerprint;
+use std::cell::Cell;
 
 /// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
 const BATCH_MAX: usize = 64;
-
-/// The keys that are asked for next. One layer asked for all keys takes a fraction of what all layers asked for one
-/// key do.
+/// The keys that are asked for soon. One layer asked for all keys takes a fraction of what all layers asked for one
+/// key do. Keys may be asked for in any order; those that come in the order of the batch are found fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// What their bits are computed for.
-    computed: Option<Layout>,
-    /// As of when layers were asked; see [`Batch::work`].
-    turn: Option<u64>,
-    /// Where the key is that is likely to be asked for next.
-    next: usize,
+    /// As of when layers were asked; see [`work`].
+    turn: u64,
+    /// Where the search for a key begins: behind the one that was found last.
+    hint: Cell<usize>,
 }
 
 /// A key, and what was found out ahead.
@@ -32,74 +30,70 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    const NONE: Self = Self { key: Fingerprint(0), seen: false, mask: Mask::NONE };
+    /// A key of which nothing was found out yet.
+    pub(super) const fn new(key: Fingerprint) -> Self {
+        Self { key, seen: false, mask: Mask::NONE }
+    }
 }
 
 impl Batch {
-    /// Takes in the first [`BATCH_MAX`] of these keys.
-    pub(super) fn take(&mut self, fingerprints: &[Fingerprint]) {
-        self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::NONE);
+    /// Takes in the first [`BATCH_MAX`] of these keys, to be worked on as of a `turn`.
+    pub(super) fn take(&mut self, fingerprints: &[Fingerprint], turn: u64) -> &mut [Entry] {
+        self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::new(Fingerprint(0)));
         self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| (entry.key, entry.seen) = (key, false));
-        (self.computed, self.turn, self.next) = (None, None, 0);
+        (self.turn, self.hint) = (turn, Cell::new(0));
+        &mut self.entries
     }
 
-    /// Asks the layers that do not change any more for all keys, and draws their bits for the one that does: the last,
-    /// if it `is_open`. That holds as long as `turn` does: until there is another layer, or one less.
-    ///
-    /// While one layer is asked, the cache loads what the next will be asked for, so that nothing waits for memory
-    /// unless memory itself is at its limit.
-    #[inline(always)]
-    pub(super) fn work<'a>(&mut self, layers: impl Iterator<Item = &'a Bloom>, is_open: bool, turn: u64) {
-        let mut layers = layers.peekable();
-        if let Some(first) = layers.peek() {
-            first.prefetch(self.entries.iter().map(|entry| entry.key));
-        }
-        while let Some(layer) = layers.next() {
-            self.compute(layer.layout());
-            let next = layers.peek();
-            if next.is_some() || !is_open {
-                let next = next.unwrap_or(&layer);
-                layer.contains_each(next, self.entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
+    /// What was found out of a key, if it was taken in and that holds still.
+    #[inline]
+    pub(super) fn find(&self, fingerprint: Fingerprint, turn: u64) -> Option<&Entry> {
+        let at = self.hint.get();
+        match self.entries.get(at) {
+            _ if self.turn != turn => None,
+            Some(entry) if entry.key == fingerprint => {
+                self.hint.set(at + 1);
+                Some(entry)
             }
+            _ => self.search(fingerprint, at),
         }
-        self.turn = Some(turn);
     }
 
-    #[inline(always)]
-    fn compute(&mut self, layout: Layout) {
-        if !self.computed.is_some_and(|computed| computed.has_same_mask(layout)) {
-            for entry in &mut self.entries {
+    /// The same of a key that does not come next: that was found last, or stands anywhere else.
+    #[inline(never)]
+    fn search(&self, fingerprint: Fingerprint, at: usize) -> Option<&Entry> {
+        let (before, after) = self.entries.split_at_checked(at.saturating_sub(1))?;
+        let is_it = |entry: &Entry| entry.key == fingerprint;
+        let number = after.iter().position(is_it).map(|number| before.len() + number).or_else(|| before.iter().position(is_it))?;
+        self.hint.set(number + 1);
+        self.entries.get(number)
+    }
+}
+
+/// Asks the layers that do not change any more for all keys, and draws their bits for the one that does: the last,
+/// if it `is_open`. That holds until there is another layer, or one less.
+///
+/// While one layer is asked, the cache loads what the next will be asked for, so that nothing waits for memory
+/// unless memory itself is at its limit.
+#[inline(always)]
+pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
+    let mut computed: Option<Layout> = None;
+    let mut layers = layers.peekable();
+    if let Some(first) = layers.peek() {
+        first.prefetch(entries.iter().map(|entry| entry.key));
+    }
+    while let Some(layer) = layers.next() {
+        let layout = layer.layout();
+        if !computed.is_some_and(|computed| computed.has_same_mask(layout)) {
+            for entry in &mut *entries {
                 entry.mask.compute(entry.key, layout);
             }
-            self.computed = Some(layout);
+            computed = Some(layout);
         }
-    }
-
-    /// Whether this key comes next, and what was found out of it holds.
-    #[inline]
-    pub(super) fn expects(&self, fingerprint: Fingerprint, turn: u64) -> bool {
-        self.entries.get(self.next).is_some_and(|entry| entry.key == fingerprint) && self.turn == Some(turn)
-    }
-
-    /// The same of a key that is still to come, which then comes next.
-    #[inline(never)]
-    pub(super) fn skip_to(&mut self, fingerprint: Fingerprint, turn: u64) -> bool {
-        let ahead = self.entries.iter().skip(self.next).position(|entry| entry.key == fingerprint);
-        self.next += ahead.unwrap_or(0);
-        ahead.is_some() && self.turn == Some(turn)
-    }
-
-    /// What was found out of the key that comes next; there must be one.
-    #[inline]
-    pub(super) fn next(&mut self) -> &Entry {
-        self.next += 1;
-        &self.entries[self.next - 1]
-    }
-
-    /// The bits of the key last asked for, if it is this one.
-    #[inline]
-    pub(super) fn last(&self, fingerprint: Fingerprint, turn: u64) -> Option<&Mask> {
-        let entry = self.entries.get(self.next.wrapping_sub(1))?;
-        (entry.key == fingerprint && self.turn == Some(turn)).then_some(&entry.mask)
+        let next = layers.peek();
+        if next.is_some() || !is_open {
+            let next = next.unwrap_or(&layer);
+            layer.contains_each(next, entries.iter_mut().map(|entry| (entry.key, &entry.mask, &mut entry.seen)));
+        }
     }
 }

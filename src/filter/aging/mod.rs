@@ -18,9 +18,8 @@ use super::bloom::{Bloom, Layout, Mask};
 use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
-use batch::Batch;
+use batch::{Batch, Entry};
 use std::any::Any;
-use std::cell::RefCell;
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
 #[derive(Debug)]
@@ -84,11 +83,12 @@ pub struct Aging {
     evicted: u64,
     /// What the current slice is to be opened for, if that is known from a log.
     replay_info: Option<u64>,
-    /// Counts the times that a layer came, went, or was filled other than by putting keys in.
+    /// Counts the times that a layer came, went, or was filled other than by putting keys in; from 1, for what was
+    /// never worked on is of turn 0.
     turn: u64,
     /// How many keys may be put in before a layer comes or goes; 0 until that was asked.
     room: u64,
-    batch: RefCell<Batch>,
+    batch: Batch,
 }
 
 impl Aging {
@@ -107,9 +107,9 @@ impl Aging {
             saturated: false,
             evicted: 0,
             replay_info: None,
-            turn: 0,
+            turn: 1,
             room: 0,
-            batch: RefCell::default(),
+            batch: Batch::default(),
         }
     }
 
@@ -128,15 +128,26 @@ impl Aging {
         self.open().and_then(|open| open.layers.last())
     }
 
-    /// Finds out of keys what does not change until a layer comes or goes.
+    /// Asks for a key of which nothing was found out ahead.
     #[inline(never)]
-    fn work_ahead(&self, batch: &mut Batch, fingerprints: &[Fingerprint]) {
-        batch.take(fingerprints);
-        simd::work(batch, self.layers().map(|layer| &layer.bloom), self.last().is_some(), self.turn);
+    fn contains_alone(&self, fingerprint: Fingerprint) -> bool {
+        let mut entry = [Entry::new(fingerprint)];
+        simd::work(&mut entry, self.layers().map(|layer| &layer.bloom), self.last().is_some());
+        self.has(fingerprint, &entry[0])
+    }
+
+    /// Whether a key is there of which that was found out.
+    #[inline]
+    fn has(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
+        entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
     }
 
     #[inline(never)]
     fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
+        if self.batch.find(fingerprint, self.turn).is_none() {
+            // Its bits then serve both.
+            self.prefetch(&[fingerprint]);
+        }
         let there = self.contains(fingerprint);
         if !there {
             self.insert(fingerprint)?;
@@ -297,18 +308,15 @@ impl Aging {
 }
 
 impl Filter for Aging {
-    fn prefetch(&self, fingerprints: &[Fingerprint]) {
-        self.work_ahead(&mut self.batch.borrow_mut(), fingerprints);
+    #[inline(never)]
+    fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
+        let (is_open, layers) = (self.last().is_some(), self.generations.iter().flat_map(|generation| &generation.layers));
+        simd::work(self.batch.take(fingerprints, self.turn), layers.map(|layer| &layer.bloom), is_open);
     }
 
     #[inline]
     fn contains(&self, fingerprint: Fingerprint) -> bool {
-        let mut batch = self.batch.borrow_mut();
-        if !batch.expects(fingerprint, self.turn) && !batch.skip_to(fingerprint, self.turn) {
-            self.work_ahead(&mut batch, &[fingerprint]);
-        }
-        let entry = batch.next();
-        entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
+        self.batch.find(fingerprint, self.turn).map_or_else(|| self.contains_alone(fingerprint), |entry| self.has(fingerprint, entry))
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
@@ -316,8 +324,8 @@ impl Filter for Aging {
             self.find_room()?;
         }
         if let Some(layer) = self.generations.last_mut().and_then(|open| open.layers.last_mut()) {
-            match self.batch.get_mut().last(fingerprint, self.turn) {
-                Some(mask) => layer.bloom.insert(fingerprint, mask),
+            match self.batch.find(fingerprint, self.turn) {
+                Some(entry) => layer.bloom.insert(fingerprint, &entry.mask),
                 None => layer.bloom.insert(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())),
             };
             layer.keys += 1;
@@ -328,11 +336,8 @@ impl Filter for Aging {
 
     #[inline]
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
-        let batch = self.batch.get_mut();
-        if self.room == 0 || !batch.expects(fingerprint, self.turn) {
-            return self.check_then_insert(fingerprint);
-        }
-        let entry = batch.next();
+        let found = if self.room > 0 { self.batch.find(fingerprint, self.turn) } else { None };
+        let Some(entry) = found else { return self.check_then_insert(fingerprint) };
         // There is room, and so a layer.
         let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
         let Some(layer) = layer else { return Ok(true) };

@@ -193,7 +193,7 @@ fn predictions_keep_the_target_and_grow_with_the_load() {
 
 /// Plays keys by number, some of them again and again, in batches; says what was seen. Each key is put in
 /// unless it is there, and each that is in the window must be: `HashMap` knows.
-fn play(rate: f64, count: u64, ahead: impl Fn(&Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
+fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
     // Far too small, so that layers of several shapes are asked.
@@ -205,7 +205,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&Aging, &[Fingerprint])) -> (Vec<b
         let time = i64::try_from(turn).unwrap() * 7;
         filter.advance(time);
         let keys: Vec<Fingerprint> = batch.iter().map(|&number| key(6, number)).collect();
-        ahead(&filter, &keys);
+        ahead(&mut filter, &keys);
         for (at, &key) in keys.iter().enumerate() {
             // Either way of asking and putting in.
             let together = at % 3 > 0;
@@ -227,7 +227,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&Aging, &[Fingerprint])) -> (Vec<b
 
 #[test]
 fn answers_are_the_same_whatever_was_prefetched() {
-    let ways: [fn(&Aging, &[Fingerprint]); 5] = [
+    let ways: [fn(&mut Aging, &[Fingerprint]); 5] = [
         |filter, keys| filter.prefetch(keys),
         // Too many, too few, in another order, and others altogether.
         |filter, keys| filter.prefetch(&keys.repeat(3)),
@@ -248,7 +248,7 @@ fn answers_are_the_same_whatever_was_prefetched() {
 
 #[test]
 fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
-    let (filter, _) = large();
+    let (mut filter, _) = large();
     let keys: Vec<Fingerprint> = (0..64).map(|number| key(7, number)).collect();
     filter.prefetch(&keys);
     for at in [3, 3, 0, 63, 62, 5, 5, 4] {

@@ -223,7 +223,7 @@ fn page_id(layer: &Layer, page: usize) -> PageId {
 }
 
 impl Filter for Cuckoo {
-    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+    fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let mut sum = 0;
         for layer in &self.layers {
             sum = fingerprints.iter().fold(sum, |sum, &fingerprint| sum ^ layer.table.glance(layer.table.place(fingerprint)));

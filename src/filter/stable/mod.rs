@@ -166,7 +166,7 @@ impl Stable {
 }
 
 impl Filter for Stable {
-    fn prefetch(&self, fingerprints: &[Fingerprint]) {
+    fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let Some(cells) = &self.cells else { return };
         let bytes = cells.buffer.bytes();
         // Of a absent key, most often the first cell or the second says no, and the others are not read.
