@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use unseen::changelog::{ChangelogRecord, Follower, Origin, Outcome, PendingChanges, Progress, Span};
 use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
-use unseen::filter::{AgingSizing, Archive, ArchiveError, Change, Exact, GenerationId, PageId, Spec, StableSizing, Window};
+use unseen::filter::{AgingSizing, Archive, ArchiveError, Change, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
@@ -184,7 +184,7 @@ struct Live {
     pending: PendingChanges,
     stored: Stored,
     progress: Progress,
-    trimmed: Option<i64>,
+    trimmed: Option<Slice>,
     epoch: i64,
 }
 
@@ -377,7 +377,7 @@ impl Life {
         let (mut live, mut offsets) = self.load();
         if self.changelog && self.log.low < self.log.end {
             let window = self.rules().window;
-            let oldest = self.noted.and_then(|time| window.slice_at(time)).map(|slice| slice - i64::from(window.slices()));
+            let oldest = self.noted.and_then(|time| window.slice_at(time)).map(|slice| slice.before(window.slices()));
             let oldest = oldest.filter(|_| self.rules().is_sliced());
             let kept = live.progress.end.filter(|end| (self.log.low..=self.log.end).contains(end) && !offsets.is_empty());
             if kept.is_none() {

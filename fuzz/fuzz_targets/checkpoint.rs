@@ -9,7 +9,7 @@ use unseen::changelog::Progress;
 use unseen::checkpoint::decode::{self, Decoder};
 use unseen::checkpoint::{CheckpointMetadata, PartitionId, Settings, codec};
 use unseen::dedup::{Dedup, Late, Rules};
-use unseen::filter::{AgingSizing, CuckooSizing, PageId, Spec, StableSizing, Window};
+use unseen::filter::{AgingSizing, CuckooSizing, PageId, Slice, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
 #[derive(Arbitrary, Debug)]
@@ -82,7 +82,7 @@ fuzz_target!(|input: Input| {
     let Ok(metadata) = decode::metadata(&id, &metadata) else { return };
     let Ok(mut decoder) = Decoder::new(&id, &metadata, rules(&input)) else { return };
     for page in &input.pages {
-        let key = codec::page_key(&id, PageId { slice: page.slice, layer: page.layer.into(), page: page.page.into() });
+        let key = codec::page_key(&id, PageId { slice: Slice(page.slice), layer: page.layer.into(), page: page.page.into() });
         let mut bytes = page.fill.map_or_else(|| page.bytes.to_vec(), |fill| vec![fill; unseen::filter::PAGE_BYTES]);
         if page.checksummed {
             codec::append_checksum(&key, &mut bytes);

@@ -14,7 +14,7 @@ pub use progress::Progress;
 pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;
-use crate::filter::ExactError;
+use crate::filter::{ExactError, Slice};
 use crate::record::Offset;
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
@@ -68,7 +68,7 @@ pub struct Follower {
     /// For each input topic, the offset that the log is of use up to; none for those without bound.
     bounds: BTreeMap<String, Offset>,
     /// Keys of an earlier slice have expired since, if that is known.
-    oldest_slice: Option<i64>,
+    oldest_slice: Option<Slice>,
     /// The highest epoch that was met.
     pub epoch: i64,
     /// The spans of the record before: parts of one commit have the same.
@@ -83,7 +83,7 @@ impl Follower {
         offsets: BTreeMap<String, Offset>,
         origin: Origin,
         bounds: BTreeMap<String, Offset>,
-        oldest_slice: Option<i64>,
+        oldest_slice: Option<Slice>,
         epoch: i64,
     ) -> Self {
         Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new() }

@@ -3,6 +3,7 @@
 use super::Origin;
 use super::record::{self, ChangelogRecord, Span};
 use crate::dedup::{Dedup, Mutation};
+use crate::filter::Slice;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 #[derive(Debug)]
 struct Group {
     /// None before any time is known.
-    slice: Option<i64>,
+    slice: Option<Slice>,
     /// Stream time when it began, and now.
     first_time: Option<Timestamp>,
     time: Option<Timestamp>,
@@ -111,7 +112,7 @@ impl PendingChanges {
         spans: &[Span<'_>],
         ends: &[(TopicId, Offset)],
         end_time: Option<Timestamp>,
-    ) -> Vec<(Option<i64>, Vec<u8>)> {
+    ) -> Vec<(Option<Slice>, Vec<u8>)> {
         let (mut parts, mut is_left) = (Vec::new(), false);
         for group in &self.groups {
             let entries: Vec<_> = group.entries.iter().filter(|entry| entry.is_in(ends)).collect();

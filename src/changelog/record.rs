@@ -19,6 +19,7 @@
 
 use super::Origin;
 use crate::dedup::Mutation;
+use crate::filter::Slice;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 
@@ -83,7 +84,7 @@ pub struct ChangelogRecord<'a> {
     /// Rises with each worker that takes the partition over: what one writes after that is void.
     pub epoch: i64,
     /// The slice, by the clock of its origin, that its keys were put in; none before any time is known.
-    pub slice: Option<i64>,
+    pub slice: Option<Slice>,
     /// Stream time when its last key was put in; none before any time is known.
     pub time: Option<Timestamp>,
     /// Stream time after the commit.
@@ -125,7 +126,7 @@ impl<'a> ChangelogRecord<'a> {
             let count = u32::from_le_bytes(reader.take()?) as usize;
             runs.push(KeyRun { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("it is cut off"))?)? });
         }
-        Ok(Self { origin, epoch, slice, time, end_time, replay_info, spans, runs })
+        Ok(Self { origin, epoch, slice: slice.map(Slice), time, end_time, replay_info, spans, runs })
     }
 }
 
@@ -152,7 +153,7 @@ pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
     for number in [origin.owner, origin.keys, origin.clock, origin.kind] {
         out.extend_from_slice(&number.to_le_bytes());
     }
-    for number in [Some(*epoch), *slice, *time, *end_time] {
+    for number in [Some(*epoch), slice.map(|slice| slice.0), *time, *end_time] {
         out.extend_from_slice(&number.unwrap_or(NONE).to_le_bytes());
     }
     out.extend_from_slice(&replay_info.unwrap_or(u64::MAX).to_le_bytes());

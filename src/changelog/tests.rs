@@ -153,7 +153,7 @@ fn follower_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTre
 }
 
 /// A state's metadata, pages, and fingerprints by slice.
-type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(i64, Fingerprint)>);
+type State = (String, Vec<(PageId, Vec<u8>)>, Vec<(Slice, Fingerprint)>);
 
 /// All that a state is, but for the numbers of its exact generations.
 fn state(dedup: &mut Dedup) -> State {
@@ -240,7 +240,7 @@ fn put_by(origin: Origin, epoch: i64, from: u64, count: i64, start: Offset) -> V
     let (time, end_time) = (Some(5), Some(5));
     record::push_head(
         &mut bytes,
-        &ChangelogRecord { origin, epoch, slice: Some(0), time, end_time, replay_info: None, spans, runs: Vec::new() },
+        &ChangelogRecord { origin, epoch, slice: Some(Slice::FIRST), time, end_time, replay_info: None, spans, runs: Vec::new() },
     );
     record::push_run(
         &mut bytes,
@@ -254,7 +254,10 @@ fn put_by(origin: Origin, epoch: i64, from: u64, count: i64, start: Offset) -> V
 fn a_record_is_read_as_it_was_written() {
     let bytes = put(7, 3, 10);
     let record = ChangelogRecord::decode(&bytes).unwrap();
-    assert_eq!((record.origin, record.epoch, record.slice, record.time, record.replay_info), (ORIGIN, 0, Some(0), Some(5), None));
+    assert_eq!(
+        (record.origin, record.epoch, record.slice, record.time, record.replay_info),
+        (ORIGIN, 0, Some(Slice::FIRST), Some(5), None)
+    );
     assert_eq!(record.spans, [Span { topic: "a", start: 10, end: 13 }]);
     assert_eq!(record.runs[0].fingerprints().collect::<Vec<_>>(), [key(7), key(8), key(9)]);
     for length in 0..bytes.len() {

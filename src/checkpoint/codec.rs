@@ -1,7 +1,7 @@
 //! Names and checksums of what is stored: keys that sort as they are read, values that carry a checksum.
 
 use super::PartitionId;
-use crate::filter::{GenerationId, PageId, Part};
+use crate::filter::{GenerationId, PageId, Part, Slice};
 use crate::key::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -18,7 +18,7 @@ pub fn metadata_key(id: &PartitionId) -> Vec<u8> {
 #[must_use]
 pub fn page_key(id: &PartitionId, page: PageId) -> Vec<u8> {
     let mut key = key(b'p', id);
-    key.extend_from_slice(&(page.slice.cast_unsigned() ^ (1 << 63)).to_be_bytes());
+    key.extend_from_slice(&(page.slice.0.cast_unsigned() ^ (1 << 63)).to_be_bytes());
     key.extend_from_slice(&(page.layer as u64).to_be_bytes());
     key.extend_from_slice(&(page.page as u64).to_be_bytes());
     key
@@ -86,7 +86,7 @@ pub fn page_id(id: &PartitionId, key_bytes: &[u8]) -> Option<PageId> {
     let (numbers, []) = key_bytes.strip_prefix(&key(b'p', id)[..])?.as_chunks::<8>() else { return None };
     let [slice, layer, page] = numbers else { return None };
     Some(PageId {
-        slice: (u64::from_be_bytes(*slice) ^ (1 << 63)).cast_signed(),
+        slice: Slice((u64::from_be_bytes(*slice) ^ (1 << 63)).cast_signed()),
         layer: usize::try_from(u64::from_be_bytes(*layer)).ok()?,
         page: usize::try_from(u64::from_be_bytes(*page)).ok()?,
     })
@@ -134,7 +134,7 @@ mod tests {
         #[test]
         fn page_keys_are_read_back_and_sort_by_page(a in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99), b in (i64::MIN..i64::MAX, 0_usize..9, 0_usize..99)) {
             let space = id("space", 3);
-            let [a, b] = [a, b].map(|(slice, layer, page)| PageId { slice, layer, page });
+            let [a, b] = [a, b].map(|(slice, layer, page)| PageId { slice: Slice(slice), layer, page });
             proptest::prop_assert_eq!(page_id(&space, &page_key(&space, a)), Some(a));
             proptest::prop_assert_eq!(page_key(&space, a).cmp(&page_key(&space, b)), a.cmp(&b));
             let (from, to) = pages_of(&space, Part { slice: a.slice, layer: a.layer, pages: 0 });
@@ -160,7 +160,7 @@ mod tests {
     fn partitions_do_not_run_into_each_other() {
         let (from, to) = all_pages(&id("a", 1));
         for other in [id("a", 0), id("a", 2), id("a", -1), id("aa", 1), id("b", 1), id("", 1)] {
-            assert!(!(from.clone()..to.clone()).contains(&page_key(&other, PageId { slice: 0, layer: 0, page: 0 })), "{other}");
+            assert!(!(from.clone()..to.clone()).contains(&page_key(&other, PageId { slice: Slice::FIRST, layer: 0, page: 0 })), "{other}");
         }
     }
 }

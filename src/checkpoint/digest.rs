@@ -21,7 +21,7 @@ pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) ->
     hash.update(&metadata);
     store.each_page(id, &mut |bytes| hash.update(bytes))?;
     for (generation, slice) in generations {
-        hash.update(&slice.to_le_bytes());
+        hash.update(&slice.0.to_le_bytes());
         store.each_fingerprint(id, generation, &mut |fingerprint| {
             hash.update(&fingerprint.0.to_le_bytes());
             Ok(())

@@ -4,7 +4,7 @@
 
 use super::decode::metadata_rules;
 use super::{CheckpointMetadata, Error, Loaded, PartitionId, Settings, Store, StoredFingerprints, digest};
-use crate::filter::FilterMetadata;
+use crate::filter::{FilterMetadata, Slice};
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, log_topic};
 use crate::status::ObservedRate;
@@ -67,7 +67,7 @@ pub struct StoredPartition {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StoredSlice {
     /// Its number.
-    pub slice: i64,
+    pub slice: Slice,
     /// When it began; null in a window by count.
     pub from_ms: Option<Timestamp>,
     /// When it ended, or will.
@@ -86,7 +86,7 @@ pub struct Asked {
     /// Whether a record with it would be a duplicate.
     pub seen: bool,
     /// The slice that it was put in last, if the kind knows it.
-    pub slice: Option<i64>,
+    pub slice: Option<Slice>,
     /// When that slice began; null in a window by count.
     pub since_ms: Option<Timestamp>,
 }
@@ -122,7 +122,7 @@ fn stored(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata, key: O
     let slice = |slice, keys, capacity_keys, memory_bytes| StoredSlice {
         slice,
         from_ms: window.start_of(slice),
-        to_ms: window.start_of(slice.saturating_add(1)),
+        to_ms: window.start_of(slice.next()),
         keys,
         capacity_keys,
         memory_bytes,

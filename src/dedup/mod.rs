@@ -9,7 +9,7 @@ mod state;
 pub use shadow::{Observed, Shadow};
 pub use state::DedupMetadata;
 
-use crate::filter::{ArchiveError, Exact, ExactError, Filter, Spec, Usage, Window};
+use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Spec, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::{Timestamp, Verdict};
 use schemars::JsonSchema;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// How many lifetimes of a key a stable filter's log reaches back. What it had put in before leaves a cell in some
 /// thousands non-zero that a filter made anew from the log has zero.
-const LIFETIMES: i64 = 8;
+const LIFETIMES: u32 = 8;
 
 /// What becomes of a record that is older than the window and was not seen within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -75,7 +75,7 @@ impl Rules {
     }
 
     /// How far a filter of these rules has come; `None` before any time is known.
-    fn expiry_clock(&self, filter: &dyn Filter) -> Option<i64> {
+    fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
         if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
     }
 }
@@ -110,7 +110,7 @@ impl Dedup {
 
     fn new_shadow(rules: &Rules) -> Option<Shadow> {
         let spec = rules.filter.filter(|_| !rules.exact)?;
-        let lifetime = if rules.is_sliced() { i64::from(rules.window.slices()) } else { LIFETIMES };
+        let lifetime = if rules.is_sliced() { rules.window.slices() } else { LIFETIMES };
         Some(Shadow::new(spec.capacity(), lifetime))
     }
 
@@ -183,7 +183,7 @@ impl Dedup {
     }
 
     /// Reports to the shadow, with a way to ask how far the filter has come.
-    fn shadow(&mut self, report: impl FnOnce(&mut Shadow, &dyn Fn() -> Option<i64>)) {
+    fn shadow(&mut self, report: impl FnOnce(&mut Shadow, &dyn Fn() -> Option<Slice>)) {
         if let (Some(shadow), Some(filter)) = (&mut self.shadow, &self.filter) {
             let rules = &self.rules;
             report(shadow, &|| rules.expiry_clock(&**filter));
@@ -270,7 +270,7 @@ impl Dedup {
     ///
     /// # Errors
     /// When what is stored cannot be read.
-    pub fn would_drop(&self, fingerprint: Fingerprint) -> Result<Option<Option<i64>>, ArchiveError> {
+    pub fn would_drop(&self, fingerprint: Fingerprint) -> Result<Option<Option<Slice>>, ArchiveError> {
         if self.filter.as_ref().is_some_and(|filter| !filter.contains(fingerprint)) {
             return Ok(None);
         }
@@ -298,7 +298,7 @@ impl Dedup {
 
     /// Number of the current slice; `None` before any time is known.
     #[must_use]
-    pub fn slice(&self) -> Option<i64> {
+    pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
             (Some(exact), _) => exact.slice(),
             (None, Some(filter)) => filter.slice(),
@@ -365,20 +365,20 @@ impl Dedup {
     /// `None` before any time is known.
     #[must_use]
     #[inline]
-    pub fn clock(&self) -> Option<i64> {
+    pub fn clock(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
             (None, Some(filter)) if !self.rules.is_sliced() => Some(filter.expiry_clock()),
             // Keys are counted from the first on.
-            _ if self.rules.window.length_ms().is_none() => Some(self.slice().unwrap_or(0)),
+            _ if self.rules.window.length_ms().is_none() => Some(self.slice().unwrap_or_default()),
             _ => self.slice(),
         }
     }
 
     /// The oldest [clock](Self::clock) whose keys are still remembered; `None` before any time is known.
     #[must_use]
-    pub fn oldest(&self) -> Option<i64> {
-        let lifetime = if self.rules.is_sliced() { i64::from(self.rules.window.slices()) } else { LIFETIMES };
-        self.clock().map(|clock| clock.saturating_sub(lifetime))
+    pub fn oldest(&self) -> Option<Slice> {
+        let lifetime = if self.rules.is_sliced() { self.rules.window.slices() } else { LIFETIMES };
+        self.clock().map(|clock| clock.before(lifetime))
     }
 
     /// What the log must say beside the keys; see [`Filter::replay_info`].
@@ -389,7 +389,7 @@ impl Dedup {
 
     /// Comes to the time and the [clock](Self::clock) that the log says of the keys which follow. Without a clock only
     /// time passes, as where the log was written under other settings.
-    pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<i64>, replay_info: Option<u64>) {
+    pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };
         if let Some(filter) = &mut self.filter {

@@ -4,7 +4,7 @@
 
 use super::{Dedup, Rules, Shadow};
 use crate::filter::{
-    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Spec, Usage,
+    Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Slice, Spec, Usage,
 };
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -143,7 +143,7 @@ impl DedupMetadata {
     }
 
     /// The generations of the exact store that are stored, and their slices.
-    pub fn generations(&self) -> impl Iterator<Item = (GenerationId, i64)> {
+    pub fn generations(&self) -> impl Iterator<Item = (GenerationId, Slice)> {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 

@@ -63,7 +63,7 @@ fn late_records_do_not_bias_the_observed_rate() {
 fn keys_renewed_before_a_rebuild_are_not_called_wrong_after_it() {
     let window = Window::time(1_000, 4);
     let mut dedup = Dedup::new(Rules { refresh: true, ..rules(window, 2_000) });
-    dedup.resume(Some(1_000_000), Some(4_000), None);
+    dedup.resume(Some(1_000_000), Some(Slice(4_000)), None);
     (0..500).for_each(|number| dedup.apply(Mutation::Refresh, key(number)).unwrap());
     for number in 0..500 {
         assert_eq!(dedup.judge(key(number), Some(1_000_001), i64::MAX).unwrap(), Verdict::Duplicate);

@@ -6,7 +6,7 @@
 //! another kind calls seen. Must never say "seen" of a key that was not put in, nor "not seen" of
 //! one that was put in within the window (up to the collision of two 128-bit hashes).
 
-use super::{CapacityError, MergeError, MetadataError, Window};
+use super::{CapacityError, MergeError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ pub enum Change {
 #[derive(Debug)]
 struct Generation {
     id: GenerationId,
-    slice: i64,
+    slice: Slice,
     /// How many were put in, each as often as it was.
     keys: u64,
     /// Whether the archive may hold any.
@@ -81,7 +81,7 @@ struct Generation {
 #[derive(Debug)]
 pub struct Exact {
     window: Window,
-    slice: Option<i64>,
+    slice: Option<Slice>,
     /// Oldest first; the last is open if its slice is the current one.
     generations: VecDeque<Generation>,
     next_id: GenerationId,
@@ -93,11 +93,7 @@ impl Exact {
     /// Holds nothing, and has nowhere to look but memory.
     #[must_use]
     pub fn new(window: Window) -> Self {
-        let slice = match window {
-            Window::Time { .. } => None,
-            Window::Keys { .. } => Some(0),
-        };
-        Self { window, slice, generations: VecDeque::new(), next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
+        Self { window, slice: window.first_slice(), generations: VecDeque::new(), next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
     }
 
     /// Where to look for what [`Exact::mark_clean`] let go of.
@@ -117,7 +113,7 @@ impl Exact {
     ///
     /// # Errors
     /// When the archive cannot be read.
-    pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<i64>, ArchiveError> {
+    pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<Slice>, ArchiveError> {
         for generation in self.generations.iter().rev() {
             if self.generation_contains(generation, fingerprint)? {
                 return Ok(Some(generation.slice));
@@ -145,7 +141,7 @@ impl Exact {
         if let Window::Keys { slice_keys, .. } = self.window
             && self.open_keys() >= slice_keys
         {
-            self.rotate(self.current().saturating_add(1));
+            self.rotate(self.current().next());
         }
         if self.open().is_none() {
             let (id, slice) = (self.next_id, self.current());
@@ -199,26 +195,26 @@ impl Exact {
     }
 
     /// Goes on in the slice that a log says its keys were put in; see [`super::Filter::resume`].
-    pub fn resume(&mut self, slice: i64) {
+    pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
         }
     }
 
-    fn rotate(&mut self, slice: i64) {
+    fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
             // Keys that came before any time was known belong to the first time that is.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
         }
         self.slice = Some(slice);
-        let oldest = slice.saturating_sub(i64::from(self.window.slices()));
+        let oldest = slice.before(self.window.slices());
         while self.generations.front().is_some_and(|generation| generation.slice < oldest) {
             self.unsaved -= self.generations.pop_front().map_or(0, |expired| expired.changes.len() as u64);
         }
     }
 
-    fn current(&self) -> i64 {
-        self.slice.unwrap_or(0)
+    fn current(&self) -> Slice {
+        self.slice.unwrap_or_default()
     }
 
     fn open(&self) -> Option<&Generation> {
@@ -227,7 +223,7 @@ impl Exact {
 
     /// Number of the current slice; `None` before any time is known.
     #[must_use]
-    pub const fn slice(&self) -> Option<i64> {
+    pub const fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
@@ -257,7 +253,7 @@ impl Exact {
         if let Some(slice) = other.slice.filter(|&slice| self.slice.is_none_or(|own| slice > own)) {
             self.rotate(slice);
         }
-        let oldest = self.current().saturating_sub(i64::from(self.window.slices()));
+        let oldest = self.current().before(self.window.slices());
         for theirs in other.generations.iter().filter(|theirs| theirs.slice >= oldest) {
             if let Some(own) = self.generations.iter_mut().find(|own| own.slice == theirs.slice) {
                 own.keys = own.keys.saturating_add(theirs.keys);
@@ -274,7 +270,7 @@ impl Exact {
     }
 
     /// Puts a fingerprint into the generation of a slice, uncounted; none if that has left the window.
-    pub fn put(&mut self, slice: i64, fingerprint: Fingerprint) {
+    pub fn put(&mut self, slice: Slice, fingerprint: Fingerprint) {
         if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
             self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put).is_none());
         }
@@ -334,7 +330,7 @@ impl Exact {
     pub fn from_metadata(window: Window, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
         let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..Self::new(window) };
         let newest = exact.current();
-        let oldest = newest.saturating_sub(i64::from(window.slices()));
+        let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice && pair[0].id < pair[1].id);
         let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice) && stored.id < metadata.next_id);
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
@@ -358,7 +354,7 @@ impl Exact {
 #[serde(deny_unknown_fields)]
 pub struct ExactMetadata {
     /// Number of the current slice.
-    pub slice: Option<i64>,
+    pub slice: Option<Slice>,
     /// The number that the next generation gets.
     pub next_id: GenerationId,
     /// Oldest first.
@@ -372,7 +368,7 @@ pub struct ExactGenerationMetadata {
     /// The number under which its fingerprints are stored.
     pub id: GenerationId,
     /// The slice whose keys it holds.
-    pub slice: i64,
+    pub slice: Slice,
     /// Keys put in.
     pub keys: u64,
 }
@@ -382,8 +378,8 @@ mod tests {
     use super::*;
 
     fn metadata(slices: &[i64]) -> ExactMetadata {
-        let generations = (0..).zip(slices).map(|(id, &slice)| ExactGenerationMetadata { id, slice, keys: 1 }).collect();
-        ExactMetadata { slice: slices.last().copied(), next_id: slices.len() as u64, generations }
+        let generations = (0..).zip(slices).map(|(id, &slice)| ExactGenerationMetadata { id, slice: Slice(slice), keys: 1 }).collect();
+        ExactMetadata { slice: slices.last().copied().map(Slice), next_id: slices.len() as u64, generations }
     }
 
     #[test]
@@ -399,8 +395,8 @@ mod tests {
         let wrong: [fn(&mut ExactMetadata); 5] = [
             |metadata| metadata.next_id = 2,
             |metadata| metadata.generations.reverse(),
-            |metadata| metadata.generations[0].slice = 2,
-            |metadata| metadata.slice = Some(4),
+            |metadata| metadata.generations[0].slice = Slice(2),
+            |metadata| metadata.slice = Some(Slice(4)),
             |metadata| metadata.slice = None,
         ];
         for change in wrong {

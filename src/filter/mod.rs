@@ -24,7 +24,7 @@ pub use growth::{AtMaxMemory, Growth};
 pub use paged_buffer::PAGE_BYTES;
 pub use sizing::{blocked_rate, plain_bits, plain_rate, rate_per_generation};
 pub use stable::{Layout as StableLayout, Sizing as StableSizing, Stable};
-pub use window::Window;
+pub use window::{Slice, Window};
 
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
@@ -87,7 +87,7 @@ pub trait Filter: Any + fmt::Debug + Send {
 
     /// Goes on in the slice (see [`Filter::expiry_clock`]) that a log says its keys were put in, with the log's hint: the
     /// same keys put in then leave the same state. For the past, and for windows by time, it changes nothing.
-    fn resume(&mut self, _slice: i64, _replay_info: Option<u64>) {}
+    fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
     /// What a log must say beside the keys for the same state to come of it; asked for after the first key
     /// that the log has of a slice.
@@ -99,17 +99,17 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// A number that rises as keys expire, and never falls: the slice; for kinds without slices, how often all
     /// keys were replaced by others.
     #[must_use]
-    fn expiry_clock(&self) -> i64 {
-        self.slice().unwrap_or(0)
+    fn expiry_clock(&self) -> Slice {
+        self.slice().unwrap_or_default()
     }
 
     /// Number of the current slice; `None` before any time is known, and for kinds without slices.
     #[must_use]
-    fn slice(&self) -> Option<i64>;
+    fn slice(&self) -> Option<Slice>;
 
     /// The last slice that a key was put in, if the kind knows it.
     #[must_use]
-    fn slice_of(&self, _fingerprint: Fingerprint) -> Option<i64> {
+    fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
     }
 
@@ -309,7 +309,7 @@ impl FilterMetadata {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// As in [`PageId`].
-    pub slice: i64,
+    pub slice: Slice,
     /// As in [`PageId`].
     pub layer: usize,
     /// How many of its pages hold anything, and so are stored.
@@ -335,7 +335,7 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUsage {
     /// Its number.
-    pub slice: i64,
+    pub slice: Slice,
     /// Keys put in.
     pub keys: u64,
     /// Keys that it was made for.
@@ -396,7 +396,7 @@ pub enum MergeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
     /// The generation's slice.
-    pub slice: i64,
+    pub slice: Slice,
     /// The layer within it.
     pub layer: usize,
     /// The page within that.

@@ -2,8 +2,45 @@
 
 use crate::record::Timestamp;
 use core::time::Duration;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// Number of a slice, which never falls: where time is cut into slices, counted from the epoch; where keys are counted,
+/// from the first key. A kind without slices counts how often all keys were replaced by others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
+pub struct Slice(pub i64);
+
+impl Slice {
+    /// The one that the count begins with.
+    pub const FIRST: Self = Self(0);
+
+    /// The slice after this.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// How many slices lie between the two.
+    #[must_use]
+    pub const fn abs_diff(self, other: Self) -> u64 {
+        self.0.abs_diff(other.0)
+    }
+
+    /// The slice that many before this.
+    #[must_use]
+    pub const fn before(self, slices: u32) -> Self {
+        Self(self.0.saturating_sub(slices as i64))
+    }
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// How long a key stays seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,20 +85,29 @@ impl Window {
         }
     }
 
+    /// The slice of the first key, where keys are counted; `None` where the first time decides.
+    #[must_use]
+    pub const fn first_slice(self) -> Option<Slice> {
+        match self {
+            Self::Time { .. } => None,
+            Self::Keys { .. } => Some(Slice::FIRST),
+        }
+    }
+
     /// Number of the slice that a time lies in; `None` for windows by count.
     #[must_use]
-    pub const fn slice_at(self, time: Timestamp) -> Option<i64> {
+    pub const fn slice_at(self, time: Timestamp) -> Option<Slice> {
         match self {
-            Self::Time { slice_ms, .. } => Some(time.div_euclid(slice_ms)),
+            Self::Time { slice_ms, .. } => Some(Slice(time.div_euclid(slice_ms))),
             Self::Keys { .. } => None,
         }
     }
 
     /// When a slice starts; `None` for windows by count.
     #[must_use]
-    pub const fn start_of(self, slice: i64) -> Option<Timestamp> {
+    pub const fn start_of(self, slice: Slice) -> Option<Timestamp> {
         match self {
-            Self::Time { slice_ms, .. } => Some(slice.saturating_mul(slice_ms)),
+            Self::Time { slice_ms, .. } => Some(slice.0.saturating_mul(slice_ms)),
             Self::Keys { .. } => None,
         }
     }

@@ -4,7 +4,7 @@
 //! them. That is adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys are
 //! left out, by their fingerprints, from then on and in hindsight. Must never take more memory, whatever it reads.
 
-use crate::filter::Window;
+use crate::filter::{Slice, Window};
 use crate::key::{Field, Fingerprint, KeySpec, Scratch};
 use crate::record::{Record, Timestamp};
 use crate::replay::{Error as ReplayError, Format, Lines, Recorded};
@@ -133,10 +133,10 @@ struct Windows {
     window: Option<Window>,
     keys_max: usize,
     halvings: u32,
-    last: HashMap<Fingerprint, i64>,
-    slices: BTreeMap<i64, u64>,
+    last: HashMap<Fingerprint, Slice>,
+    slices: BTreeMap<Slice, u64>,
     time: Option<Timestamp>,
-    slice: i64,
+    slice: Slice,
     most: u64,
 }
 
@@ -148,7 +148,7 @@ impl Windows {
             return;
         }
         self.time = Some(time);
-        let slice = self.window.and_then(|window| window.slice_at(time)).unwrap_or(0);
+        let slice = self.window.and_then(|window| window.slice_at(time)).unwrap_or_default();
         if known.is_none() {
             // Keys that came before any time was known belong to the first time that is.
             self.slices = self.slices.values().map(|&keys| (slice, keys)).collect();
@@ -204,7 +204,7 @@ impl Windows {
     /// The current slice has ended: as many keys as were seen last in its window are distinct in that.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);
-        let oldest = self.slice.saturating_sub(i64::from(slices) - 1);
+        let oldest = self.slice.before(slices - 1);
         self.slices = self.slices.split_off(&oldest);
         self.most = self.most.max(self.estimate(self.slices.values().sum()));
     }

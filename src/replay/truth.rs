@@ -93,7 +93,7 @@ impl Truth {
         }
         // Every slice but the open one is full.
         let open = i64::try_from(dedup.open_keys()).unwrap_or(i64::MAX);
-        Some(dedup.slice()?.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
+        Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
     /// Moves on, and forgets what no generation reaches any more.

@@ -7,7 +7,7 @@ use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, St
 use crate::clock;
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
-use crate::filter::{Exact, Spec};
+use crate::filter::{Exact, Slice, Spec};
 use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicId, TopicPartition, log_topic};
 use crate::stats::{SpaceCounts, Stats, add};
@@ -112,7 +112,7 @@ struct Reported {
     filling: bool,
     evicted: u64,
     corrected: u64,
-    slice: Option<i64>,
+    slice: Option<Slice>,
 }
 
 /// The state of one partition number of one space.
@@ -129,9 +129,9 @@ pub(super) struct PartitionState {
     /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
     pub(super) epoch: i64,
     /// The slices of the records that the open transaction writes to the changelog, in order.
-    pub(super) logging: Vec<Option<i64>>,
+    pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice when its changelog was trimmed last.
-    pub(super) trimmed: Option<i64>,
+    pub(super) trimmed: Option<Slice>,
     /// Whether anything was decided since the last checkpoint.
     pub(super) changed: bool,
     /// Whether its first checkpoint of a topic is still to be taken.
@@ -139,7 +139,7 @@ pub(super) struct PartitionState {
     /// What was told of it already.
     reported: Reported,
     /// The filter's rate, of how many keys, in which slice.
-    estimate: Option<(u64, Option<i64>, f64)>,
+    estimate: Option<(u64, Option<Slice>, f64)>,
     /// Checkpoints that failed since the last that did not.
     failures: u32,
 }

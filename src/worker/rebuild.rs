@@ -11,6 +11,7 @@ use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::Config;
 use crate::dedup::Rules;
 use crate::fault;
+use crate::filter::Slice;
 use crate::kafka::{ChangelogReader, Logged};
 use crate::record::{Offset, TopicPartition};
 use crate::stats::{Stats, add};
@@ -43,7 +44,7 @@ pub(super) struct Job {
     /// For each input topic, what the group has committed of it.
     pub(super) bounds: BTreeMap<String, Offset>,
     /// Keys of an earlier slice have expired, if that is known.
-    pub(super) oldest_slice: Option<i64>,
+    pub(super) oldest_slice: Option<Slice>,
     /// Set when nobody waits for it any more.
     pub(super) cancelled: Arc<AtomicBool>,
     pub(super) done: Sender<Rebuilt>,

@@ -5,6 +5,7 @@
 //! false positive. As the share is by fingerprint, every member, restart and replay watches the same keys. Must
 //! never change a verdict.
 
+use crate::filter::Slice;
 use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +25,7 @@ const SPARSE: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ShadowKey {
     /// When it was emitted, or first dropped wrongly; none before any time was known.
-    clock: Option<i64>,
+    clock: Option<Slice>,
     /// It was dropped, and had not been emitted: it counts once.
     wrong: bool,
 }
@@ -77,18 +78,18 @@ pub struct Shadow {
     /// The least that this may become again after a burst.
     least: u32,
     /// Since when twice that share is watched. It counts once all keys have expired that were emitted before.
-    doubled: Option<i64>,
+    doubled: Option<Slice>,
     keys_max: u64,
     /// How far the clock may go past that of a key before the key is forgotten.
-    lifetime: i64,
-    clock: Option<i64>,
+    lifetime: u32,
+    clock: Option<Slice>,
     keys: HashMap<u64, ShadowKey>,
-    observed: BTreeMap<i64, Observed>,
+    observed: BTreeMap<Slice, Observed>,
 }
 
 impl Shadow {
     /// Watches nothing yet, of a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
-    pub(super) fn new(keys: u64, lifetime: i64) -> Self {
+    pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
         let (keys_max, keys, observed) = (keys_max * OVERFULL, HashMap::new(), BTreeMap::new());
@@ -108,7 +109,7 @@ impl Shadow {
     }
 
     /// The clock has come so far: forgets what it has.
-    fn come_to(&mut self, clock: Option<i64>) {
+    fn come_to(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
             // Keys that came before any time was known belong to the first time that is.
@@ -116,7 +117,7 @@ impl Shadow {
             self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
         }
         self.clock = clock;
-        let oldest = now.saturating_sub(self.lifetime);
+        let oldest = now.before(self.lifetime);
         self.keys.retain(|_, watched| watched.clock.is_some_and(|clock| clock >= oldest));
         self.observed.retain(|&clock, _| clock >= oldest);
         if self.doubled.is_some_and(|since| since < oldest) {
@@ -130,7 +131,7 @@ impl Shadow {
     // Few keys are watched: how far the filter has come is asked for those only.
 
     /// A key was dropped.
-    pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<i64>) {
+    pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
         if self.counts(name) && !self.keys.contains_key(&name) {
@@ -140,7 +141,7 @@ impl Shadow {
     }
 
     /// A key was emitted, and put in.
-    pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<i64>) {
+    pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
         // One that was there had been forgotten before its time.
@@ -152,7 +153,7 @@ impl Shadow {
 
     /// A key is put in again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
     /// there, a log has only the renewal left: it was emitted.
-    pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<i64>) {
+    pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
         let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);
@@ -182,20 +183,20 @@ impl Shadow {
     }
 
     fn count(&mut self, wrong: u64) {
-        self.observed.entry(self.clock.unwrap_or(0)).or_default().add(Observed { checked: 1, wrong });
+        self.observed.entry(self.clock.unwrap_or_default()).or_default().add(Observed { checked: 1, wrong });
     }
 
     /// What was observed as far back as keys are remembered, now that the clock has come to `clock`.
     #[must_use]
-    pub fn observed(&self, clock: Option<i64>) -> Observed {
+    pub fn observed(&self, clock: Option<Slice>) -> Observed {
         let mut all = Observed::default();
-        let oldest = clock.map_or(i64::MIN, |clock| clock.saturating_sub(self.lifetime));
+        let oldest = clock.map_or(Slice(i64::MIN), |clock| clock.before(self.lifetime));
         self.observed.range(oldest..).for_each(|(_, &observed)| all.add(observed));
         all
     }
 
     /// How far the clock may go past that of a watched key.
-    pub(super) const fn lifetime(&self) -> i64 {
+    pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
     }
 
@@ -203,7 +204,7 @@ impl Shadow {
     pub(super) fn union(&mut self, other: &Self) {
         self.halve_to(self.halvings.max(other.halvings));
         self.come_to(self.clock.max(other.clock));
-        let oldest = self.clock.map(|clock| clock.saturating_sub(self.lifetime));
+        let oldest = self.clock.map(|clock| clock.before(self.lifetime));
         for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.clock >= oldest) {
             let own = self.keys.get(&name).copied().unwrap_or(theirs);
             self.watch(name, ShadowKey { clock: own.clock.max(theirs.clock), wrong: own.wrong && theirs.wrong });
@@ -221,13 +222,13 @@ impl Shadow {
 struct StoredShadow {
     halvings: u32,
     least: u32,
-    doubled: Option<i64>,
+    doubled: Option<Slice>,
     keys_max: u64,
-    lifetime: i64,
-    clock: Option<i64>,
-    emitted: Vec<(Option<i64>, String)>,
-    wrong: Vec<(Option<i64>, String)>,
-    observed: Vec<(i64, Observed)>,
+    lifetime: u32,
+    clock: Option<Slice>,
+    emitted: Vec<(Option<Slice>, String)>,
+    wrong: Vec<(Option<Slice>, String)>,
+    observed: Vec<(Slice, Observed)>,
 }
 
 impl From<Shadow> for StoredShadow {

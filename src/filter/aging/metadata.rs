@@ -3,7 +3,7 @@
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, Layout};
 use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
-use crate::filter::{Part, SliceUsage, Usage};
+use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
 /// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
@@ -17,7 +17,7 @@ const BLOCKS_PER_KEY_MAX: u64 = 2;
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Number of the current slice.
-    pub slice: Option<i64>,
+    pub slice: Option<Slice>,
     /// Oldest first.
     pub generations: Vec<GenerationMetadata>,
 }
@@ -72,7 +72,7 @@ impl Metadata {
 #[serde(deny_unknown_fields)]
 pub struct GenerationMetadata {
     /// The slice whose keys it holds.
-    pub slice: i64,
+    pub slice: Slice,
     /// The first filter, and those chained to it.
     pub layers: Vec<LayerMetadata>,
 }

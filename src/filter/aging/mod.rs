@@ -15,7 +15,7 @@ pub use metadata::{GenerationMetadata, LayerMetadata, Metadata};
 pub use sizing::Sizing;
 
 use super::bloom::{Bloom, Layout, Mask};
-use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Usage, Window};
+use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use batch::{Batch, Entry};
@@ -38,7 +38,7 @@ impl Layer {
 /// The keys of one slice.
 #[derive(Debug)]
 struct Generation {
-    slice: i64,
+    slice: Slice,
     layers: Vec<Layer>,
 }
 
@@ -74,7 +74,7 @@ pub struct Aging {
     window: Window,
     sizing: Sizing,
     /// Number of the current slice; unknown until the first time is shown.
-    slice: Option<i64>,
+    slice: Option<Slice>,
     /// Oldest first; the last is open if its slice is the current one.
     generations: Vec<Generation>,
     /// Whether the current slice may not have another layer: known until memory is given back.
@@ -95,14 +95,10 @@ impl Aging {
     /// An empty filter.
     #[must_use]
     pub fn new(window: Window, sizing: Sizing) -> Self {
-        let slice = match window {
-            Window::Time { .. } => None,
-            Window::Keys { .. } => Some(0),
-        };
         Self {
             window,
             sizing,
-            slice,
+            slice: window.first_slice(),
             generations: Vec::new(),
             saturated: false,
             evicted: 0,
@@ -114,8 +110,8 @@ impl Aging {
     }
 
     /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
-    fn current(&self) -> i64 {
-        self.slice.unwrap_or(0)
+    fn current(&self) -> Slice {
+        self.slice.unwrap_or_default()
     }
 
     /// The generation of the current slice, if any key came in it.
@@ -161,7 +157,7 @@ impl Aging {
     }
 
     /// Opens the generation of `slice` and drops those that no window reaches any more.
-    fn rotate(&mut self, slice: i64) {
+    fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
             // Keys that came before any time was known belong to the first time that is. Pages are
             // stored by their slice: what was stored of these is now under a wrong name.
@@ -172,7 +168,7 @@ impl Aging {
         self.saturated = false;
         self.replay_info = None;
         self.layers_change();
-        let oldest = slice.saturating_sub(i64::from(self.window.slices()));
+        let oldest = slice.before(self.window.slices());
         self.generations.retain(|generation| generation.slice >= oldest);
     }
 
@@ -189,7 +185,7 @@ impl Aging {
             Window::Keys { slice_keys, .. } => slice_keys,
         };
         if self.open_keys() >= slice_keys {
-            self.rotate(self.current().saturating_add(1));
+            self.rotate(self.current().next());
         }
         if !self.saturated && self.open().is_none_or(Generation::is_full) {
             self.make_room()?;
@@ -291,7 +287,7 @@ impl Aging {
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
         let newest = filter.current();
-        let oldest = newest.saturating_sub(i64::from(window.slices()));
+        let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice);
         let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice));
         // Before any time is known, there is one generation at most, and that only in a window of time.
@@ -370,7 +366,7 @@ impl Filter for Aging {
         }
     }
 
-    fn resume(&mut self, slice: i64, replay_info: Option<u64>) {
+    fn resume(&mut self, slice: Slice, replay_info: Option<u64>) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
         }
@@ -383,11 +379,11 @@ impl Filter for Aging {
         self.open().map(Generation::capacity)
     }
 
-    fn slice(&self) -> Option<i64> {
+    fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
-    fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
+    fn slice_of(&self, fingerprint: Fingerprint) -> Option<Slice> {
         self.generations.iter().rev().find(|generation| generation.contains(fingerprint)).map(|generation| generation.slice)
     }
 

@@ -107,7 +107,7 @@ fn windows_are_rounded_up_to_whole_slices() {
 #[test]
 fn slices_start_at_multiples_of_their_length() {
     let window = Window::Time { slice_ms: 10, slices: 2 };
-    assert_eq!([-11, -10, -1, 0, 9, 10].map(|time| window.slice_at(time)), [-2, -1, -1, 0, 0, 1].map(Some));
+    assert_eq!([-11, -10, -1, 0, 9, 10].map(|time| window.slice_at(time)), [-2, -1, -1, 0, 0, 1].map(|number| Some(Slice(number))));
 }
 
 #[test]
@@ -323,11 +323,11 @@ fn only_changed_pages_are_dirty() {
     filter.insert(key(9, 0)).unwrap();
     let changed: Vec<_> = filter.dirty_pages();
     assert_eq!(changed.len(), 1);
-    assert_eq!((changed[0].slice, changed[0].layer), (2, 1), "a page that held something already");
+    assert_eq!((changed[0].slice, changed[0].layer), (Slice(2), 1), "a page that held something already");
     filter.mark_clean();
     filter.advance(3);
     (0..1000).for_each(|number| filter.insert(key(9, number)).unwrap());
-    assert!(filter.dirty_pages().iter().all(|page| page.slice == 3), "a sealed generation never changes");
+    assert!(filter.dirty_pages().iter().all(|page| page.slice == Slice(3)), "a sealed generation never changes");
     filter.mark_stale();
     assert_eq!(filter.dirty_pages().len() as u64, stored_pages(&filter));
 }
@@ -350,7 +350,7 @@ fn keys_of_unknown_time_are_stored_again_once_it_is_known() {
     filter.mark_clean();
     filter.advance(1_000);
     let pages = dirty(&filter);
-    assert!(pages.iter().all(|(id, _)| id.slice == 1_000));
+    assert!(pages.iter().all(|(id, _)| id.slice == Slice(1_000)));
     assert!(restored(&filter, &pages).contains(key(0, 0)));
 }
 
@@ -396,9 +396,9 @@ fn impossible_manifests_are_refused() {
     }
     let orders: [fn(&mut Metadata); 5] = [
         |metadata| metadata.generations.reverse(),
-        |metadata| metadata.generations[2].slice = 3,
-        |metadata| metadata.generations[0].slice = -1,
-        |metadata| metadata.slice = Some(1),
+        |metadata| metadata.generations[2].slice = Slice(3),
+        |metadata| metadata.generations[0].slice = Slice(-1),
+        |metadata| metadata.slice = Some(Slice(1)),
         |metadata| metadata.slice = None,
     ];
     for change in orders {
@@ -410,7 +410,7 @@ fn impossible_manifests_are_refused() {
 fn pages_that_do_not_belong_are_refused() {
     let (mut filter, _) = large();
     let (id, bytes) = dirty(&filter).remove(0);
-    for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
+    for wrong in [PageId { slice: Slice(9), ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
         assert_eq!(filter.read_page(wrong, &bytes), Err(MetadataError::Page(wrong)));
     }
     assert_eq!(filter.read_page(id, &bytes[..64]), Err(MetadataError::Page(id)));

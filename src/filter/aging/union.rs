@@ -1,7 +1,7 @@
 //! Two aging filters into one.
 
 use super::{Aging, Bloom, Generation, Layer};
-use crate::filter::MergeError;
+use crate::filter::{MergeError, Slice};
 
 impl Aging {
     /// Of generations of the same slice, a bit counts that either has set. Joined layers hold the keys of both, so
@@ -22,7 +22,7 @@ impl Aging {
             }
         }
         let newest = self.slice.max(other.slice);
-        let oldest = newest.unwrap_or(0).saturating_sub(i64::from(self.window.slices()));
+        let oldest = newest.unwrap_or_default().before(self.window.slices());
         let theirs: Vec<_> = other.generations.iter().filter(|theirs| theirs.slice >= oldest).collect();
         // What it takes is taken first: a join that fails has changed nothing.
         let mut new = Vec::new();
@@ -46,7 +46,7 @@ impl Aging {
         Ok(())
     }
 
-    fn of_slice(&self, slice: i64) -> Option<&Generation> {
+    fn of_slice(&self, slice: Slice) -> Option<&Generation> {
         self.generations.iter().find(|generation| generation.slice == slice)
     }
 }

@@ -16,7 +16,7 @@ mod union;
 
 pub use sizing::Sizing;
 
-use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Usage, Window};
+use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub struct Cuckoo {
     window: Window,
     sizing: Sizing,
     /// Number of the current slice; unknown until the first time is shown.
-    slice: Option<i64>,
+    slice: Option<Slice>,
     /// The current slice's tag.
     tag: u64,
     /// Keys put in since the current slice began.
@@ -74,11 +74,7 @@ impl Cuckoo {
     /// An empty filter.
     #[must_use]
     pub const fn new(window: Window, sizing: Sizing) -> Self {
-        let slice = match window {
-            Window::Time { .. } => None,
-            Window::Keys { .. } => Some(0),
-        };
-        Self { window, sizing, slice, tag: 0, open_keys: 0, names: 0, layers: Vec::new() }
+        Self { window, sizing, slice: window.first_slice(), tag: 0, open_keys: 0, names: 0, layers: Vec::new() }
     }
 
     /// How many generations there are at a time.
@@ -160,13 +156,13 @@ impl Cuckoo {
         if let (Window::Keys { slice_keys, .. }, Some(slice)) = (self.window, self.slice)
             && self.open_keys >= slice_keys
         {
-            self.rotate(slice.saturating_add(1));
+            self.rotate(slice.next());
         }
     }
 
     /// Begins a slice, and takes out what no window reaches any more. Layers that become empty go, but the
     /// first: it would be needed again at once.
-    fn rotate(&mut self, slice: i64) {
+    fn rotate(&mut self, slice: Slice) {
         // Keys that came before any time was known belong to the first time that is: their tag says so now.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
         self.slice = Some(slice);
@@ -219,7 +215,7 @@ impl Cuckoo {
 
 /// Pages are stored under the name of their layer; all slices share them.
 fn page_id(layer: &Layer, page: usize) -> PageId {
-    PageId { slice: 0, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
+    PageId { slice: Slice::FIRST, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
 }
 
 impl Filter for Cuckoo {
@@ -291,22 +287,22 @@ impl Filter for Cuckoo {
         }
     }
 
-    fn resume(&mut self, slice: i64, _replay_info: Option<u64>) {
+    fn resume(&mut self, slice: Slice, _replay_info: Option<u64>) {
         let Window::Keys { slice_keys, .. } = self.window else { return };
         // A full slice ends with its next key, which may be one to be renewed: it must not expire before.
         let ends = self.open_keys >= slice_keys;
-        if self.slice.is_none_or(|current| slice > current.saturating_add(i64::from(ends))) {
+        if self.slice.is_none_or(|current| slice > current && slice.abs_diff(current) > u64::from(ends)) {
             self.rotate(slice);
         }
     }
 
-    fn slice(&self) -> Option<i64> {
+    fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
-    fn slice_of(&self, fingerprint: Fingerprint) -> Option<i64> {
+    fn slice_of(&self, fingerprint: Fingerprint) -> Option<Slice> {
         let youngest = self.copies(fingerprint).map(|copy| copy.age).min()?;
-        Some(self.slice?.saturating_sub(i64::try_from(youngest).ok()?))
+        Some(self.slice?.before(u32::try_from(youngest).ok()?))
     }
 
     /// The load is that of all slices together.
@@ -364,7 +360,7 @@ impl Filter for Cuckoo {
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Number of the current slice.
-    pub slice: Option<i64>,
+    pub slice: Option<Slice>,
     /// Slices in a window: what a tag means depends on it.
     pub slices: u32,
     /// The current slice's tag.
@@ -399,7 +395,7 @@ impl Metadata {
 
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
         let name = |layer: &LayerMetadata| usize::try_from(layer.name).unwrap_or(usize::MAX);
-        self.layers.iter().map(move |layer| Part { slice: 0, layer: name(layer), pages: layer.pages })
+        self.layers.iter().map(move |layer| Part { slice: Slice::FIRST, layer: name(layer), pages: layer.pages })
     }
 }
 

@@ -87,7 +87,7 @@ fn a_window_by_count_holds_its_keys() {
     filter.refresh(key(0, 999)).unwrap();
     assert_eq!(filter.usage().open_keys, open);
     filter.refresh(key(0, 960)).unwrap();
-    assert_eq!((filter.usage().open_keys, filter.slice()), (1, Some(100)), "it began a slice, and was in the oldest");
+    assert_eq!((filter.usage().open_keys, filter.slice()), (1, Some(Slice(100))), "it began a slice, and was in the oldest");
     assert!(filter.contains(key(0, 960)) && !filter.contains(key(0, 959)));
 }
 
@@ -266,14 +266,14 @@ proptest! {
         let (mut least, mut most) = (model(4), model(usize::MAX));
         let (mut time, mut twins_time, mut store) = (-50, -50, Store::default());
         for step in steps {
-            let before = filter.slice();
+            let before = filter.slice().map(|slice| slice.0);
             apply(&mut filter, step, &mut time);
             apply(&mut twin, step, &mut twins_time);
             if matches!(step, Step::Checkpoint) {
                 filter = store.save_and_load(&mut filter);
             }
             for model in [&mut least, &mut most] {
-                model.apply(step, before, filter.slice().unwrap_or(0));
+                model.apply(step, before, filter.slice().unwrap_or_default().0);
             }
             for number in 0..60 {
                 prop_assert!(filter.contains(key(0, number)) || !least.has(number), "{number} is forgotten");
@@ -428,8 +428,8 @@ fn impossible_manifests_are_refused() {
 fn pages_may_hold_anything_of_the_right_size() {
     let sizing = Sizing::new(FOUR, 100_000, 1e-3);
     let mut filter = filled(FOUR, sizing, 100_000, 0);
-    let id = PageId { slice: 0, layer: 0, page: 0 };
-    for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
+    let id = PageId { slice: Slice::FIRST, layer: 0, page: 0 };
+    for wrong in [PageId { slice: Slice(9), ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
         assert_eq!(filter.read_page(wrong, &vec![0; PAGE_BYTES]), Err(MetadataError::Page(wrong)));
     }
     assert_eq!(filter.read_page(id, &[0; 64]), Err(MetadataError::Page(id)));
@@ -441,7 +441,7 @@ fn pages_may_hold_anything_of_the_right_size() {
             assert!(filter.contains(key(family, number)));
             assert!(number % 2 == 0 || filter.remove(key(family, number)));
         }
-        filter.advance(filter.slice().unwrap() + 1);
+        filter.advance(filter.slice().unwrap().0 + 1);
         let counted = |layer: &Layer| (0..layer.table.layout().slots()).filter(|&slot| layer.table.get(slot) != 0).count() as u64;
         assert!(filter.layers.iter().all(|layer| counted(layer) == layer.table.used()), "impossible tags are gone");
     }
@@ -454,8 +454,8 @@ fn what_it_says_of_damaged_pages_is_believed() {
     let mut filter = filled(FOUR, sizing, 1_000, 0);
     // Bits in each slot, and the current tag.
     let bytes = vec![0b1000_1100; bytes(&filter)[0].len()];
-    filter.read_page(PageId { slice: 0, layer: 0, page: 0 }, &bytes).unwrap();
-    filter.advance(filter.slice().unwrap() + 1);
+    filter.read_page(PageId { slice: Slice::FIRST, layer: 0, page: 0 }, &bytes).unwrap();
+    filter.advance(filter.slice().unwrap().0 + 1);
     let metadata = metadata(&filter);
     assert!(metadata.layers[0].keys > metadata.layers[0].capacity);
     assert!(Cuckoo::from_metadata(FOUR, sizing, &metadata).is_ok());

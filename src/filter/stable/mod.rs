@@ -13,7 +13,7 @@ pub use sizing::{Layout, Sizing};
 
 use super::hash::{SplitMix, scale};
 use super::paged_buffer::PagedBuffer;
-use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Usage};
+use super::{CapacityError, Filter, MergeError, MetadataError, PageId, Part, Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -223,7 +223,7 @@ impl Filter for Stable {
     fn advance(&mut self, _time: Timestamp) {}
 
     /// The hint is the number of the insertion: where the generator stands follows from it.
-    fn resume(&mut self, _slice: i64, replay_info: Option<u64>) {
+    fn resume(&mut self, _slice: Slice, replay_info: Option<u64>) {
         if let Some(keys) = replay_info {
             self.keys = keys;
             self.numbers = SplitMix::after(self.sizing.seed, keys);
@@ -235,11 +235,11 @@ impl Filter for Stable {
     }
 
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, and below what a log counts")]
-    fn expiry_clock(&self) -> i64 {
-        (self.keys as f64 / self.lifetime) as i64
+    fn expiry_clock(&self) -> Slice {
+        Slice((self.keys as f64 / self.lifetime) as i64)
     }
 
-    fn slice(&self) -> Option<i64> {
+    fn slice(&self) -> Option<Slice> {
         None
     }
 
@@ -272,17 +272,17 @@ impl Filter for Stable {
 
     fn dirty_pages(&self) -> Vec<PageId> {
         let pages = self.cells.iter().flat_map(|cells| cells.buffer.dirty_pages());
-        pages.map(|page| PageId { slice: 0, layer: 0, page }).collect()
+        pages.map(|page| PageId { slice: Slice::FIRST, layer: 0, page }).collect()
     }
 
     fn write_page(&self, id: PageId, out: &mut Vec<u8>) {
-        if let (PageId { slice: 0, layer: 0, page }, Some(cells)) = (id, &self.cells) {
+        if let (PageId { slice: Slice::FIRST, layer: 0, page }, Some(cells)) = (id, &self.cells) {
             cells.buffer.write_page(page, out);
         }
     }
 
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
-        let own = (id.slice, id.layer) == (0, 0);
+        let own = (id.slice, id.layer) == (Slice::FIRST, 0);
         let taken = own && self.buffer_mut().is_some_and(|memory| memory.read_page(id.page, bytes));
         if taken { Ok(()) } else { Err(MetadataError::Page(id)) }
     }
@@ -334,7 +334,7 @@ impl Metadata {
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
-        self.cells.iter().map(|cells| Part { slice: 0, layer: 0, pages: cells.pages })
+        self.cells.iter().map(|cells| Part { slice: Slice::FIRST, layer: 0, pages: cells.pages })
     }
 }
 

@@ -221,8 +221,8 @@ fn impossible_manifests_are_refused() {
 #[test]
 fn pages_may_hold_anything_of_the_right_size() {
     let (mut filter, _) = loaded(Sizing::new(100_000, 1e-2), 1.0);
-    let id = PageId { slice: 0, layer: 0, page: 0 };
-    for wrong in [PageId { slice: 9, ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
+    let id = PageId { slice: Slice::FIRST, layer: 0, page: 0 };
+    for wrong in [PageId { slice: Slice(9), ..id }, PageId { layer: 9, ..id }, PageId { page: 1 << 40, ..id }] {
         assert_eq!(filter.read_page(wrong, &vec![0; crate::filter::PAGE_BYTES]), Err(MetadataError::Page(wrong)));
     }
     assert_eq!(filter.read_page(id, &[0; 64]), Err(MetadataError::Page(id)));

@@ -127,7 +127,7 @@ impl Worker {
         // What had expired when the group last committed is of no use. Topics of a space share their stream time.
         let stream_time = found.iter().filter_map(|found| found.note().stream_time).max();
         let window = topic.rules.window;
-        let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.saturating_sub(i64::from(window.slices())));
+        let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.before(window.slices()));
         let cancelled = Arc::new(AtomicBool::new(false));
         let job = Job {
             id,
