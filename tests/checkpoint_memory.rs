@@ -59,7 +59,7 @@ impl Kept {
 #[cfg_attr(not(target_os = "linux"), ignore = "only Linux tells how much memory was used")]
 fn a_checkpoint_of_any_size_takes_some_megabytes() {
     let window = Window::Time { slice_ms: 1_000_000, slices: 1 };
-    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 140_000_000, 1e-3) };
+    let filter = Spec::Aging(AgingSizing::new(window, 140_000_000, 1e-3));
     let rules = Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit };
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     let store = Arc::new(Store::open(dir.path()).expect("a store"));

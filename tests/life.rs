@@ -168,13 +168,13 @@ const STABLE: usize = 3;
 
 /// The same rules by several kinds; the last promises nothing.
 fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 4] {
-    let aging = |rate| Some(Spec::Aging { window, sizing: AgingSizing::new(window, 64, rate) });
+    let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 64, rate)));
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late };
     [
         rules(aging(1e-9), false),
         rules(None, true),
         rules(aging(0.3), true),
-        rules(Some(Spec::Stable { sizing: StableSizing::new(4_000, 0.01) }), false),
+        rules(Some(Spec::Stable(StableSizing::new(4_000, 0.01))), false),
     ]
 }
 

@@ -93,7 +93,7 @@ fn offered() -> Vec<Row> {
     let aging = |slices| {
         move |keys: usize, rate| {
             let window = Window::keys(keys as u64, slices);
-            Spec::Aging { window, sizing: AgingSizing::new(window, keys as u64, rate) }.build()
+            Spec::Aging(AgingSizing::new(window, keys as u64, rate)).build(window)
         }
     };
     vec![
@@ -101,12 +101,12 @@ fn offered() -> Vec<Row> {
         row("aging, 1 slice (pair)", ["no", "chains", "slices", "seen"], aging(1)),
         row("cuckoo, 4 slices", ["yes", "chains", "tags", "seen"], |keys, rate| {
             let window = Window::keys(keys as u64, 4);
-            Spec::Cuckoo { window, sizing: CuckooSizing::new(window, keys as u64, rate) }.build()
+            Spec::Cuckoo(CuckooSizing::new(window, keys as u64, rate)).build(window)
         }),
         row("stable, 16 bits", ["no", "no", "random", "both"], |keys, rate| {
             // Sized by memory, not by keys: two bytes for each key of the window. Seeded, for its generator is the
             // one that makes the keys here: without it, inserts would count down the cells of earlier keys.
-            Spec::Stable { sizing: StableSizing { seed: 1, ..StableSizing::new(keys as u64 * 2, rate) } }.build()
+            Spec::Stable(StableSizing { seed: 1, ..StableSizing::new(keys as u64 * 2, rate) }).build(Window::keys(keys as u64, 1))
         }),
     ]
 }

@@ -58,8 +58,8 @@ struct Page<'a> {
 fn rules(input: &Input<'_>) -> Rules {
     let slices = u32::from(input.slices % 8) + 1;
     let window = if input.by_count { Window::keys(1_000, slices) } else { Window::time(1_000, slices) };
-    let aging = Some(Spec::Aging { window, sizing: AgingSizing::new(window, 1_000, 1e-3) });
-    let cuckoo = || Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 1_000, 1e-3) };
+    let aging = Some(Spec::Aging(AgingSizing::new(window, 1_000, 1e-3)));
+    let cuckoo = || Spec::Cuckoo(CuckooSizing::new(window, 1_000, 1e-3));
     let (filter, exact) = match input.kind % 5 {
         0 => (aging, false),
         1 => (None, true),
@@ -67,7 +67,7 @@ fn rules(input: &Input<'_>) -> Rules {
         3 => (Some(cuckoo()), false),
         _ => {
             static PLAN: OnceLock<StableSizing> = OnceLock::new();
-            (Some(Spec::Stable { sizing: *PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)) }), false)
+            (Some(Spec::Stable(*PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)))), false)
         }
     };
     Rules { window, filter, exact, refresh: false, late: Late::Emit }

@@ -100,33 +100,37 @@ fn pages(filter: &mut dyn Filter) -> Vec<(PageId, Vec<u8>)> {
     filter.dirty_pages().into_iter().map(page).collect()
 }
 
-fn spec(input: &Input<'_>) -> Spec {
+fn window(input: &Input<'_>) -> Window {
     let slices = u32::from(input.slices % 8) + 1;
-    let window = if input.by_count { Window::keys(100, slices) } else { Window::time(1_000, slices) };
+    if input.by_count { Window::keys(100, slices) } else { Window::time(1_000, slices) }
+}
+
+fn spec(input: &Input<'_>, window: Window) -> Spec {
     match input.kind % 3 {
-        0 => Spec::Aging { window, sizing: AgingSizing::new(window, 50, 1e-2) },
-        1 => Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 50, 1e-2) },
+        0 => Spec::Aging(AgingSizing::new(window, 50, 1e-2)),
+        1 => Spec::Cuckoo(CuckooSizing::new(window, 50, 1e-2)),
         _ => {
             static PLAN: OnceLock<StableSizing> = OnceLock::new();
-            Spec::Stable { sizing: *PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)) }
+            Spec::Stable(*PLAN.get_or_init(|| StableSizing::new(1024, 1e-2)))
         }
     }
 }
 
 fuzz_target!(|input: Input| {
-    let spec = spec(&input);
-    let mut filter = spec.build();
+    let window = window(&input);
+    let spec = spec(&input, window);
+    let mut filter = spec.build(window);
     take(&mut *filter, &input.before);
     if let Some(json) = input.metadata {
         let Ok(metadata) = serde_json::from_slice::<FilterMetadata>(json) else { return };
-        let Ok(restored) = spec.restore(&metadata) else { return };
+        let Ok(restored) = spec.restore(window, &metadata) else { return };
         filter = restored;
     } else if !input.edits.is_empty() || !input.fills.is_empty() {
         let mut stored = pages(&mut *filter);
         let mut value = serde_json::to_value(filter.metadata()).unwrap();
         input.edits.iter().for_each(|&(place, by)| edit(&mut value, &mut { place }, by));
         let Ok(metadata) = serde_json::from_value::<FilterMetadata>(value) else { return };
-        let Ok(mut restored) = spec.restore(&metadata) else { return };
+        let Ok(mut restored) = spec.restore(window, &metadata) else { return };
         let count = stored.len().max(1);
         for &(page, fill) in &input.fills {
             stored.get_mut(usize::from(page) % count).into_iter().for_each(|(_, bytes)| bytes.fill(fill));
@@ -141,7 +145,7 @@ fuzz_target!(|input: Input| {
     let stored = pages(&mut *filter);
     let metadata = filter.metadata();
     let written: FilterMetadata = serde_json::from_slice(&serde_json::to_vec(&metadata).unwrap()).unwrap();
-    let mut other = spec.restore(&written).expect("what a filter says of itself is believed");
+    let mut other = spec.restore(window, &written).expect("what a filter says of itself is believed");
     for (id, bytes) in &stored {
         other.read_page(*id, bytes).expect("its own pages fit");
     }

@@ -58,7 +58,7 @@ fn sliced() -> impl Strategy<Value = Rules> {
     let aging = |rate: f64| {
         move |window| {
             let growth = Growth { adapt: true, ..Growth::default() };
-            Some(Spec::Aging { window, sizing: AgingSizing::new(window, 12, rate).with_growth(growth) })
+            Some(Spec::Aging(AgingSizing::new(window, 12, rate).with_growth(growth)))
         }
     };
     prop_oneof![rules(move |window| (aging(1e-9)(window), false)), rules(move |window| (aging(0.3)(window), true)), rules(|_| (None, true)),]
@@ -67,8 +67,8 @@ fn sliced() -> impl Strategy<Value = Rules> {
 fn any_kind() -> impl Strategy<Value = Rules> {
     prop_oneof![
         sliced(),
-        rules(|window| (Some(Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 16, 1e-9) }), false)),
-        rules(|_| (Some(Spec::Stable { sizing: StableSizing::new(4_000, 0.01) }), false)),
+        rules(|window| (Some(Spec::Cuckoo(CuckooSizing::new(window, 16, 1e-9))), false)),
+        rules(|_| (Some(Spec::Stable(StableSizing::new(4_000, 0.01))), false)),
     ]
 }
 
@@ -328,8 +328,8 @@ fn what_is_written_after_a_take_over_by_the_one_before_is_void() {
 fn keys_logged_by_one_kind_are_remembered_by_another() {
     let window = Window::time(1_000, 4);
     let rules = |filter, exact| Rules { window, filter, exact, refresh: false, late: Late::Emit };
-    let aging = Spec::Aging { window, sizing: AgingSizing::new(window, 50, 1e-9) };
-    let stable = Spec::Stable { sizing: StableSizing::new(4_000, 0.01) };
+    let aging = Spec::Aging(AgingSizing::new(window, 50, 1e-9));
+    let stable = Spec::Stable(StableSizing::new(4_000, 0.01));
     let kinds = [rules(Some(aging), false), rules(Some(stable), false), rules(Some(stable), true), rules(None, true)];
     let clock = |rules: &Rules| if rules.is_sliced() { 1 } else { 2 };
     for (number, logged) in kinds.iter().enumerate() {

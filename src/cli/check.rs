@@ -61,6 +61,6 @@ fn summary(config: &Config) -> String {
 }
 
 fn row(topic: &Topic) -> [String; 6] {
-    let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes()));
+    let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes(topic.window)));
     [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }

@@ -81,13 +81,11 @@ impl Filter {
         };
         let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
         match self.kind {
-            Kind::Aging => {
-                Some(Spec::Aging { window, sizing: AgingSizing::new(window, keys, self.false_positive_rate).with_growth(growth) })
-            }
-            Kind::Cuckoo => Some(Spec::Cuckoo { window, sizing: CuckooSizing::new(window, keys, self.false_positive_rate) }),
+            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, self.false_positive_rate).with_growth(growth))),
+            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, self.false_positive_rate))),
             Kind::Stable => {
                 let memory = self.memory.unwrap_or_default() / partitions;
-                Some(Spec::Stable { sizing: StableSizing::new(memory, self.false_positive_rate) })
+                Some(Spec::Stable(StableSizing::new(memory, self.false_positive_rate)))
             }
             Kind::Exact => None,
         }
@@ -98,7 +96,7 @@ impl Filter {
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes.filter(|_| window.length_ms().is_none())?;
-        let needed = self.spec(window, partitions)?.bytes().saturating_mul(u64::from(partitions));
+        let needed = self.spec(window, partitions)?.bytes(window).saturating_mul(u64::from(partitions));
         (needed > most).then(|| {
             format!("the {partitions} partitions each keep a window by count, which takes {needed} bytes in all, got {most}; raise it, or lower the window's keys")
         })
@@ -204,7 +202,7 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: 
         diagnostics.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN
-        && let Some(needed) = window.and_then(|window| filter.spec(window, 1)).map(Spec::bytes).filter(|&needed| needed > most)
+        && let Some(needed) = window.and_then(|window| Some(filter.spec(window, 1)?.bytes(window))).filter(|&needed| needed > most)
     {
         let message = format!(
             "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity or false_positive_rate's precision"

@@ -65,13 +65,18 @@ impl Rules {
         self.exact || self.filter.is_some_and(Spec::has_slices)
     }
 
-    /// What the filter is made from. Where an exact store counts the keys of a slice, the filter does not.
-    fn filter_spec(&self) -> Option<Spec> {
-        let window = match self.window {
+    /// Keys that the filter is made to remember at a time, if there is one.
+    #[must_use]
+    pub fn capacity(&self) -> Option<u64> {
+        self.filter.map(|spec| spec.capacity(self.window))
+    }
+
+    /// The filter's window. Where an exact store counts the keys of a slice, the filter does not.
+    const fn filter_window(&self) -> Window {
+        match self.window {
             Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
             window => window,
-        };
-        self.filter.map(|spec| spec.of_window(window))
+        }
     }
 
     /// How far a filter of these rules has come; `None` before any time is known.
@@ -99,7 +104,7 @@ impl Dedup {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
-            filter: rules.filter_spec().map(Spec::build),
+            filter: rules.filter.map(|spec| spec.build(rules.filter_window())),
             exact: rules.exact.then(|| Exact::new(rules.window)),
             shadow: Self::new_shadow(&rules),
             stream_time: None,
@@ -109,9 +114,9 @@ impl Dedup {
     }
 
     fn new_shadow(rules: &Rules) -> Option<Shadow> {
-        let spec = rules.filter.filter(|_| !rules.exact)?;
+        let capacity = rules.capacity().filter(|_| !rules.exact)?;
         let lifetime = if rules.is_sliced() { rules.window.slices() } else { LIFETIMES };
-        Some(Shadow::new(spec.capacity(), lifetime))
+        Some(Shadow::new(capacity, lifetime))
     }
 
     /// Its rules.

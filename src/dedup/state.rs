@@ -62,8 +62,8 @@ impl Dedup {
     /// # Errors
     /// [`MetadataError`] when the metadata is not one of these rules.
     pub fn from_metadata(rules: Rules, metadata: &DedupMetadata) -> Result<Self, MetadataError> {
-        let filter = match (rules.filter_spec(), &metadata.filter) {
-            (Some(spec), Some(metadata)) => Some(spec.restore(metadata)?),
+        let filter = match (rules.filter, &metadata.filter) {
+            (Some(spec), Some(metadata)) => Some(spec.restore(rules.filter_window(), metadata)?),
             (None, None) => None,
             _ => return Err(MetadataError::Kind),
         };

@@ -18,7 +18,7 @@ fn rules(window: Window, capacity: u64) -> Rules {
 }
 
 fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
-    Spec::Aging { window, sizing: AgingSizing::new(window, capacity, rate) }
+    Spec::Aging(AgingSizing::new(window, capacity, rate))
 }
 
 /// What a checkpoint has stored of an exact store.

@@ -141,48 +141,25 @@ pub trait Filter: Any + fmt::Debug + Send {
     fn mark_stale(&mut self);
 }
 
-/// A kind and its size: what a filter is made from.
+/// A kind and its size: with a window, what a filter is made from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spec {
-    /// A queue of generations.
-    Aging {
-        /// How long a key stays seen.
-        window: Window,
-        /// How large a generation is.
-        sizing: AgingSizing,
-    },
-    /// Fingerprints that say when they were put in, and can be deleted.
-    Cuckoo {
-        /// How long a key stays seen.
-        window: Window,
-        /// How large the table is.
-        sizing: CuckooSizing,
-    },
-    /// Cells that forget by lot: keys put in lately are seen, most likely. The one kind without a promise.
-    Stable {
-        /// Its layout.
-        sizing: StableSizing,
-    },
+    /// A queue of generations, and how large one is.
+    Aging(AgingSizing),
+    /// Fingerprints that say when they were put in, and can be deleted; how large their table is.
+    Cuckoo(CuckooSizing),
+    /// Cells that forget by lot: keys put in lately are seen, most likely. The one kind without a promise, or a window.
+    Stable(StableSizing),
 }
 
 impl Spec {
     /// An empty filter.
     #[must_use]
-    pub fn build(self) -> Box<dyn Filter> {
+    pub fn build(self, window: Window) -> Box<dyn Filter> {
         match self {
-            Self::Aging { window, sizing } => Box::new(Aging::new(window, sizing)),
-            Self::Cuckoo { window, sizing } => Box::new(Cuckoo::new(window, sizing)),
-            Self::Stable { sizing } => Box::new(Stable::new(sizing)),
-        }
-    }
-
-    /// The same size, to forget by another window.
-    #[must_use]
-    pub const fn of_window(self, window: Window) -> Self {
-        match self {
-            Self::Aging { sizing, .. } => Self::Aging { window, sizing },
-            Self::Cuckoo { sizing, .. } => Self::Cuckoo { window, sizing },
-            Self::Stable { .. } => self,
+            Self::Aging(sizing) => Box::new(Aging::new(window, sizing)),
+            Self::Cuckoo(sizing) => Box::new(Cuckoo::new(window, sizing)),
+            Self::Stable(sizing) => Box::new(Stable::new(sizing)),
         }
     }
 
@@ -190,32 +167,30 @@ impl Spec {
     #[must_use]
     pub const fn has_slices(self) -> bool {
         match self {
-            Self::Aging { .. } | Self::Cuckoo { .. } => true,
-            Self::Stable { .. } => false,
+            Self::Aging(_) | Self::Cuckoo(_) => true,
+            Self::Stable(_) => false,
         }
     }
 
     /// Keys that it is made to remember at a time.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
-    pub fn capacity(self) -> u64 {
+    pub fn capacity(self, window: Window) -> u64 {
+        let slices = u64::from(window.slices());
         match self {
-            Self::Aging { window, sizing } => sizing.capacity.saturating_mul(u64::from(window.slices())),
-            Self::Cuckoo { window, sizing } => {
-                let slices = u64::from(window.slices());
-                sizing.capacity / (slices + 1) * slices
-            }
-            Self::Stable { sizing } => sizing.lifetime() as u64,
+            Self::Aging(sizing) => sizing.capacity.saturating_mul(slices),
+            Self::Cuckoo(sizing) => sizing.capacity / (slices + 1) * slices,
+            Self::Stable(sizing) => sizing.lifetime() as u64,
         }
     }
 
     /// Memory that it takes at capacity, in bytes.
     #[must_use]
-    pub fn bytes(self) -> u64 {
+    pub fn bytes(self, window: Window) -> u64 {
         match self {
-            Self::Aging { window, sizing } => sizing.bytes(window),
-            Self::Cuckoo { window, sizing } => sizing.bytes(window),
-            Self::Stable { sizing } => sizing.bytes(),
+            Self::Aging(sizing) => sizing.bytes(window),
+            Self::Cuckoo(sizing) => sizing.bytes(window),
+            Self::Stable(sizing) => sizing.bytes(),
         }
     }
 
@@ -223,19 +198,19 @@ impl Spec {
     ///
     /// # Errors
     /// [`MetadataError`] when the metadata is not of such a filter.
-    pub fn restore(self, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
+    pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
         // By what is stored, one kind a line: a new kind does not compile until it has its own.
         match metadata {
             FilterMetadata::Aging(metadata) => match self {
-                Self::Aging { window, sizing } => Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?)),
+                Self::Aging(sizing) => Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?)),
                 _ => Err(MetadataError::Kind),
             },
             FilterMetadata::Cuckoo(metadata) => match self {
-                Self::Cuckoo { window, sizing } => Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?)),
+                Self::Cuckoo(sizing) => Ok(Box::new(Cuckoo::from_metadata(window, sizing, metadata)?)),
                 _ => Err(MetadataError::Kind),
             },
             FilterMetadata::Stable(metadata) => match self {
-                Self::Stable { sizing } => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
+                Self::Stable(sizing) => Ok(Box::new(Stable::from_metadata(sizing, metadata)?)),
                 _ => Err(MetadataError::Kind),
             },
         }
@@ -259,9 +234,9 @@ impl FilterMetadata {
     #[must_use]
     pub fn spec(&self, window: Window) -> Spec {
         match self {
-            Self::Aging(_) => Spec::Aging { window, sizing: AgingSizing::new(window, 1, 0.5) },
-            Self::Cuckoo(_) => Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 1, 0.5) },
-            Self::Stable(metadata) => Spec::Stable { sizing: metadata.sizing() },
+            Self::Aging(_) => Spec::Aging(AgingSizing::new(window, 1, 0.5)),
+            Self::Cuckoo(_) => Spec::Cuckoo(CuckooSizing::new(window, 1, 0.5)),
+            Self::Stable(metadata) => Spec::Stable(metadata.sizing()),
         }
     }
 

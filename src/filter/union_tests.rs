@@ -11,21 +11,25 @@ fn key(number: u64) -> Fingerprint {
 }
 
 fn aging(capacity: u64) -> Spec {
-    Spec::Aging { window: WINDOW, sizing: AgingSizing::new(WINDOW, capacity, 1e-9) }
+    Spec::Aging(AgingSizing::new(WINDOW, capacity, 1e-9))
 }
 
 fn cuckoo(capacity: u64) -> Spec {
-    Spec::Cuckoo { window: WINDOW, sizing: CuckooSizing::new(WINDOW, capacity, 1e-9) }
+    Spec::Cuckoo(CuckooSizing::new(WINDOW, capacity, 1e-9))
 }
 
 fn stable(bytes: u64) -> Spec {
     static PLAN: LazyLock<StableSizing> = LazyLock::new(|| StableSizing::new(1 << 20, 1e-3));
-    Spec::Stable { sizing: if bytes == 1 << 20 { *PLAN } else { StableSizing::new(bytes, 1e-3) } }
+    Spec::Stable(if bytes == 1 << 20 { *PLAN } else { StableSizing::new(bytes, 1e-3) })
 }
 
 /// A filter that was shown keys at times.
 fn shown(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
-    let mut filter = spec.build();
+    shown_in(WINDOW, spec, keys)
+}
+
+fn shown_in(window: Window, spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
+    let mut filter = spec.build(window);
     for &(number, time) in keys {
         filter.advance(time);
         filter.insert(key(number)).unwrap();
@@ -71,7 +75,7 @@ proptest! {
             prop_assert_eq!(own.contains(key(number)), there, "{}", number);
         }
         // Its state goes out and in like any other's.
-        let mut again = spec.restore(&own.metadata()).unwrap();
+        let mut again = spec.restore(WINDOW, &own.metadata()).unwrap();
         let pages = stored(&mut *own);
         for (id, bytes) in &pages {
             again.read_page(*id, bytes).unwrap();
@@ -91,22 +95,23 @@ fn stable_cells_are_joined() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_a_sentence() {
-    let refused = |own: Spec, other: Spec| {
-        let (mut own, other) = (shown(own, &[(1, 0)]), shown(other, &[(2, 0)]));
+    let refused_in = |(own_window, own): (Window, Spec), (other_window, other): (Window, Spec)| {
+        let (mut own, other) = (shown_in(own_window, own, &[(1, 0)]), shown_in(other_window, other, &[(2, 0)]));
         let before = stored(&mut *own);
         let sentence = own.union(&*other).unwrap_err().to_string();
         assert!(stored(&mut *own) == before, "nothing has changed");
         sentence
     };
+    let refused = |own: Spec, other: Spec| refused_in((WINDOW, own), (WINDOW, other));
     assert_eq!(refused(aging(60), cuckoo(60)), "the filters are of different kinds");
     assert_eq!(refused(stable(1 << 20), aging(60)), "the filters are of different kinds");
     for (own, other) in [(aging(60), aging(6_000)), (cuckoo(60), cuckoo(6_000)), (stable(1 << 20), stable(1 << 14))] {
         assert!(refused(own, other).starts_with("the filters differ in size"));
     }
     let longer = Window::Time { slice_ms: 10, slices: 4 };
-    let other = Spec::Aging { window: longer, sizing: AgingSizing::new(longer, 60, 1e-9) };
-    assert_eq!(refused(aging(60), other), "the windows differ in length or slices");
+    let other = Spec::Aging(AgingSizing::new(longer, 60, 1e-9));
+    assert_eq!(refused_in((WINDOW, aging(60)), (longer, other)), "the windows differ in length or slices");
     let counted = Window::keys(30, 3);
-    let counted = Spec::Aging { window: counted, sizing: AgingSizing::new(counted, 30, 1e-9) };
-    assert_eq!(refused(counted, counted), "windows by count cannot be joined: each counts its own keys");
+    let counted = (counted, Spec::Aging(AgingSizing::new(counted, 30, 1e-9)));
+    assert_eq!(refused_in(counted, counted), "windows by count cannot be joined: each counts its own keys");
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Config;
-use crate::filter::{AgingSizing, Spec, StableSizing, Window};
+use crate::filter::{AgingSizing, StableSizing, Window};
 
 fn ask(keys: u64, rate: f64) -> Ask {
     Ask { keys, false_positive_rate: rate, partitions: 1, slices: 4, window_ms: None, memory_bytes: None }
@@ -152,7 +152,7 @@ fn every_line_configures_what_was_planned() {
             assert_eq!(line, *expected);
             let topic = configured(&line);
             let spec = topic.filter.spec(topic.window, report.ask.partitions);
-            assert_eq!(spec.map_or(0, Spec::bytes), row.partition_bytes, "{line}");
+            assert_eq!(spec.map_or(0, |spec| spec.bytes(topic.window)), row.partition_bytes, "{line}");
             assert_eq!(topic.filter.kind.name(), if row.kind == "pair" { "aging" } else { &row.kind });
             assert_eq!(topic.filter.can_retract(), row.can_retract);
         }

@@ -136,7 +136,7 @@ mod tests {
     fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,
-            filter: Some(Spec::Aging { window, sizing: AgingSizing::new(window, 100, 1e-9) }),
+            filter: Some(Spec::Aging(AgingSizing::new(window, 100, 1e-9))),
             exact: false,
             refresh: false,
             late: Late::Emit,
@@ -167,7 +167,7 @@ mod tests {
     fn a_confirmed_filter_is_never_called_wrong() {
         let window = Window::keys(60, 4);
         let plan = AgingSizing::new(window, 60, 0.3);
-        let filter = Some(Spec::Aging { window, sizing: plan });
+        let filter = Some(Spec::Aging(plan));
         let rules = Rules { window, filter, exact: true, refresh: true, late: Late::Emit };
         let (mut dedup, mut truth) = (Dedup::new(rules), Truth::new(rules));
         for step in 0..20_000_u64 {
@@ -183,7 +183,7 @@ mod tests {
         let window = Window::time(100, 1);
         let rules = Rules {
             window,
-            filter: Some(Spec::Aging { window, sizing: AgingSizing::new(window, 100, 1e-9) }),
+            filter: Some(Spec::Aging(AgingSizing::new(window, 100, 1e-9))),
             exact: false,
             refresh: false,
             late: Late::Emit,

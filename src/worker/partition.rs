@@ -7,7 +7,7 @@ use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, St
 use crate::clock;
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
-use crate::filter::{Exact, Slice, Spec};
+use crate::filter::{Exact, Slice};
 use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicId, TopicPartition, log_topic};
 use crate::stats::{SpaceCounts, Stats, add};
@@ -213,7 +213,7 @@ impl PartitionState {
                 slice_keys = usage.open_keys,
                 slice_capacity = slices.last().map(|slice| slice.capacity),
                 window_keys = usage.keys,
-                window_capacity = self.dedup.rules().filter.map(Spec::capacity),
+                window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
                 "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (told once)"
             );

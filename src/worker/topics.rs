@@ -8,7 +8,6 @@ use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
 use crate::config::Topic;
 use crate::dedup::Rules;
-use crate::filter::Spec;
 use crate::key::Fingerprint;
 use crate::record::{SpaceId, TopicId};
 use crate::stats;
@@ -80,7 +79,7 @@ impl Topics {
                 rules,
                 counted: number,
                 read: read(&topic.input),
-                capacity: rules.filter.map_or(0, Spec::capacity),
+                capacity: rules.capacity().unwrap_or(0),
                 origin: partition::origin(config, &topic, &settings, &rules),
                 settings,
                 changelog: config.changelog(&topic.space),

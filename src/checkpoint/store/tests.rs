@@ -23,7 +23,7 @@ fn id() -> PartitionId {
 fn rules(slices: u32, filter: bool, exact: bool) -> Rules {
     let window = Window::Time { slice_ms: 100, slices };
     // Of many pages, few of which are put into.
-    let filter = filter.then(|| Spec::Aging { window, sizing: AgingSizing::new(window, 200_000, 1e-3) });
+    let filter = filter.then(|| Spec::Aging(AgingSizing::new(window, 200_000, 1e-3)));
     Rules { window, filter, exact, refresh: false, late: Late::Emit }
 }
 

@@ -20,7 +20,7 @@ fn rules(window: Window, filter: Spec) -> Rules {
 fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
     let plan = AgingSizing::new(window, keys, rate);
     let growth = Growth { adapt: false, max_bytes: Some(plan.bytes(window)), at_max: AtMaxMemory::Saturate };
-    Spec::Aging { window, sizing: plan.with_growth(growth) }
+    Spec::Aging(plan.with_growth(growth))
 }
 
 proptest! {
@@ -31,7 +31,7 @@ proptest! {
         arrivals in prop::collection::vec((0..400_u64, 0..6_i64), 1..2_000),
     ) {
         let window = Window::time(400, slices);
-        let filter = if kind == 0 { fixed(window, 60, 0.05) } else { Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 60, 0.05) } };
+        let filter = if kind == 0 { fixed(window, 60, 0.05) } else { Spec::Cuckoo(CuckooSizing::new(window, 60, 0.05)) };
         let mut dedup = Dedup::new(rules(window, filter));
         let (mut clock, mut last, mut slice_of) = (0, HashMap::<u64, (i64, bool)>::new(), 0);
         let mut counts = Vec::new();
@@ -82,8 +82,8 @@ fn the_true_rate_lies_in_the_interval_of_what_a_share_observes() {
     for (overfill, filter) in [
         (1, fixed(window, 4 * capacity, 0.05)),
         (3, fixed(window, 4 * capacity, 0.05)),
-        (1, Spec::Cuckoo { window, sizing: CuckooSizing::new(window, capacity, 0.05) }),
-        (1, Spec::Stable { sizing: StableSizing::new(20_000, 0.05) }),
+        (1, Spec::Cuckoo(CuckooSizing::new(window, capacity, 0.05))),
+        (1, Spec::Stable(StableSizing::new(20_000, 0.05))),
     ] {
         let keys = overfill * capacity;
         let rounds = 60;
@@ -124,7 +124,7 @@ fn intervals_are_wilsons() {
 #[test]
 fn a_memory_made_from_a_log_watches_the_same_keys() {
     let window = Window::time(1_000, 4);
-    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 1 << 17, 1e-9) };
+    let filter = Spec::Aging(AgingSizing::new(window, 1 << 17, 1e-9));
     let (mut live, mut made) = (Dedup::new(rules(window, filter)), Dedup::new(rules(window, filter)));
     for number in 0..20_000 {
         let time = i64::try_from(number).unwrap() / 4;
@@ -141,7 +141,7 @@ fn a_memory_made_from_a_log_watches_the_same_keys() {
 #[test]
 fn a_key_that_is_taken_back_is_not_expected() {
     let window = Window::time(1_000, 1);
-    let mut dedup = Dedup::new(rules(window, Spec::Cuckoo { window, sizing: CuckooSizing::new(window, 100, 1e-6) }));
+    let mut dedup = Dedup::new(rules(window, Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-6))));
     for _ in 0..3 {
         assert_eq!(dedup.judge(key(1), Some(0), i64::MAX).unwrap(), Verdict::Unseen);
         dedup.retract(key(1), Some(0), i64::MAX).unwrap();
@@ -154,7 +154,7 @@ fn a_key_that_is_taken_back_is_not_expected() {
 #[test]
 fn after_a_burst_the_share_grows_back() {
     let window = Window::time(1_000, 1);
-    let filter = Spec::Aging { window, sizing: AgingSizing::new(window, 1 << 17, 1e-12) };
+    let filter = Spec::Aging(AgingSizing::new(window, 1 << 17, 1e-12));
     let mut dedup = Dedup::new(rules(window, filter));
     let share = |dedup: &Dedup| dedup.shadow.as_ref().map(|shadow| shadow.halvings);
     let (mut number, before) = (0, share(&dedup));

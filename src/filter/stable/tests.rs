@@ -211,11 +211,9 @@ fn impossible_manifests_are_refused() {
     }
     let without = Metadata { cells: None, ..metadata(&filter) };
     assert_eq!(Stable::from_metadata(filter.sizing, &without).map(|_| ()), Err(MetadataError::Size));
-    let other = Spec::Aging {
-        window: crate::filter::Window::time(1, 1),
-        sizing: crate::filter::AgingSizing::new(crate::filter::Window::time(1, 1), 1, 0.1),
-    };
-    assert_eq!(other.restore(&filter.metadata()).map(|_| ()), Err(MetadataError::Kind));
+    let window = crate::filter::Window::time(1, 1);
+    let other = Spec::Aging(crate::filter::AgingSizing::new(window, 1, 0.1));
+    assert_eq!(other.restore(window, &filter.metadata()).map(|_| ()), Err(MetadataError::Kind));
 }
 
 #[test]
