@@ -1,6 +1,6 @@
 //! This machine's clock.
 //!
-//! Must never decide a verdict: it only tells which record times lie in the future, and when something happened.
+//! Must never decide a verdict: it only says which record times lie in the future, and when something happened.
 
 use crate::record::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};

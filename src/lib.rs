@@ -4,7 +4,7 @@
 //! use in a program or a test of your own. Without the default features, none of them needs Kafka, RocksDB or a command
 //! line.
 //!
-//! A filter tells which keys it has seen within a window:
+//! A filter says which keys it has seen within a window:
 //!
 //! ```
 //! use unseen::filter::{Aging, AgingSizing, Filter as _, Window};

@@ -88,7 +88,7 @@ pub enum Reason {
     BrokenJson,
     /// A key part names something that the record does not have.
     MissingKey,
-    /// Every key part is null: such records have no identity to tell them apart.
+    /// Every key part is null: such records have no identity to distinguish them.
     NullKey,
     /// The broker refuses the record for its size.
     Oversize,

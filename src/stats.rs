@@ -1,4 +1,4 @@
-//! What is counted and told while records flow, for whoever shows it.
+//! What is counted and reported while records flow, for whoever shows it.
 //!
 //! Written by the workers once a batch, and by each a report once a second; read by anyone. Must never hold a
 //! key, nor grow with anything but topics and partitions.

@@ -99,7 +99,7 @@ impl Follower {
     /// Lets the state take one record in.
     ///
     /// # Errors
-    /// [`ExactError`] when the state has no room, or cannot tell.
+    /// [`ExactError`] when the state has no room, or cannot decide.
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
         if record.origin.owner != self.origin.owner {
             return Ok(Outcome::Foreign);

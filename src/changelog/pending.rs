@@ -153,7 +153,7 @@ impl PendingChanges {
             let before = group.entries.len();
             group.entries.retain(|entry| !entry.is_in(ends));
             if group.entries.len() < before {
-                // What it told of the first key is said.
+                // What it said of the first key is used up.
                 group.replay_info = None;
             }
             *len -= before - group.entries.len();

@@ -92,7 +92,7 @@ pub struct Settings {
     pub window: Window,
     /// What remembers, such as `aging` or `aging, confirmed`.
     pub filter: String,
-    /// How keys are hashed; of a secret, only what tells it from another.
+    /// How keys are hashed; of a secret, only what distinguishes it from another.
     pub hash: String,
     /// For each input topic, what its key is made of.
     pub keys: BTreeMap<String, String>,

@@ -29,8 +29,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
     if args.connect {
         eprintln!("asking {}", config.kafka.bootstrap_servers);
-        let tell = |trouble: &str| eprintln!("{trouble}");
-        for warning in kafka::check(&config, &tell).map_err(|problems| args.config.refuse(problems))? {
+        let report = |trouble: &str| eprintln!("{trouble}");
+        for warning in kafka::check(&config, &report).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
     }

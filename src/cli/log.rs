@@ -1,4 +1,4 @@
-//! What a running worker tells: log lines, the events of the dashboard, and, if it is asked to, spans to a collector.
+//! What a running worker logs: lines, the events of the dashboard, and, if it is asked to, spans to a collector.
 
 use super::otlp::{self, Sending};
 use anyhow::Context as _;
@@ -17,7 +17,7 @@ pub fn is_json() -> bool {
     IS_JSON.load(Ordering::Relaxed)
 }
 
-/// Starts telling. Log lines go to stderr, as text on a terminal and as JSON elsewhere. What is returned must live as
+/// Starts logging. Lines go to stderr, as text on a terminal and as JSON elsewhere. What is returned must live as
 /// long as spans are to be sent.
 ///
 /// # Errors

@@ -151,7 +151,7 @@ fn start(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), instance = %shared.instance, workers = config.worker.workers, "started");
     for number in 0..usize::from(config.worker.workers) {
         let (shared, ended) = (shared.clone(), ended.clone());
-        // By its name, a profiler tells it from librdkafka's threads.
+        // By its name, a profiler distinguishes it from librdkafka's threads.
         let thread = std::thread::Builder::new().name(format!("worker-{number}"));
         let spawned = thread.spawn(move || {
             let result = Worker::connect(shared, number).and_then(|worker| worker.run(number));

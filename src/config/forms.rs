@@ -87,7 +87,7 @@ written! {
     Properties: json_schema!({
         "type": "object",
         "properties": OWNED.iter().map(|(name, _)| ((*name).to_owned(), Value::Bool(false))).collect::<serde_json::Map<_, _>>(),
-        // A name with dots that TOML is not told to take as one is a table.
+        // A name with dots that stands without quotes is, in TOML, a table.
         "additionalProperties": { "type": ["string", "number", "boolean", "object", "null"] },
     });
 }

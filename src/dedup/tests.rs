@@ -204,7 +204,7 @@ fn any_rules() -> impl Strategy<Value = Rules> {
     })
 }
 
-/// What comes of a stream, told by a dedup whose state may go out and in on the way.
+/// What comes of a stream, by a dedup whose state may go out and in on the way.
 fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (Vec<Verdict>, Dedup) {
     let (mut dedup, mut clock) = (Dedup::new(rules), start);
     let (mut verdicts, mut shelf) = (Vec::new(), Shelf::default());

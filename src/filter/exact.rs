@@ -34,7 +34,7 @@ pub trait Archive: fmt::Debug + Send {
 #[error("the stored fingerprints cannot be read: {0}")]
 pub struct ArchiveError(pub String);
 
-/// Why an exact store cannot take or tell something.
+/// Why an exact store cannot take something or decide it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {

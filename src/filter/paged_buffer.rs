@@ -47,7 +47,7 @@ impl PagedBuffer {
         &self.bytes
     }
 
-    /// The bytes, to change; [`PagedBuffer::touch`] must be told where.
+    /// The bytes, to change. Call [`PagedBuffer::touch`] for each place that changed.
     #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

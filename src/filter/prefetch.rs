@@ -1,6 +1,6 @@
 //! The hint that a cache line will be read soon.
 //!
-//! Must never do what a program could tell from anything but the time it takes.
+//! Must never have an effect but on the time that reads take.
 
 #![allow(unsafe_code)]
 

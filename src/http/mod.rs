@@ -1,6 +1,6 @@
 //! What can be watched over HTTP: probes, metrics, status, the dashboard.
 //!
-//! Owns the endpoints. All of them only read. Must never hold up a worker, nor tell a secret.
+//! Owns the endpoints. All of them only read. Must never hold up a worker, nor show a secret.
 //!
 //! | path | answers |
 //! |---|---|
@@ -50,7 +50,7 @@ pub struct View {
     pub events: Events,
     /// Set once the process was told to stop.
     pub stop: Arc<AtomicBool>,
-    /// What tells this process from others, once it is known.
+    /// What distinguishes this process from others, once it is known.
     pub instance: Arc<OnceLock<String>>,
     /// The disk of the state directory.
     pub disk: Disk,

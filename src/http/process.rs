@@ -57,7 +57,7 @@ fn space_of(dir: &Path) -> Option<DiskSpace> {
     Some(DiskSpace { available: bytes(disk.f_bavail), size: bytes(disk.f_blocks) })
 }
 
-/// Looks. What the system does not tell is none.
+/// Looks. What the system does not say is none.
 pub(super) fn look(disk: &Disk) -> Process {
     let space = disk.space();
     Process {

@@ -54,7 +54,7 @@ async fn answer(stream: TcpStream, router: Router) {
     }
 }
 
-/// Descriptors that have run out are told with what to do.
+/// If no descriptors are left, the log says what to do.
 fn io_error(error: &std::io::Error) -> String {
     const EMFILE: i32 = 24;
     if error.raw_os_error() == Some(EMFILE) {

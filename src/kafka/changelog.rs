@@ -43,7 +43,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
         let of_space = judged.get(&*topic.space).cloned();
-        let mut tell = |setting: &str, problem: &str| {
+        let mut report = |setting: &str, problem: &str| {
             // Without the topic, there would be as few descriptors.
             let advice = if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" };
             problems.push(format!("{setting}: {problem}; {advice}"));
@@ -58,7 +58,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
                 match ensured.and_then(|count| is_like(count, &name, of_space.as_ref()).map(|()| count)) {
                     Ok(count) => (count, name),
                     Err(problem) => {
-                        tell(&setting, &problem);
+                        report(&setting, &problem);
                         continue;
                     }
                 }
@@ -67,7 +67,7 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
             match ensure_one(config, observer, &changelog, count, false, make) {
                 Ok(found) => drop(cluster.partitions.insert(changelog, found)),
-                Err(problem) => tell("state.changelog", &problem),
+                Err(problem) => report("state.changelog", &problem),
             }
         }
         cluster.partitions.insert(name.clone(), count);
@@ -152,7 +152,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     let Ok(Some(Ok(found))) = answer.map(|found| found.into_iter().next()) else {
         tracing::warn!(
             topic = name,
-            "the brokers do not tell how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
+            "the brokers do not say how the topic is set up; make sure that it has cleanup.policy=delete and retention.ms=-1"
         );
         return Ok(());
     };

@@ -17,7 +17,7 @@ pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a batch of records that are written together; the broker's own default limit less some room.
 pub(super) const BATCH_BYTES: usize = 1_000_000;
 
-/// Largest record librdkafka can be told to write; the real limit is the topic's, and the broker's to say.
+/// Largest record librdkafka can be configured to write; the real limit is the topic's, and the broker's to say.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
 /// A client without a role: for looking at the cluster.
@@ -62,7 +62,7 @@ pub(super) fn consumer(config: &Config, instance: Option<&str>, worker: usize) -
     client
 }
 
-/// A client that reads changelogs, which it is told which to.
+/// A client that reads changelogs, each of which is named to it.
 pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,
@@ -115,7 +115,7 @@ pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usi
     client
 }
 
-/// Whether librdkafka is to tell what it does: who sets `debug` wants to read it.
+/// Whether librdkafka is to log what it does: who sets `debug` wants to read it.
 pub(super) fn debugs(kafka: &Kafka) -> bool {
     kafka.properties.get("debug").is_some_and(|contexts| !contexts.is_empty())
 }

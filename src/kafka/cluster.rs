@@ -41,12 +41,12 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 }
 
 /// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
-/// broker that refuses us to change its mind. What is waited for is told meanwhile.
+/// broker that refuses us to change its mind. What is waited for is reported meanwhile.
 ///
 /// # Errors
 /// One sentence for each thing that is wrong.
-pub fn check(config: &Config, tell: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
-    match look(config, false, &|| false, tell) {
+pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
+    match look(config, false, &|| false, report) {
         Ok(cluster) => Ok(cluster.warnings),
         Err(Error::Cluster(problems)) => Err(problems),
         Err(other) => Err(vec![other.to_string()]),
@@ -66,9 +66,9 @@ pub fn missing(config: &Config, known: &Cluster) -> Vec<String> {
     known.partitions.keys().filter(is_gone).map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
 }
 
-fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, tell: &dyn Fn(&str)) -> Result<Cluster, Error> {
+fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     let observer = observe(config, &client::observer(&config.kafka))?;
-    wait(&observer, config, insist, stop, tell)?;
+    wait(&observer, config, insist, stop, report)?;
     let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
     for Named { setting, topic, right } in named(config) {
         match partitions(&observer, topic) {
@@ -113,7 +113,7 @@ fn wait(
     config: &Config,
     insist: bool,
     stop: &dyn Fn() -> bool,
-    tell: &dyn Fn(&str),
+    report: &dyn Fn(&str),
 ) -> Result<(), Error> {
     let (started, limit) = (Instant::now(), config.kafka.connect_timeout);
     let servers = &config.kafka.bootstrap_servers;
@@ -134,7 +134,7 @@ fn wait(
         let give_up = limit.saturating_sub(started.elapsed()).as_secs();
         throttle::report(&format!("no broker at {servers}: {reason}"), |_| {
             let advice = advice.map_or_else(String::new, |advice| format!("; {advice}"));
-            tell(&format!("no broker answers yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
+            report(&format!("no broker answers yet; waiting {give_up} s more for {servers} ({reason}){advice}"));
         });
     }
 }

@@ -46,7 +46,7 @@ impl Embedded {
         self.cluster.bootstrap_servers()
     }
 
-    /// Its topics, which it would not tell all of when asked.
+    /// Its topics, not all of which it would name when asked.
     #[must_use]
     pub fn cluster(&self) -> Cluster {
         self.metadata.clone()

@@ -12,7 +12,7 @@ use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keeps librdkafka's complaint, to be told if no broker answers.
+/// Keeps librdkafka's complaint, to be shown if no broker answers.
 pub(super) struct Observer {
     login: Login,
     complaint: Mutex<Complaint>,

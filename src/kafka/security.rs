@@ -1,4 +1,4 @@
-//! How connections are secured: what can be told to be wrong before anybody connects, and what it
+//! How connections are secured: what is found to be wrong before anybody connects, and what it
 //! means when a broker does not let us in.
 //!
 //! Must never hold or show a secret: of `kafka.properties` only those are looked at that are none.
@@ -52,9 +52,9 @@ impl Login {
             RDKafkaErrorCode::Authentication => {
                 Some(format!("the broker refuses user {user:?} by {mechanism}; check sasl.username and sasl.password in kafka.properties"))
             }
-            RDKafkaErrorCode::SSL if is_distrust(reason) => Some(
-                "the broker's certificate is not trusted; `unseen check --connect` tells whether for its CA or for its name".to_owned(),
-            ),
+            RDKafkaErrorCode::SSL if is_distrust(reason) => {
+                Some("the broker's certificate is not trusted; `unseen check --connect` says whether for its CA or for its name".to_owned())
+            }
             _ if says(&["alert bad certificate", "alert certificate required", "alert unknown ca", "alert handshake failure"]) => Some(
                 "the broker asks for a certificate that it trusts; check ssl.certificate.location and ssl.key.location in kafka.properties"
                     .to_owned(),

@@ -59,7 +59,7 @@ pub struct Batch<'a> {
     /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
     /// might go on behind the next one: they are to be sought where they were read up to.
     pub errored: Vec<TopicPartition>,
-    /// Partitions that were read to their end, where consumers are told of it.
+    /// Partitions that were read to their end, where consumers hear of it.
     pub ends: Vec<TopicPartition>,
 }
 

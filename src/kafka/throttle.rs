@@ -1,8 +1,8 @@
-//! Keeps the log readable while something lasts: each distinct trouble is told at once, and then at
+//! Keeps the log readable while something lasts: each distinct trouble is logged at once, and then at
 //! most every ten seconds, with a count of what was left out.
 //!
-//! Owns what was told when, for all clients of the process: they meet the same brokers. Must never
-//! hold a trouble back that was not told yet.
+//! Owns what was logged when, for all clients of the process: they meet the same brokers. Must never
+//! hold a trouble back that was not logged yet.
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 /// Least time between two lines about one trouble.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Most troubles that are told apart at a time.
+/// Most troubles that are kept apart at a time.
 const TROUBLES_MAX: usize = 256;
 
-/// Calls `line` with the number of lines left out before it, unless this trouble was told a moment ago.
+/// Calls `line` with the number of lines left out before it, unless this trouble was logged a moment ago.
 pub(super) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
     static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
     let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, Instant::now());
@@ -31,7 +31,7 @@ pub(super) fn essence(message: &str) -> &str {
 
 #[derive(Default)]
 struct Throttle {
-    told: HashMap<String, Trouble>,
+    logged: HashMap<String, Trouble>,
 }
 
 struct Trouble {
@@ -40,24 +40,24 @@ struct Trouble {
 }
 
 impl Throttle {
-    /// Whether this trouble is to be told now, and how often it was not since the last time.
+    /// Whether this trouble is to be logged now, and how often it was not since the last time.
     fn due(&mut self, trouble: &str, now: Instant) -> Option<u64> {
-        if let Some(told) = self.told.get_mut(trouble) {
-            if now.saturating_duration_since(told.at) < PAUSE {
-                told.left_out += 1;
+        if let Some(logged) = self.logged.get_mut(trouble) {
+            if now.saturating_duration_since(logged.at) < PAUSE {
+                logged.left_out += 1;
                 return None;
             }
-            told.at = now;
-            return Some(std::mem::take(&mut told.left_out));
+            logged.at = now;
+            return Some(std::mem::take(&mut logged.left_out));
         }
-        if self.told.len() >= TROUBLES_MAX {
-            self.told.retain(|_, told| now.saturating_duration_since(told.at) < PAUSE);
+        if self.logged.len() >= TROUBLES_MAX {
+            self.logged.retain(|_, logged| now.saturating_duration_since(logged.at) < PAUSE);
         }
-        if self.told.len() >= TROUBLES_MAX {
-            // More than anybody reads. They are told once more than they should be, but never too seldom.
-            self.told.clear();
+        if self.logged.len() >= TROUBLES_MAX {
+            // More than anybody reads. They are logged once more than they should be, but never too seldom.
+            self.logged.clear();
         }
-        self.told.insert(trouble.to_owned(), Trouble { at: now, left_out: 0 });
+        self.logged.insert(trouble.to_owned(), Trouble { at: now, left_out: 0 });
         Some(0)
     }
 }
@@ -91,10 +91,10 @@ mod tests {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
         for number in 0..3 * TROUBLES_MAX {
             assert_eq!(throttle.due(&number.to_string(), start), Some(0));
-            assert!(throttle.told.len() <= TROUBLES_MAX);
+            assert!(throttle.logged.len() <= TROUBLES_MAX);
         }
         assert_eq!(throttle.due("last", start + PAUSE), Some(0));
-        assert_eq!(throttle.told.len(), 1, "those that were told long ago are forgotten");
+        assert_eq!(throttle.logged.len(), 1, "those that were logged long ago are forgotten");
     }
 
     #[test]

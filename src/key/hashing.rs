@@ -1,7 +1,7 @@
 //! From the encoding of a key to its fingerprint.
 //!
 //! Owns the choice of the hash and, if it has one, its secret. Must never show that: `Debug`, errors
-//! and [`Hashing::id`] tell at most whether two secrets are the same.
+//! and [`Hashing::id`] show at most whether two secrets are the same.
 //!
 //! XXH3 is fast, but whoever chooses the keys can make them collide, whatever its seed
 //! (<https://github.com/Cyan4973/xxHash/issues/1127>), and have a stranger's record dropped as seen.
@@ -58,7 +58,7 @@ impl Hashing {
         Ok(Self::SipHash(key))
     }
 
-    /// A name for the hash and its key, to tell whether stored fingerprints are of the same: `xxh3`, or
+    /// A name for the hash and its key, to know whether stored fingerprints are of the same: `xxh3`, or
     /// `siphash` and 16 hexadecimal digits, the beginning of what a fixed text is hashed to.
     #[must_use]
     pub fn id(&self) -> String {

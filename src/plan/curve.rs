@@ -10,7 +10,7 @@ const WIDTH: usize = 64;
 const HEIGHT: usize = 18;
 const DOTS_ACROSS: usize = WIDTH * 2;
 const DOTS_DOWN: usize = HEIGHT * 4;
-/// What tells kinds apart, in the order of rows.
+/// What distinguishes the kinds, in the order of rows.
 const MARKS: [char; 8] = ['●', '○', '▲', '◆', '■', '□', '△', '◇'];
 /// Characters from one mark of a curve to its next, so that those of other kinds have room between.
 const MARK_STEP: usize = 14;

@@ -12,7 +12,7 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
-/// Colours that colour-blind readers tell apart (Okabe, Ito: "Color Universal Design", 2008), and dashes for
+/// Colours that colour-blind readers can distinguish (Okabe, Ito: "Color Universal Design", 2008), and dashes for
 /// those who see none.
 const LINES: [(&str, &str); 7] = [
     ("#0072b2", "none"),

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io::{BufRead, Read};
 use std::time::UNIX_EPOCH;
 
-/// Most bytes in a line. Brokers refuse records of a tenth of that unless told otherwise.
+/// Most bytes in a line. Brokers refuse records of a tenth of that unless configured otherwise.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// What a line of a recorded stream is.
@@ -77,7 +77,7 @@ impl<R: BufRead> Lines<R> {
 /// Name and value of a header.
 type Header<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
 
-/// A record as a line tells of it.
+/// A record as a line has it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
     pub(crate) partition: i32,

@@ -103,7 +103,7 @@ pub enum Error {
         "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat"
     )]
     Retract(String),
-    /// The format does not tell partitions apart.
+    /// The format has no partitions.
     #[error(
         "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `kcat -J` and replay with --format kcat"
     )]

@@ -132,8 +132,8 @@ mod tests {
     use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
-    /// Judges a key for the dedup's sake, and then tells the truth another verdict.
-    fn told(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
+    /// Judges a key for the dedup's sake, and then shows the truth another verdict.
+    fn counted(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,
             filter: Some(Spec::Aging(AgingSizing::new(window, 100, 1e-9))),
@@ -153,13 +153,13 @@ mod tests {
     fn wrong_verdicts_are_counted() {
         let window = Window::time(100, 1);
         let counts = |unseen, false_positives, false_negatives| Counts { unseen, false_positives, false_negatives };
-        assert_eq!(told(window, &[(1, 0, Unseen), (1, 100, Duplicate), (1, 200, Unseen)]), counts(2, 0, 0));
-        assert_eq!(told(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
-        assert_eq!(told(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
-        assert_eq!(told(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
+        assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Duplicate), (1, 200, Unseen)]), counts(2, 0, 0));
+        assert_eq!(counted(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
+        assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
+        assert_eq!(counted(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
         // Within the last slice either is right.
-        assert_eq!(told(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
-        assert_eq!(told(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
+        assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
+        assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
     }
 
     /// Where the exact store decides there are no errors, whatever the filter counts.

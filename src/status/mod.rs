@@ -1,7 +1,7 @@
 //! How it stands, as the dashboard, the metrics and `unseen inspect --json` show it.
 //!
 //! Owns the shape of that: `docs/status.schema.json` is made from these types. Must never know more than what
-//! was counted and told: no key, no secret, and nothing that grows but with topics and partitions.
+//! was counted and reported: no key, no secret, and nothing that grows but with topics and partitions.
 
 mod state;
 
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 pub struct Status {
     /// The version of unseen.
     pub version: String,
-    /// What tells this process from others of its group.
+    /// What distinguishes this process from others of its group.
     pub instance: String,
     /// The consumer group.
     pub group_id: String,
@@ -261,7 +261,7 @@ pub struct Rebuilds {
 /// The process, and the disk of its state directory.
 #[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Process {
-    /// Resident memory; null where the system does not tell.
+    /// Resident memory; null where the system does not say.
     pub resident_bytes: Option<u64>,
     /// Processor time.
     pub cpu_seconds: Option<f64>,
@@ -285,7 +285,7 @@ pub struct Event {
 /// What is known beside the counts.
 #[derive(Clone, Debug)]
 pub struct Identity<'a> {
-    /// What tells this process from others; none before the start is done.
+    /// What distinguishes this process from others; none before the start is done.
     pub instance: Option<&'a str>,
     /// Now.
     pub time_ms: Timestamp,

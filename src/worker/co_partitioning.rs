@@ -57,7 +57,7 @@ pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprin
             space = topic.config.space,
             partition,
             other,
-            "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (told once)"
+            "a key came in two partitions: repeats in different partitions are not noticed. Have the producers partition by the key, or set repartition = true (logged once)"
         );
     }
 }

@@ -229,7 +229,7 @@ impl Worker {
     }
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
-    /// other, and lets the group's committed offsets tell.
+    /// other, and lets the group's committed offsets decide.
     fn resolve_in_doubt(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         self.outbox.is_in_doubt(reason)?;

@@ -45,7 +45,7 @@ impl InFlight {
         self.offsets.len()
     }
 
-    /// Times of a few of them, to tell how long they took.
+    /// Times of a few of them, to measure how long they took.
     pub(super) fn times(&self) -> &[Timestamp] {
         &self.times
     }

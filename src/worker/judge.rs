@@ -15,7 +15,7 @@ use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 pub(super) enum VerdictError {
     /// Records that were decided do not come again: the offset of the first of them.
     Gap(Offset),
-    /// The state cannot tell.
+    /// The state cannot decide.
     State(ExactError),
 }
 

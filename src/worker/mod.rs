@@ -67,7 +67,7 @@ pub struct Shared {
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
     /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,
-    /// The part of the transactional ids that tells this process from others.
+    /// The part of the transactional ids that distinguishes this process from others.
     pub instance: Arc<str>,
 }
 
@@ -312,7 +312,7 @@ impl Worker {
                 Err(error @ (kafka::Error::Cluster(_) | kafka::Error::Property(_) | kafka::Error::Refused { .. })) => {
                     return Err(error.into());
                 }
-                // Offsets in an open transaction are not told. One that the coordinator has lost stays open for ever.
+                // Brokers do not return offsets of an open transaction. One that the coordinator has lost stays open for ever.
                 Err(error) if asked.elapsed() > self.shared.config.worker.transaction_timeout * 2 => tracing::warn!(
                     error = %error,
                     "no answer from the brokers for longer than a transaction can live; asking again. If the brokers are well, look for a transaction that hangs, with kafka-transactions.sh find-hanging --topic __consumer_offsets"

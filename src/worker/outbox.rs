@@ -128,8 +128,8 @@ impl Outbox {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// The brokers take another producer for ours. A process that stood still for too long is told so as well; but who is
-    /// told so again and again has a twin, and whoever was told first ends first.
+    /// The brokers take another producer for ours. A process that stood still for too long gets that error as well. But who
+    /// gets it again and again has a twin, and whoever got it first ends first.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
         self.fencings.push(Instant::now());

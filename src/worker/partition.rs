@@ -106,7 +106,7 @@ impl Input {
     }
 }
 
-/// What was told of a state.
+/// What was reported of a state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
     filling: bool,
@@ -136,7 +136,7 @@ pub(super) struct PartitionState {
     pub(super) changed: bool,
     /// Whether its first checkpoint of a topic is still to be taken.
     pub(super) is_new: bool,
-    /// What was told of it already.
+    /// What was reported of it already.
     reported: Reported,
     /// The filter's rate, of how many keys, in which slice.
     estimate: Option<(u64, Option<Slice>, f64)>,
@@ -215,7 +215,7 @@ impl PartitionState {
                 window_keys = usage.keys,
                 window_capacity = self.dedup.rules().capacity(),
                 bytes = usage.bytes,
-                "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (told once)"
+                "the filter's current slice is past 70 % of its capacity; beyond that the slice takes more memory, or does what filter.at_max_memory says (logged once)"
             );
         }
         if usage.evicted > reported.evicted {
@@ -256,7 +256,7 @@ impl PartitionState {
     }
 
     /// A member of the group that joined in this generation takes the partition over. A group that was deleted begins
-    /// its generations anew, so those do not tell alone.
+    /// its generations anew, so those alone do not decide.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }
@@ -284,7 +284,7 @@ impl PartitionState {
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint as of [`PartitionState::offsets`]. Returns the bytes written; a failure is told and counted,
+    /// Writes a checkpoint as of [`PartitionState::offsets`]. Returns the bytes written; a failure is logged and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = Instant::now();

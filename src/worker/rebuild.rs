@@ -53,7 +53,7 @@ pub(super) struct Job {
 /// What became of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
-    /// The job's own, to tell it from one that was cancelled.
+    /// The job's own, to distinguish it from one that was cancelled.
     pub(super) cancelled: Arc<AtomicBool>,
     pub(super) state: Result<PartitionState, Error>,
 }

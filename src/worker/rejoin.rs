@@ -3,8 +3,8 @@
 //! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read
 //! before: whoever has the name may have committed past it.
 //!
-//! A member with a static name (`group.instance.id`) is told so, and its consumer is of no use any more, when another
-//! process joins under that name. But it is also told so where there is none. librdkafka forgets the id of a member
+//! When another process joins under the static name of a member (`group.instance.id`), that member gets an error that
+//! says so. Its consumer is of no use any more. It gets the same error where there is no such process. librdkafka forgets the id of a member
 //! whose session has ended, and while the worker has not answered the rebalance that follows, perhaps because its
 //! commit waits for the same broker, it goes on sending heartbeats without one. To the broker, once it is back, the
 //! name has another id than that (librdkafka issue 3437). A join that the client had given up, and that the broker
@@ -12,7 +12,7 @@
 //! whoever uses them to start anew.
 //!
 //! So the member joins anew. A new consumer takes the name over from whoever has it; if that is a process that lives,
-//! it comes back, too. A commit in between says nothing, for both may get that far: they are told apart by how often
+//! it comes back, too. A commit in between says nothing, for both may get that far: they are distinguished by how often
 //! this happens. What each writes meanwhile is safe, for the group takes the offsets of the last that joined only,
 //! and producers of one transactional id fence each other.
 

@@ -1,4 +1,4 @@
-//! How a worker stands, told once a second to whoever shows it.
+//! The state of a worker, reported once a second to whoever shows it.
 //!
 //! Owns what was counted since the last report. Must never hold up a record: what is asked here is known without asking
 //! a broker.

@@ -42,7 +42,7 @@ impl Found {
         Note::read(&self.committed.metadata)
     }
 
-    /// Whether its brokers tell one log of a topic's name from the next.
+    /// Whether its brokers distinguish one log of a topic's name from the next.
     pub(super) fn has_id(&self) -> bool {
         log_id(&self.log).is_some()
     }

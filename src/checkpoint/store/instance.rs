@@ -1,4 +1,4 @@
-//! The id of a state directory, by which its process is told from others.
+//! The id of a state directory, which distinguishes its process from others.
 //!
 //! Owns the file `instance`. Must never give a directory another id while that can be read.
 

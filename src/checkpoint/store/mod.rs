@@ -64,7 +64,7 @@ pub struct Saved {
     epoch: u64,
 }
 
-/// What tells a directory from another one that takes its name; none if it is not there.
+/// What distinguishes a directory from another one that takes its name; none if it is not there.
 fn place(dir: &Path) -> Option<(u64, u64)> {
     fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -149,7 +149,7 @@ impl Store {
     fn error(&self, error: &rocksdb::Error) -> Error {
         let message = error.to_string();
         let dir = self.dir.clone();
-        // RocksDB tells a lock held, a missing or cut-off file and a refused write only by its text.
+        // RocksDB distinguishes a lock held, a missing or cut-off file and a refused write only by its text.
         if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
             Error::InUse(dir)
         } else if error.kind() == ErrorKind::Corruption || message.contains("No such file or directory") {

@@ -16,8 +16,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often partitions are told anew where to bring their records. librdkafka ends that when it stops to read one,
-/// which, told to read it elsewhere, it does later than it was told.
+/// How often partitions are given anew the queue for their records. librdkafka ends that when it stops to read one,
+/// which, asked to read it elsewhere, it does later than it was asked.
 const FORWARD_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A consumer, and the queue that its records come to. Fields are dropped in this order.

@@ -1,6 +1,6 @@
-//! A producer that is told of failures, and of the records that it watches.
+//! A producer that hears of failures, and of the records that it watches.
 //!
-//! Owns the client, the handles of the topics that it writes to, and what it is told. Must never give up
+//! Owns the client, the handles of the topics that it writes to, and what it hears. Must never give up
 //! a record in silence.
 
 use super::queue::Queue;
@@ -17,7 +17,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::time::{Duration, Instant};
 
-/// Whether it is told of a failure, or waits for nothing to be on its way, is looked at so often.
+/// Whether it hears of a failure, or waits for nothing to be on its way, is looked at so often.
 const TURN: Duration = Duration::from_millis(10);
 /// Most news that are taken at a time.
 const NEWS_MAX: usize = 10_000;
@@ -26,7 +26,7 @@ const END_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What becomes of records. Called by any thread.
 pub(in crate::kafka) trait Reports: ClientContext {
-    /// The tag of records whose place is to be told.
+    /// The tag of records whose place is to be reported.
     const WATCHED: usize;
     /// A watched record was written there.
     fn written(&self, topic: &str, partition: i32, offset: i64);
@@ -184,20 +184,20 @@ impl<C: Reports> Producer<C> {
         Ok(handle.as_ptr())
     }
 
-    /// Takes what librdkafka has to tell, waiting for the first of it.
+    /// Takes what librdkafka reports, waiting for the first of it.
     pub(in crate::kafka) fn poll(&self, wait: Duration) {
         let mut wait = wait;
         for _ in 0..NEWS_MAX {
             // SAFETY: the queue lives; what it answers is ours.
             let Some(event) = NonNull::new(unsafe { rd::rd_kafka_queue_poll(self.news.ptr(), millis(wait)) }) else { return };
-            self.tell(event.as_ptr());
+            self.handle(event.as_ptr());
             // SAFETY: it is ours, and this is its end.
             unsafe { rd::rd_kafka_event_destroy(event.as_ptr()) };
             wait = Duration::ZERO;
         }
     }
 
-    fn tell(&self, event: *mut rd::rd_kafka_event_t) {
+    fn handle(&self, event: *mut rd::rd_kafka_event_t) {
         let context = self.client.context();
         // SAFETY: all that is asked of the event lives until the caller destroys it.
         match unsafe { rd::rd_kafka_event_type(event) } {
@@ -217,7 +217,7 @@ impl<C: Reports> Producer<C> {
                 let (code, reason) = unsafe { (rd::rd_kafka_event_error(event), text(rd::rd_kafka_event_error_string(event))) };
                 context.error(KafkaError::Global(code.into()), reason.trim());
             }
-            // What became of records was told when the broker said it; that they are through must only be taken.
+            // What became of records was reported when the broker said it; that they are through must only be taken.
             _ => {}
         }
     }
@@ -240,7 +240,7 @@ impl<C: Reports> Producer<C> {
         }
     }
 
-    /// Gives up all records that are on their way; they are told as failures.
+    /// Gives up all records that are on their way; they are reported as failures.
     pub(in crate::kafka) fn purge(&self) {
         // SAFETY: the client lives. It refuses only flags that it does not know.
         unsafe { rd::rd_kafka_purge(self.client.native_ptr(), rd::RD_KAFKA_PURGE_F_QUEUE | rd::RD_KAFKA_PURGE_F_INFLIGHT) };
@@ -286,7 +286,7 @@ impl<C: Reports> Drop for Producer<C> {
     }
 }
 
-/// Called while a client is made: asks to be told of each answer of a broker, and of each record that was written or
+/// Called while a client is made: asks to hear of each answer of a broker, and of each record that was written or
 /// refused, by the thread that hears of it. Only there do the broker's words on a refused record still exist.
 unsafe extern "C" fn created<C: Reports>(
     client: *mut rd::rd_kafka_t,

@@ -41,7 +41,7 @@ pub(in crate::kafka) fn topic_ids<C: ClientContext>(
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, RDKafkaErrorCode> {
     let Some(first) = topics.first() else { return Ok(BTreeMap::new()) };
-    // Any broker knows. Unless it is told which one, librdkafka waits for the controller.
+    // Any broker knows. Unless one is named, librdkafka waits for the controller.
     let code = |error: KafkaError| error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     let broker = client.fetch_metadata(Some(first), timeout).map_err(code)?.orig_broker_id();
     let names: Vec<_> =

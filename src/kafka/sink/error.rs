@@ -15,7 +15,7 @@ pub enum SinkError {
     /// Like `Abort`, but these records are why: their topics will never take them.
     Refused(Vec<Refused>),
     /// Nobody knows whether the transaction was committed. Make a new sink, and let the group's
-    /// committed offsets tell.
+    /// committed offsets decide.
     Unknown(String),
     /// Like `Unknown`: another producer of this transactional id has begun, or the coordinator gave the transaction up.
     Fenced(String),

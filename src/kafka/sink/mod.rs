@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most failed records that are told apart; beyond it, the rest shows itself at the next try.
+/// Most failed records that are kept apart; beyond it, the rest shows itself at the next try.
 const FAILURES_MAX: usize = 10_000;
 
 /// How long librdkafka may wait before we look at what has failed.
@@ -125,7 +125,7 @@ impl Reports for Context {
 impl Sink {
     /// A producer that is ready to begin; whatever its past selves left open is aborted.
     ///
-    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone. `stats` is told of
+    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone. `stats` counts
     /// each answer of a broker.
     ///
     /// # Errors

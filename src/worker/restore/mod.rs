@@ -189,7 +189,7 @@ impl Worker {
             return;
         }
         for (partition, position) in self.assignment.positions().iter().filter(|(partition, _)| errored.contains(partition)) {
-            // One that cannot be sought is not being read: it will be told where to begin.
+            // One that cannot be sought is not being read: it will be given where to begin.
             if let Err(error) = source.seek(partition, *position) {
                 tracing::debug!(partition = %partition, error = %error, "not being read");
             }
@@ -286,7 +286,7 @@ impl Worker {
     }
 
     /// Whether a checkpoint is of a former topic of that name, where brokers give topics no ids. With a topic, the
-    /// broker forgets what groups have committed of it; if the new one is the longer, only its records tell: below the
+    /// broker forgets what groups have committed of it; if the new one is the longer, only its records show it: below the
     /// checkpoint's offset, there can be none that is later than the checkpoint's stream time, unless it came from the
     /// future. Then all is read once more, rather than anything not at all.
     fn is_of_another_log(&self, source: &Source, found: &Found, stored: Offset) -> Result<bool, Error> {

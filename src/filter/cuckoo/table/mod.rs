@@ -3,7 +3,7 @@
 //! Partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better
 //! Than Bloom", 2014), but for any number of buckets: a fingerprint's two buckets add up to a hash of it,
 //! modulo their number, so each follows from the other. Slots are packed without gaps. Must never lose a
-//! slot but by being told to: a put that finds no room leaves all as it was.
+//! slot but by being asked to: a put that finds no room leaves all as it was.
 
 use crate::filter::hash::{SplitMix, mix, scale};
 use crate::filter::paged_buffer::PagedBuffer;
@@ -45,7 +45,7 @@ impl<const B: usize> Layout<B> {
         self.slots() - self.slots().div_ceil(20)
     }
 
-    /// Bits that tell the generations apart, t.
+    /// Bits that distinguish the generations, t.
     pub(super) const fn tag_bits(self) -> u32 {
         u64::BITS - self.tags.saturating_sub(1).leading_zeros()
     }
