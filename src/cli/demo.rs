@@ -55,19 +55,24 @@ filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
     )
 }
 
+/// Says what is about to be seen, and by which configuration.
+fn introduce(args: &Args, configuration: &str) {
+    println!("unseen demo: a news feed in which {} of 100 records repeat an earlier one, for {} s.", args.repeats, args.seconds);
+    println!("The broker is embedded. It shows the way of a record; that nothing is lost or doubled under");
+    println!("kill -9 is proved on a real Kafka, by scripts/test.\n");
+    for line in configuration.lines() {
+        println!("    {line}");
+    }
+    println!();
+}
+
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = Scratch::new()?;
     let broker = Embedded::start(&["news.events", "news.unseen"], PARTITIONS)?;
     let text = configuration(&broker.address(), &dir.0);
     let file = dir.0.join("unseen.toml");
     std::fs::write(&file, &text)?;
-    println!("unseen demo: a news feed in which {} of 100 records repeat an earlier one, for {} s.", args.repeats, args.seconds);
-    println!("The broker is embedded. It shows the way of a record; that nothing is lost or doubled under");
-    println!("kill -9 is proved on a real Kafka, by scripts/test.\n");
-    for line in text.lines() {
-        println!("    {line}");
-    }
-    println!();
+    introduce(args, &text);
 
     let config = Arc::new(Config::load(&file, &[])?);
     let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::new(&config)));

@@ -149,6 +149,28 @@ fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> i64 {
     i64::try_from(read_at.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
 }
 
+/// The records without a valid key, by reason.
+fn invalid(summary: &Summary, topic: &Topic) -> String {
+    let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
+    let fate = match topic.on_invalid {
+        OnInvalid::Emit => "emitted",
+        OnInvalid::Topic(_) => "dead letters",
+        OnInvalid::Drop | OnInvalid::Fail => "dropped",
+    };
+    format!("{}; {fate}", reasons.join(", "))
+}
+
+/// The records without a time.
+fn untimed(summary: &Summary, args: &Args) -> String {
+    let hint = match args.format {
+        LineFormat::Ndjson if args.time.is_none() => "; say where it is with --time",
+        _ => "",
+    };
+    let all = summary.untimed == summary.records;
+    let what = if all { "all records, so that none was forgotten" } else { "judged at the time of those before" };
+    format!("{}: {what}{hint}", HumanCount(summary.untimed))
+}
+
 /// The summary, a line for each thing that happened.
 fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> String {
     let mut text = String::new();
@@ -182,13 +204,7 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         row("late", format!("{}, {fate}", HumanCount(summary.late)));
     }
     if !summary.invalid.is_empty() {
-        let reasons: Vec<_> = summary.invalid.iter().map(|(reason, count)| format!("{} {reason}", HumanCount(*count))).collect();
-        let fate = match topic.on_invalid {
-            OnInvalid::Emit => "emitted",
-            OnInvalid::Topic(_) => "dead letters",
-            OnInvalid::Drop | OnInvalid::Fail => "dropped",
-        };
-        row("invalid", format!("{}; {fate}", reasons.join(", ")));
+        row("invalid", invalid(summary, topic));
     }
     if summary.future > 0 {
         let ahead = humantime::format_duration(topic.max_future);
@@ -197,16 +213,7 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         row("future", what + hint);
     }
     if summary.untimed > 0 && topic.window.length_ms().is_some() {
-        let hint = match args.format {
-            LineFormat::Ndjson if args.time.is_none() => "; say where it is with --time",
-            _ => "",
-        };
-        let what = if summary.untimed == summary.records {
-            "all records, so that none was forgotten"
-        } else {
-            "judged at the time of those before"
-        };
-        row("no time", format!("{}: {what}{hint}", HumanCount(summary.untimed)));
+        row("no time", untimed(summary, args));
     }
     let partitions = if summary.partitions == 1 { "partition" } else { "partitions" };
     row(

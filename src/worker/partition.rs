@@ -255,6 +255,13 @@ impl PartitionState {
         }
     }
 
+    /// It was rebuilt from its changelog up to `end`, where the inputs stood at these offsets.
+    pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
+        self.offsets = offsets;
+        (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
+        self.changed = true;
+    }
+
     /// A member of the group that joined in this generation takes the partition over. A group that was deleted begins
     /// its generations anew, so those alone do not decide.
     pub(super) fn take_over(&mut self, generation: i32) {

@@ -212,13 +212,10 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
-            job.state.offsets = follower.offsets;
-            job.state.changelog.end = Some(end);
-            job.state.changelog.epoch = follower.epoch;
-            job.state.changed = true;
             add(&needs.stats.rebuilds, 1);
             add(&needs.stats.rebuilt_keys, follower.fingerprints);
             tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "state rebuilt from the changelog");
+            job.state.rebuilt(follower.offsets, end, follower.epoch);
             return Ok(job.state);
         };
         if cuts.len() == SET_BACK_MAX {

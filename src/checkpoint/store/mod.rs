@@ -15,7 +15,7 @@ use super::{CheckpointMetadata, Error, PartitionId, Settings};
 use crate::clock;
 use crate::dedup::{Dedup, DedupMetadata, Rules};
 use crate::fault;
-use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId};
+use crate::filter::{Change, Exact, Filter, GenerationId, PAGE_BYTES, PageId, Part};
 use crate::key::Fingerprint;
 use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -231,23 +231,14 @@ impl Store {
         if place(&self.checkpoints()) != open.place {
             return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
         }
-        let (mut gone_pages, mut gone_fingerprints) = (Vec::new(), Vec::new());
-        if saved == Some(Saved { epoch: open.epoch }) {
-            let stored = self.metadata(db, id)?.map(|stored| stored.state);
-            let (parts, generations) = (metadata.state.parts(), metadata.state.generations().collect::<Vec<_>>());
-            for part in stored.iter().flat_map(DedupMetadata::parts) {
-                if !parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer)) {
-                    gone_pages.push(pages_of(id, part));
-                }
-            }
-            let expired = stored.iter().flat_map(DedupMetadata::generations).filter(|generation| !generations.contains(generation));
-            gone_fingerprints.extend(expired.map(|(generation, _)| fingerprints_of(id, generation)));
+        let (gone_pages, gone_fingerprints) = if saved == Some(Saved { epoch: open.epoch }) {
+            self.metadata(db, id)?.map(|stored| expired(id, &stored.state, &metadata.state)).unwrap_or_default()
         } else if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         } else {
-            (gone_pages, gone_fingerprints) = (vec![all_pages(id)], vec![all_fingerprints(id)]);
             state.mark_stale();
-        }
+            (vec![all_pages(id)], vec![all_fingerprints(id)])
+        };
         let refused = |message| Error::Store { dir: self.dir.clone(), message };
         let key = metadata_key(id);
         let mut value = serde_json::to_vec(metadata).map_err(|error| refused(error.to_string()))?;
@@ -256,13 +247,7 @@ impl Store {
         let changes = state.exact().map_or(0, Exact::unsaved);
 
         let options = draft::options();
-        let mut draft = if (pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES <= self.batch_bytes {
-            Draft::in_memory()
-        } else {
-            let dir = self.drafts().join(self.drafts.fetch_add(1, Ordering::Relaxed).to_string());
-            fs::create_dir_all(&dir).map_err(|error| Error::Io { dir: dir.clone(), error })?;
-            Draft::in_files(dir, &options)
-        };
+        let mut draft = self.draft((pages.len() * PAGE_BYTES) as u64 + changes * CHANGE_BYTES, &options)?;
         let put = |draft: &mut Draft<'_>| {
             draft.put(&key, &value)?;
             gone_pages.iter().try_for_each(|range| draft.delete_range(range))?;
@@ -293,6 +278,16 @@ impl Store {
         }
         fault::point("checkpoint.trimmed");
         Ok((Saved { epoch: open.epoch }, bytes))
+    }
+
+    /// A checkpoint of so many bytes that is being put together.
+    fn draft<'a>(&self, bytes: u64, options: &'a rocksdb::Options) -> Result<Draft<'a>, Error> {
+        if bytes <= self.batch_bytes {
+            return Ok(Draft::in_memory());
+        }
+        let dir = self.drafts().join(self.drafts.fetch_add(1, Ordering::Relaxed).to_string());
+        fs::create_dir_all(&dir).map_err(|error| Error::Io { dir: dir.clone(), error })?;
+        Ok(Draft::in_files(dir, options))
     }
 
     /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
@@ -451,6 +446,18 @@ fn make(dir: &Path) -> io::Result<()> {
 }
 
 /// Puts the filter's changed pages, each with its checksum.
+/// Ranges of keys to delete.
+type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// The pages and the fingerprints that the state as it is stored has, and the state as it is now has not.
+fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ranges, Ranges) {
+    let (parts, generations) = (now.parts(), now.generations().collect::<Vec<_>>());
+    let is_kept = |part: &Part| parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer));
+    let gone = stored.parts().into_iter().filter(|part| !is_kept(part));
+    let expired = stored.generations().filter(|generation| !generations.contains(generation));
+    (gone.map(|part| pages_of(id, part)).collect(), expired.map(|(generation, _)| fingerprints_of(id, generation)).collect())
+}
+
 fn put_pages(draft: &mut Draft<'_>, id: &PartitionId, filter: &dyn Filter, pages: &[PageId]) -> Result<(), rocksdb::Error> {
     let mut value = Vec::new();
     for &page in pages {
