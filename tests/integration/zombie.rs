@@ -1,8 +1,7 @@
 //! Promise: a process that stood still while others took over cannot write what is not its own any more.
 
-use crate::harness::{broker, wait_until};
-use crate::stream::{LIMIT, RECORDS, Stream};
-use std::time::Duration;
+use crate::harness::{Reader, broker, wait_until};
+use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 
 /// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
 /// the transaction in its hands was aborted by the broker.
@@ -13,13 +12,17 @@ fn stopped_past_the_transaction_timeout() {
     let feed = stream.feed(20);
     let mut worker = stream.setup.start("a");
     worker.wait_for_log("partition restored", LIMIT);
-    for _ in 0..3 {
-        std::thread::sleep(Duration::from_secs(1));
+    let output = Reader::new(broker(), &stream.output, PARTITIONS);
+    let mut aborted = 0;
+    wait_until("the broker aborts three transactions", LIMIT, || {
         worker.sigstop();
-        // Nothing shows from outside that the broker has given the transaction up; this is four times as long as it waits.
-        std::thread::sleep(Duration::from_secs(4));
+        if output.has_open_transaction() == Some(true) {
+            wait_until("the broker aborts the transaction", LIMIT, || (output.has_open_transaction() == Some(false)).then_some(()));
+            aborted += 1;
+        }
         worker.sigcont();
-    }
+        (aborted == 3).then_some(())
+    });
     feed.join();
     worker.wait_for_log("outcome of the transaction is unknown", LIMIT);
     stream.check(worker);

@@ -100,12 +100,15 @@ impl Reader {
         }
     }
 
+    /// Whether a transaction is open in the topic; `None` if the broker does not answer.
+    pub fn has_open_transaction(&self) -> Option<bool> {
+        let stable = self.ends(&self.committed)?;
+        Some(stable != self.ends(&self.uncommitted)?)
+    }
+
     /// Waits until no transaction is open, then reads to the end.
     pub fn read_to_end(&mut self, timeout: Duration) {
-        wait_until(&format!("{} has no open transaction", self.topic), timeout, || {
-            let stable = self.ends(&self.committed)?;
-            (stable == self.ends(&self.uncommitted)?).then_some(())
-        });
+        wait_until(&format!("{} has no open transaction", self.topic), timeout, || (!self.has_open_transaction()?).then_some(()));
         // A consumer tells of an end only once: assigned anew, it tells of this one.
         self.at_end.fill(false);
         self.assign();
