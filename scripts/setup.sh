@@ -7,7 +7,7 @@
 #
 # With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
 # With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
-# brokers Java and Maven, unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one.
+# brokers Java and Maven, unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one, of any version.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -110,7 +110,7 @@ check_needs() {
         need "a JDK, $JAVA_MIN or newer" jdk has_jdk
         need 'Maven' maven has mvn
     fi
-    if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && ! has_docker >/dev/null 2>&1; then
+    if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && { [[ -n ${UNSEEN_KAFKA_VERSION:-} ]] || ! has_docker >/dev/null 2>&1; }; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
     fi
