@@ -225,3 +225,48 @@ fn connections_that_say_nothing_keep_no_descriptors() {
     assert!(open < 200, "{open} descriptors are open");
     assert!(ended, "a connection stays");
 }
+
+/// What a command without a configuration prints, if it ends well.
+fn unseen(args: &[&str]) -> String {
+    let Output { status, stdout, stderr } = Command::new(cargo_bin("unseen")).args(args).output().unwrap();
+    assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
+
+/// What `unseen --help` lists.
+fn commands() -> Vec<String> {
+    let help = unseen(&["--help"]);
+    let list = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
+    let names: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn shells_complete_every_command_and_each_has_a_manual_page() {
+    let commands = commands();
+    assert!(commands.len() > 5, "{commands:?}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = unseen(&["completions", shell]);
+        assert!(commands.iter().all(|name| script.contains(name.as_str())) && script.contains("false-positive-rate"), "{shell}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let bash = dir.path().join("unseen.bash");
+    fs::write(&bash, unseen(&["completions", "bash"])).unwrap();
+    let completed = "source \"$0\"; COMP_WORDS=(unseen insp) COMP_CWORD=1; _unseen unseen insp unseen; echo \"${COMPREPLY[*]}\"";
+    let Output { stdout, stderr, .. } = Command::new("bash").args(["-c", completed]).arg(&bash).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&stdout).trim(), "inspect", "{}", String::from_utf8_lossy(&stderr));
+
+    assert_eq!(unseen(&["man", &dir.path().to_string_lossy()]), "");
+    let page = |name: &str| fs::read_to_string(dir.path().join(format!("{name}.1"))).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(page("unseen"), unseen(&["man"]));
+    for name in &commands {
+        assert!(page("unseen").contains(&format!("unseen\\-{name}(1)")) && page(&format!("unseen-{name}")).starts_with(".ie"), "{name}");
+    }
+    let missing = dir.path().join("missing");
+    let Output { status, stderr, .. } = Command::new(cargo_bin("unseen")).arg("man").arg(&missing).output().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr);
+    assert!(
+        status.code() == Some(1) && stderr.contains("cannot write the manual pages into ") && stderr.contains("No such file"),
+        "{stderr}"
+    );
+}

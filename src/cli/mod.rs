@@ -1,9 +1,11 @@
 //! The command line: one file a command. The only place where clap and anyhow are used.
 
 mod check;
+mod completions;
 mod demo;
 mod inspect;
 mod log;
+mod man;
 mod otlp;
 mod plan;
 mod replay;
@@ -46,6 +48,10 @@ enum Command {
     Plan(plan::Args),
     /// Show the whole thing on an in-process broker, in under half a minute.
     Demo(demo::Args),
+    /// Print completions for a shell.
+    Completions(completions::Args),
+    /// Print the manual page, or write all of them.
+    Man(man::Args),
 }
 
 /// Where the configuration comes from.
@@ -104,6 +110,8 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
