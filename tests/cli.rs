@@ -270,3 +270,15 @@ fn shells_complete_every_command_and_each_has_a_manual_page() {
         "{stderr}"
     );
 }
+
+#[test]
+fn the_long_version_says_what_was_built() {
+    let short = format!("unseen {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(unseen(&["-V"]), short);
+    let long = unseen(&["--version"]);
+    let lines: Vec<_> = long.strip_prefix(&short).unwrap_or_else(|| panic!("{long}")).lines().collect();
+    let faults = if cfg!(feature = "faults") { ", faults" } else { "" };
+    assert!(lines[0].starts_with("commit: ") && lines[0].len() > 20, "{long}");
+    assert_eq!(lines[1], format!("features: cli, worker{faults}"));
+    assert!(lines[2].starts_with("librdkafka: 2."), "{long}");
+}

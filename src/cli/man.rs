@@ -15,7 +15,7 @@ pub struct Args {
 /// # Errors
 /// When they cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let command = super::Cli::command().disable_help_subcommand(true);
+    let command = super::Cli::command().disable_help_subcommand(true).long_version(None);
     if let Some(dir) = &args.dir {
         return clap_mangen::generate_to(command, dir).with_context(|| format!("cannot write the manual pages into {}", dir.display()));
     }

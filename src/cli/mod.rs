@@ -12,6 +12,7 @@ mod replay;
 mod run;
 mod schema;
 mod table;
+mod version;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -26,7 +27,7 @@ const EXIT_CONFIG: u8 = 78;
 
 /// Emits each Kafka record once: what was seen within its window is not emitted again.
 #[derive(Parser)]
-#[command(version, propagate_version = true, arg_required_else_help = true)]
+#[command(version, long_version = version::LONG.as_str(), propagate_version = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

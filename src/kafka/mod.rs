@@ -62,3 +62,9 @@ pub enum Error {
     #[error("told to stop")]
     Stopped,
 }
+
+/// Which librdkafka this is linked with.
+#[must_use]
+pub fn librdkafka_version() -> String {
+    rdkafka::util::get_rdkafka_version().1
+}
