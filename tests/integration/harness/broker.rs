@@ -47,7 +47,8 @@ impl Shared {
                 "docker answers, but `docker compose up --wait kafka` failed; run it by hand to see why, \
                  or set UNSEEN_TEST_BROKER=host:port"
             );
-            return Self::Elsewhere("127.0.0.1:9092".to_owned());
+            let port = std::env::var("UNSEEN_KAFKA_PORT").unwrap_or_else(|_| "9092".to_owned());
+            return Self::Elsewhere(format!("127.0.0.1:{port}"));
         }
         Self::Script(Script::start(&[]).0)
     }
