@@ -5,9 +5,10 @@
 # password. Sets CARGO_TARGET_DIR to a directory outside
 # the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
 #
+# With `setup.sh containers`, instead what scripts/containers needs whatever engine there is; scripts/engine.sh has the rest.
 # With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
 # With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
-# brokers Java and Maven, unless UNSEEN_TEST_BROKER names a broker or a Docker engine can run one, of any version.
+# brokers Java and Maven: some tests kill theirs, or need one with listeners for SSL, whatever other broker there is.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -93,6 +94,10 @@ rust_version() {
 
 check_needs() {
     missing=() packages=()
+    if [[ ${1:-} == containers ]]; then
+        need 'Python 3' python3 has python3
+        return
+    fi
     need 'a C compiler' gcc has cc
     need 'a C++ compiler' g++ compiles
     need 'make' make has make
@@ -110,7 +115,7 @@ check_needs() {
         need "a JDK, $JAVA_MIN or newer" jdk has_jdk
         need 'Maven' maven has mvn
     fi
-    if [[ ${1:-} == tests && -z ${UNSEEN_TEST_BROKER:-} ]] && { [[ -n ${UNSEEN_KAFKA_VERSION:-} ]] || ! has_docker >/dev/null 2>&1; }; then
+    if [[ ${1:-} == tests ]]; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
     fi
@@ -123,7 +128,7 @@ if ((${#missing[@]})) && install_packages; then
     check_needs "$@"
 fi
 version=$(rust_version || true)
-if ! has cargo >/dev/null || ((${version:-0} < RUST_MIN)); then
+if [[ ${1:-} != containers ]] && { ! has cargo >/dev/null || ((${version:-0} < RUST_MIN)); }; then
     missing+=("Rust 1.$RUST_MIN or newer (https://rustup.rs)")
 fi
 if ((${#missing[@]})); then
