@@ -8,6 +8,7 @@ use std::cell::Cell;
 
 /// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
 const BATCH_MAX: usize = 64;
+
 /// The keys that are asked for soon. One layer asked for all keys takes a fraction of what all layers asked for one
 /// key do. Keys may be asked for in any order; those that come in the order of the batch are found fastest.
 #[derive(Debug, Default)]
