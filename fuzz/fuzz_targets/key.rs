@@ -27,6 +27,11 @@ enum AnyPart {
     Json(String),
     /// Most texts are no pointers; these are.
     Pointer(Vec<String>),
+    Content(Vec<Vec<String>>),
+}
+
+fn pointer(tokens: &[String]) -> String {
+    tokens.iter().map(|token| format!("/{}", token.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
 fn part(part: AnyPart) -> Part {
@@ -35,7 +40,8 @@ fn part(part: AnyPart) -> Part {
         AnyPart::RecordValue => Part::RecordValue,
         AnyPart::Header(name) => Part::Header(name),
         AnyPart::Json(pointer) => Part::Json(pointer),
-        AnyPart::Pointer(tokens) => Part::Json(tokens.iter().map(|token| format!("/{}", token.replace('~', "~0").replace('/', "~1"))).collect()),
+        AnyPart::Pointer(tokens) => Part::Json(pointer(&tokens)),
+        AnyPart::Content(except) => Part::Content { except: except.iter().map(|tokens| pointer(tokens)).collect() },
     }
 }
 

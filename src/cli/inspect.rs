@@ -147,7 +147,7 @@ fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
     for (part, text) in parts.iter().zip(given) {
         match part {
             Part::RecordKey => record.key = Some(text.as_bytes()),
-            Part::RecordValue => record.value = Some(text.as_bytes()),
+            Part::RecordValue | Part::Content { .. } => record.value = Some(text.as_bytes()),
             Part::Header(name) => headers.push((name.as_str(), Some(text.as_bytes()))),
             Part::Json(pointer) => {
                 let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(&**text));

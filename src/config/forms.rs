@@ -46,7 +46,20 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": 1,
         "additionalProperties": false,
     });
-    json_schema!({ "anyOf": [part, { "type": "array", "items": part, "minItems": 1 }] })
+    let content = json!({
+        "type": "object",
+        "properties": {
+            "content": { "description": "The whole JSON value, whatever its white space and the order of its members.", "type": "string", "const": "value" },
+            "except": {
+                "description": "Fields that do not count, as RFC 6901 pointers.",
+                "type": "array",
+                "items": { "type": "string", "pattern": whole("/.*") },
+            },
+        },
+        "required": ["content"],
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
 }
 
 /// `"xxh3"` or `{ siphash = "32 hex digits" }`.

@@ -12,7 +12,7 @@ use crate::filter::AtMaxMemory;
 use crate::key::{Hashing, Part};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::time::Duration;
 
 /// What unseen does. Text may hold `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/run/secrets/name}`.
@@ -319,13 +319,29 @@ pub(super) fn header(value: &Value) -> Result<String, String> {
 
 /// One part of a key.
 pub(super) fn part(value: &Value) -> Result<Part, String> {
+    if let Some(table) = value.as_object().filter(|table| table.contains_key("content")) {
+        return content(table).ok_or_else(|| expected("{ content = \"value\", except = [\"/pointer\"] }", value));
+    }
     match entry(value) {
         Some(("record", "key")) => Ok(Part::RecordKey),
         Some(("record", "value")) => Ok(Part::RecordValue),
         Some(("header", name)) => Ok(Part::Header(name.to_owned())),
         Some(("json", pointer)) => Ok(Part::Json(pointer.to_owned())),
-        _ => Err(expected("{ record = \"key\" }, { record = \"value\" }, { header = \"name\" } or { json = \"/pointer\" }", value)),
+        _ => Err(expected(
+            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { json = \"/pointer\" } or { content = \"value\" }",
+            value,
+        )),
     }
+}
+
+/// `{ content = "value", except = ["/pointer"] }`.
+fn content(table: &Map<String, Value>) -> Option<Part> {
+    let except = match table.get("except") {
+        None => Vec::new(),
+        Some(pointers) => pointers.as_array()?.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+    };
+    let is_known = table.keys().all(|name| matches!(&**name, "content" | "except"));
+    (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
 /// A table's only entry, if it is text.

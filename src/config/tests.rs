@@ -169,7 +169,7 @@ x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got 
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
-x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" } or { json = "/pointer" }, got {"jsn":"/a"}
+x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" }, { json = "/pointer" } or { content = "value" }, got {"jsn":"/a"}
 x.toml: topics[0].output: required: the topic that unseen records go to
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
@@ -563,4 +563,28 @@ fn flags_name_places_of_lists_either_way_and_hold_tables() {
     assert_eq!(config.topics[0].on_duplicate, OnDuplicate::Topic("again".to_owned()));
     let error = load_as("x.toml", MINIMAL, &[], &[("topics.0.on_duplicate", "{ topic }")]).unwrap_err();
     assert_eq!(error, "flags: topics[0].on_duplicate: expected \"drop\", \"mark\" or { topic = \"name\" }, got \"{ topic }\"");
+}
+
+#[test]
+fn a_content_key_names_what_does_not_count() {
+    let with = |part: &str| MINIMAL.replace("{ record = \"key\" }", part);
+    let config = load(&with("{ content = \"value\", except = [\"/ts\", \"/a/b\"] }")).unwrap();
+    assert_eq!(config.topics[0].key.to_string(), "the content of the record value except `/ts`, `/a/b`");
+    assert!(load(&with("[{ record = \"key\" }, { content = \"value\" }]")).is_ok());
+    let expected = |got: &str| format!("x.toml: topics[0].key: expected {{ content = \"value\", except = [\"/pointer\"] }}, got {got}");
+    for (part, error) in [
+        ("{ content = \"key\" }", expected(r#"{"content":"key"}"#)),
+        ("{ content = \"value\", except = \"/a\" }", expected(r#"{"content":"value","except":"/a"}"#)),
+        ("{ content = \"value\", json = \"/a\" }", expected(r#"{"content":"value","json":"/a"}"#)),
+        (
+            "{ content = \"value\", except = [\"\"] }",
+            "x.toml: topics[0].key: a content key that leaves out the whole value has nothing left".to_owned(),
+        ),
+        (
+            "{ content = \"value\", except = [\"a\"] }",
+            "x.toml: topics[0].key: `a` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1".to_owned(),
+        ),
+    ] {
+        assert_eq!(load(&with(part)).unwrap_err().trim(), error);
+    }
 }

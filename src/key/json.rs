@@ -5,8 +5,9 @@
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
 use super::SpecError;
+use super::content::Room;
 use super::node::{Node, Scalar, scalar};
-use super::scan::{DEPTH_MAX, Scan};
+use super::scan::Scan;
 use super::structural::StructuralBitmap;
 use super::template::{Template, Templates};
 use crate::record::{Invalid, Reason};
@@ -29,9 +30,16 @@ pub(super) struct Pointers {
 pub(super) struct Buffers {
     bitmap: StructuralBitmap,
     templates: Templates,
+    room: Room,
 }
 
 impl Buffers {
+    /// What a whole text is read with.
+    pub(super) fn whole<'a, 'r>(&'r mut self, json: &'a [u8]) -> (Scan<'a, 'r>, &'r mut Room) {
+        self.bitmap.index(json);
+        (Scan { json, bitmap: &self.bitmap }, &mut self.room)
+    }
+
     /// What a text is read with.
     pub(super) fn parts<'a, 'r>(&'r mut self, json: &'a [u8], pointers: &Pointers) -> (Scan<'a, 'r>, &'r mut Template) {
         self.bitmap.index(json);
@@ -42,26 +50,7 @@ impl Buffers {
 impl Pointers {
     /// Adds an RFC 6901 pointer; its value will be found in the order of adding.
     pub(super) fn add(&mut self, pointer: &str) -> Result<(), SpecError> {
-        let malformed = || SpecError::Pointer(pointer.to_owned());
-        // As deep as the shortcut goes, and half as deep as the parser: both find the same.
-        if pointer.split('/').count() > DEPTH_MAX {
-            return Err(SpecError::Deep(DEPTH_MAX - 1));
-        }
-        let mut node = &mut self.root;
-        if !pointer.is_empty() {
-            for token in pointer.strip_prefix('/').ok_or_else(malformed)?.split('/') {
-                if token.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-                    return Err(malformed());
-                }
-                let step = token.replace("~1", "/").replace("~0", "~");
-                let at = node.children.iter().position(|(name, _)| *name == step).unwrap_or_else(|| {
-                    node.children.push((step, Node::default()));
-                    node.children.len() - 1
-                });
-                node = &mut node.children[at].1;
-            }
-        }
-        node.slots.push(self.count);
+        self.root.add(pointer, self.count)?;
         self.count += 1;
         self.id = xxh3_128(&[&self.id.to_le_bytes(), pointer.as_bytes()].concat());
         Ok(())

@@ -7,6 +7,7 @@
 //! that no two different lists of parts share an encoding. The fingerprint is a hash of that: XXH3-128,
 //! or SipHash with a secret where strangers choose the keys (see [`Hashing`]).
 
+mod content;
 mod hashing;
 mod json;
 mod node;
@@ -17,6 +18,7 @@ mod template;
 pub use hashing::{HashKeyError, Hashing};
 
 use crate::record::{Invalid, Reason, Record};
+use content::Content;
 use json::{Buffers, Pointers, broken};
 use node::{Scalar, unescape};
 use std::borrow::Cow;
@@ -52,6 +54,12 @@ pub enum Part {
     Header(String),
     /// A place in the JSON value, as an RFC 6901 pointer. Of two equal fields the last counts.
     Json(String),
+    /// The whole JSON value, whatever its white space and the order of its members, but for the places of these
+    /// RFC 6901 pointers.
+    Content {
+        /// What does not count.
+        except: Vec<String>,
+    },
 }
 
 impl fmt::Display for Part {
@@ -61,6 +69,8 @@ impl fmt::Display for Part {
             Self::RecordValue => f.write_str("the record value"),
             Self::Header(name) => write!(f, "header `{name}`"),
             Self::Json(pointer) => write!(f, "JSON field `{pointer}`"),
+            Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
+            Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
         }
     }
 }
@@ -71,6 +81,8 @@ impl fmt::Display for Part {
 pub struct KeySpec {
     parts: Vec<Part>,
     pointers: Pointers,
+    /// Of each part that is a value's content, in order.
+    contents: Vec<Content>,
     /// Whether any part is of the record value.
     needs_value: bool,
     hashing: Hashing,
@@ -89,6 +101,9 @@ pub enum SpecError {
     /// A pointer that leads deeper than any text is read.
     #[error("a JSON pointer has at most {0} steps")]
     Deep(usize),
+    /// A content key without content.
+    #[error("a content key that leaves out the whole value has nothing left")]
+    Everything,
 }
 
 /// Values of so many pointers need no memory of their own.
@@ -114,6 +129,8 @@ enum Tag {
     Bool = 3,
     /// A JSON object or array as it is written.
     Container = 4,
+    /// The digest of a whole JSON value.
+    Content = 5,
 }
 
 impl KeySpec {
@@ -126,13 +143,16 @@ impl KeySpec {
             return Err(SpecError::Empty);
         }
         let mut pointers = Pointers::default();
+        let mut contents = Vec::new();
         for part in &parts {
-            if let Part::Json(pointer) = part {
-                pointers.add(pointer)?;
+            match part {
+                Part::Json(pointer) => pointers.add(pointer)?,
+                Part::Content { except } => contents.push(Content::new(except)?),
+                Part::RecordKey | Part::RecordValue | Part::Header(_) => {}
             }
         }
-        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Json(_)));
-        Ok(Self { parts, pointers, needs_value, hashing: Hashing::default() })
+        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Json(_) | Part::Content { .. }));
+        Ok(Self { parts, pointers, contents, needs_value, hashing: Hashing::default() })
     }
 
     /// The same, hashed in another way.
@@ -175,7 +195,7 @@ impl KeySpec {
             Some(value) if !found.is_empty() => self.pointers.find(value, &mut scratch.json, found)?,
             _ => {}
         }
-        let mut found = found.iter();
+        let (mut found, mut contents) = (found.iter(), self.contents.iter());
         let mut all_null = true;
         scratch.encoded.clear();
         let mut encode = |(tag, bytes): (Tag, &[u8])| {
@@ -201,6 +221,13 @@ impl KeySpec {
                     Scalar::Bool(text) => encode((Tag::Bool, text)),
                     Scalar::Container(text) => encode((Tag::Container, text)),
                 },
+                Part::Content { .. } => {
+                    let content = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
+                    match content.0.digest(content.1, &self.hashing, &mut scratch.json)? {
+                        None => encode((Tag::Null, &[])),
+                        Some(digest) => encode((Tag::Content, &digest.to_le_bytes())),
+                    }
+                }
             }
         }
         if all_null {

@@ -115,14 +115,14 @@ impl<'a> Scan<'a, '_> {
 
     /// What separates a field's name from its value.
     #[inline(always)]
-    fn colon(&self, at: usize) -> Option<usize> {
+    pub(super) fn colon(&self, at: usize) -> Option<usize> {
         let at = self.space(at);
         (self.byte(at)? == b':').then(|| self.space(behind(at)))
     }
 
     /// What follows an element: a comma, or the end of its container. Returns whether it is that.
     #[inline(always)]
-    fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
+    pub(super) fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
         let at = self.space(at);
         let byte = self.byte(at)?;
         if byte == b',' {
@@ -255,7 +255,7 @@ impl<'a> Scan<'a, '_> {
 
     /// Whether a part is UTF-8.
     #[inline(always)]
-    fn is_utf8(&self, text: &[u8]) -> bool {
+    pub(super) fn is_utf8(&self, text: &[u8]) -> bool {
         self.bitmap.is_ascii || str::from_utf8(text).is_ok()
     }
 }

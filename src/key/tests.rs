@@ -131,10 +131,33 @@ fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
     let reason =
         |parts: &[Part]| KeySpec::new(parts.to_vec()).unwrap().fingerprint(&record, &mut Scratch::default()).map_err(|it| it.reason);
     let json = Part::Json("/id".to_owned());
-    for parts in [&[json.clone()][..], &[Part::RecordKey, json], &[Part::RecordValue], &[Part::RecordKey, Part::RecordValue]] {
+    let content = Part::Content { except: Vec::new() };
+    for parts in [&[json.clone()][..], &[Part::RecordKey, json], &[Part::RecordValue], &[Part::RecordKey, Part::RecordValue], &[content]] {
         assert_eq!(reason(parts), Err(Reason::Tombstone), "{parts:?}");
     }
     assert!(reason(&[Part::RecordKey]).is_ok());
+}
+
+#[test]
+fn content_goes_with_other_parts_and_with_a_secret() {
+    let of = |parts: &[Part], hashing: &Hashing, value: &str| {
+        let spec = KeySpec::new(parts.to_vec()).unwrap().with_hashing(hashing.clone());
+        spec.fingerprint(&Record { key: Some(b"k"), value: Some(value.as_bytes()), headers: &[] }, &mut Scratch::default())
+            .map_err(|it| it.reason)
+    };
+    let content = || Part::Content { except: vec!["/ts".to_owned()] };
+    let (one, other) = (r#"{"id":1,"ts":1,"x":{}}"#, r#" {"x": {}, "id": 1}"#);
+    let secret = Hashing::SipHash([7; 16]);
+    for parts in [&[content()][..], &[Part::RecordKey, content()], &[Part::Json("/id".to_owned()), content(), content()]] {
+        for hashing in [&Hashing::Xxh3, &secret] {
+            assert_eq!(of(parts, hashing, one), of(parts, hashing, other), "{parts:?}");
+            assert_ne!(of(parts, hashing, one), of(parts, hashing, r#"{"id":1,"x":[]}"#), "{parts:?}");
+        }
+    }
+    assert_ne!(of(&[content()], &Hashing::Xxh3, one), of(&[content()], &secret, one));
+    assert_ne!(of(&[content()], &Hashing::Xxh3, "{}"), of(&[Part::RecordValue], &Hashing::Xxh3, "{}"));
+    assert_eq!(of(&[content()], &Hashing::Xxh3, "null"), Err(Reason::NullKey));
+    assert_eq!(of(&[content()], &Hashing::Xxh3, "{"), Err(Reason::BrokenJson));
 }
 
 #[test]
