@@ -28,6 +28,7 @@ enum AnyPart {
     /// Most texts are no pointers; these are.
     Pointer(Vec<String>),
     Content(Vec<Vec<String>>),
+    CloudEvent(String),
 }
 
 fn pointer(tokens: &[String]) -> String {
@@ -41,6 +42,7 @@ fn part(part: AnyPart) -> Part {
         AnyPart::Header(name) => Part::Header(name),
         AnyPart::Json(pointer) => Part::Json(pointer),
         AnyPart::Pointer(tokens) => Part::Json(pointer(&tokens)),
+        AnyPart::CloudEvent(name) => Part::CloudEvent(name),
         AnyPart::Content(except) => Part::Content { except: except.iter().map(|tokens| pointer(tokens)).collect() },
     }
 }

@@ -148,7 +148,8 @@ fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
         match part {
             Part::RecordKey => record.key = Some(text.as_bytes()),
             Part::RecordValue | Part::Content { .. } => record.value = Some(text.as_bytes()),
-            Part::Header(name) => headers.push((name.as_str(), Some(text.as_bytes()))),
+            Part::Header(name) => headers.push((name.clone(), Some(text.as_bytes()))),
+            Part::CloudEvent(name) => headers.push((format!("ce_{name}"), Some(text.as_bytes()))),
             Part::Json(pointer) => {
                 let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(&**text));
                 put(json.get_or_insert_with(|| Value::Object(Map::new())), pointer, value);
@@ -160,6 +161,7 @@ fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
         ensure!(record.value.is_none(), "a key of both the whole value and fields of it cannot be asked for");
         record.value = Some(json.as_bytes());
     }
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     record.headers = &headers;
     topic.key.fingerprint(&record, &mut Scratch::default()).map_err(Into::into)
 }

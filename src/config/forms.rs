@@ -33,7 +33,8 @@ fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
 }
 
-/// `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`, `{ json = "/pointer" }`, or a list of them.
+/// `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`, `{ json = "/pointer" }`, `{ cloudevent = "name" }`,
+/// `{ content = "value" }`, a list of them, or `"cloudevents"`.
 pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
     let part = json!({
         "type": "object",
@@ -41,6 +42,7 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
             "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
             "header": { "description": "The value of the last header of that name.", "type": "string" },
             "json": { "description": "A place in the JSON value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
         },
         "minProperties": 1,
         "maxProperties": 1,
@@ -59,7 +61,8 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
         "required": ["content"],
         "additionalProperties": false,
     });
-    json_schema!({ "anyOf": [part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
+    let preset = json!({ "description": "Source and id of a CloudEvent.", "const": "cloudevents" });
+    json_schema!({ "anyOf": [preset, part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
 }
 
 /// `"xxh3"` or `{ siphash = "32 hex digits" }`.

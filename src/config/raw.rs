@@ -327,8 +327,9 @@ pub(super) fn part(value: &Value) -> Result<Part, String> {
         Some(("record", "value")) => Ok(Part::RecordValue),
         Some(("header", name)) => Ok(Part::Header(name.to_owned())),
         Some(("json", pointer)) => Ok(Part::Json(pointer.to_owned())),
+        Some(("cloudevent", name)) => Ok(Part::CloudEvent(name.to_owned())),
         _ => Err(expected(
-            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { json = \"/pointer\" } or { content = \"value\" }",
+            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { json = \"/pointer\" }, { cloudevent = \"attribute\" } or { content = \"value\" }",
             value,
         )),
     }

@@ -169,7 +169,7 @@ x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got 
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
-x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" }, { json = "/pointer" } or { content = "value" }, got {"jsn":"/a"}
+x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" }, { json = "/pointer" }, { cloudevent = "attribute" } or { content = "value" }, got {"jsn":"/a"}
 x.toml: topics[0].output: required: the topic that unseen records go to
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
@@ -587,4 +587,18 @@ fn a_content_key_names_what_does_not_count() {
     ] {
         assert_eq!(load(&with(part)).unwrap_err().trim(), error);
     }
+}
+
+#[test]
+fn a_preset_takes_what_identifies_an_event() {
+    let with = |key: &str| MINIMAL.replace("{ record = \"key\" }", key);
+    let preset = load(&with("\"cloudevents\"")).unwrap().topics[0].key.to_string();
+    assert_eq!(preset, "CloudEvents attribute `source` and CloudEvents attribute `id`");
+    assert_eq!(load(&with("[{ cloudevent = \"source\" }, { cloudevent = \"id\" }]")).unwrap().topics[0].key.to_string(), preset);
+    assert!(load(&with("\"cloudevent\"")).is_err());
+    let error = load(&with("{ cloudevent = \"ce-id\" }")).unwrap_err();
+    assert_eq!(
+        error.trim(),
+        "x.toml: topics[0].key: `ce-id` is not an attribute of a CloudEvent: their names have letters and digits only"
+    );
 }

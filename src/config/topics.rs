@@ -6,7 +6,7 @@ use super::units::{Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
-use crate::key::KeySpec;
+use crate::key::{KeySpec, Part};
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
@@ -94,6 +94,8 @@ fn key_spec(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<Ke
         part.map_err(|message| diagnostics.add(place, message)).ok()
     };
     let parts: Vec<_> = match raw {
+        // What identifies an event, by the specification.
+        Value::String(preset) if preset == "cloudevents" => ["source", "id"].map(|name| Some(Part::CloudEvent(name.to_owned()))).into(),
         Value::Array(list) => {
             let parts = list.iter().enumerate();
             parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect()

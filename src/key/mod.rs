@@ -7,6 +7,7 @@
 //! that no two different lists of parts share an encoding. The fingerprint is a hash of that: XXH3-128,
 //! or SipHash with a secret where strangers choose the keys (see [`Hashing`]).
 
+mod cloudevents;
 mod content;
 mod hashing;
 mod json;
@@ -54,6 +55,8 @@ pub enum Part {
     Header(String),
     /// A place in the JSON value, as an RFC 6901 pointer. Of two equal fields the last counts.
     Json(String),
+    /// An attribute of a CloudEvent, in whichever mode the record is: a header, or a member of the JSON value.
+    CloudEvent(String),
     /// The whole JSON value, whatever its white space and the order of its members, but for the places of these
     /// RFC 6901 pointers.
     Content {
@@ -69,6 +72,7 @@ impl fmt::Display for Part {
             Self::RecordValue => f.write_str("the record value"),
             Self::Header(name) => write!(f, "header `{name}`"),
             Self::Json(pointer) => write!(f, "JSON field `{pointer}`"),
+            Self::CloudEvent(name) => write!(f, "CloudEvents attribute `{name}`"),
             Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
             Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
         }
@@ -81,10 +85,14 @@ impl fmt::Display for Part {
 pub struct KeySpec {
     parts: Vec<Part>,
     pointers: Pointers,
+    /// The same, and the attributes of an event that is the value.
+    structured: Pointers,
     /// Of each part that is a value's content, in order.
     contents: Vec<Content>,
     /// Whether any part is of the record value.
     needs_value: bool,
+    /// Whether any part is of a CloudEvent.
+    reads_events: bool,
     hashing: Hashing,
 }
 
@@ -101,6 +109,9 @@ pub enum SpecError {
     /// A pointer that leads deeper than any text is read.
     #[error("a JSON pointer has at most {0} steps")]
     Deep(usize),
+    /// What no attribute of a CloudEvent is called.
+    #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
+    Attribute(String),
     /// A content key without content.
     #[error("a content key that leaves out the whole value has nothing left")]
     Everything,
@@ -143,16 +154,25 @@ impl KeySpec {
             return Err(SpecError::Empty);
         }
         let mut pointers = Pointers::default();
-        let mut contents = Vec::new();
+        let (mut structured, mut contents) = (Pointers::default(), Vec::new());
         for part in &parts {
             match part {
-                Part::Json(pointer) => pointers.add(pointer)?,
+                Part::Json(pointer) => {
+                    pointers.add(pointer)?;
+                    structured.add(pointer)?;
+                }
+                // Names of attributes have nothing in them that a pointer would have to escape.
+                Part::CloudEvent(name) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty() => {
+                    structured.add(&format!("/{name}"))?;
+                }
+                Part::CloudEvent(name) => return Err(SpecError::Attribute(name.clone())),
                 Part::Content { except } => contents.push(Content::new(except)?),
                 Part::RecordKey | Part::RecordValue | Part::Header(_) => {}
             }
         }
         let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Json(_) | Part::Content { .. }));
-        Ok(Self { parts, pointers, contents, needs_value, hashing: Hashing::default() })
+        let reads_events = parts.iter().any(|part| matches!(part, Part::CloudEvent(_)));
+        Ok(Self { parts, pointers, structured, contents, needs_value, reads_events, hashing: Hashing::default() })
     }
 
     /// The same, hashed in another way.
@@ -177,7 +197,7 @@ impl KeySpec {
     /// Whether any part asks for a header, so that a caller may leave the headers unread.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Header(_)))
+        self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
     }
 
     /// The fingerprint of the record's key.
@@ -189,10 +209,12 @@ impl KeySpec {
         // Two statements: as one, the compiler makes both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
-        let found = self.pointers.buffers(&mut few, &mut many);
+        let is_structured = self.reads_events && cloudevents::is_structured(record.headers)?;
+        let pointers = if is_structured { &self.structured } else { &self.pointers };
+        let found = pointers.buffers(&mut few, &mut many);
         match record.value {
-            None if self.needs_value => return Err(Box::new(tombstone())),
-            Some(value) if !found.is_empty() => self.pointers.find(value, &mut scratch.json, found)?,
+            None if self.needs_value || is_structured => return Err(Box::new(tombstone())),
+            Some(value) if !found.is_empty() => pointers.find(value, &mut scratch.json, found)?,
             _ => {}
         }
         let (mut found, mut contents) = (found.iter(), self.contents.iter());
@@ -221,6 +243,19 @@ impl KeySpec {
                     Scalar::Bool(text) => encode((Tag::Bool, text)),
                     Scalar::Container(text) => encode((Tag::Container, text)),
                 },
+                Part::CloudEvent(_) if is_structured => {
+                    // An attribute is the same text in both modes.
+                    match *found.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
+                        Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => encode((Tag::Bytes, text)),
+                        Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(&error))?.as_bytes())),
+                        Scalar::Null | Scalar::Container(_) => return Err(Box::new(missing(part))),
+                    }
+                }
+                Part::CloudEvent(name) => {
+                    let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
+                    let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
+                    encode(raw(Some(header.and_then(|(_, value)| *value).ok_or_else(|| missing(part))?)));
+                }
                 Part::Content { .. } => {
                     let content = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
                     match content.0.digest(content.1, &self.hashing, &mut scratch.json)? {

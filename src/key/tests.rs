@@ -161,6 +161,39 @@ fn content_goes_with_other_parts_and_with_a_secret() {
 }
 
 #[test]
+fn an_event_is_the_same_in_both_modes() {
+    let spec = |names: &[&str]| KeySpec::new(names.iter().map(|name| Part::CloudEvent((*name).to_owned())).collect()).unwrap();
+    let of = |names: &[&str], headers: &[(&str, &str)], value: Option<&str>| {
+        let headers: Vec<_> = headers.iter().map(|&(name, value)| (name, Some(value.as_bytes()))).collect();
+        let record = Record { key: None, value: value.map(str::as_bytes), headers: &headers };
+        spec(names).fingerprint(&record, &mut Scratch::default()).map_err(|it| (it.reason, it.message))
+    };
+    let preset = &["source", "id"];
+    let structured = [("content-type", "application/cloudevents+json; charset=utf-8")];
+    let binary =
+        |id| of(preset, &[("ce_specversion", "1.0"), ("ce_id", id), ("ce_source", "/sensors/1"), ("content-type", "text/plain")], None);
+    let whole =
+        |id: &str| of(preset, &structured, Some(&format!(r#"{{"specversion":"1.0","id":{id},"source":"/sensors/1","data":{{"id":7}}}}"#)));
+    assert_eq!(binary("a-1").unwrap(), whole(r#""a-1""#).unwrap());
+    assert_eq!(binary("é").unwrap(), whole(r#""\u00e9""#).unwrap());
+    assert_eq!(binary("7").unwrap(), whole("7").unwrap());
+    assert_ne!(binary("a-1").unwrap(), binary("a-2").unwrap());
+    // A member of the value is none of an event whose attributes are headers.
+    let missing = |error: Result<_, (Reason, String)>| error.unwrap_err();
+    let message = "the record has no CloudEvents attribute `source`".to_owned();
+    assert_eq!(missing(of(preset, &[("ce_id", "1")], Some(r#"{"source":"a","id":"1"}"#))), (Reason::MissingKey, message.clone()));
+    assert_eq!(missing(of(preset, &structured, Some(r#"{"id":"1"}"#))), (Reason::MissingKey, message.clone()));
+    assert_eq!(missing(of(preset, &structured, Some(r#"{"source":null,"id":"1"}"#))), (Reason::MissingKey, message));
+    assert_eq!(missing(of(preset, &structured, None)).0, Reason::Tombstone);
+    assert_eq!(missing(of(preset, &structured, Some("{"))).0, Reason::BrokenJson);
+    let batch = [("content-type", "application/cloudevents-batch+json"), ("ce_id", "1"), ("ce_source", "s")];
+    assert_eq!(missing(of(preset, &batch, Some("[]"))).0, Reason::MissingKey);
+    assert!(of(&["subject"], &[("ce_subject", "x")], None).is_ok());
+    assert!(KeySpec::new(vec![Part::CloudEvent("a/b".to_owned())]).is_err());
+    assert!(spec(preset).reads_headers());
+}
+
+#[test]
 fn malformed_pointers_are_refused() {
     for pointer in ["id", "/a~2", "/~", "/~~01", "/~~10", "/a/~01~/b"] {
         assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_err(), "{pointer}");

@@ -1,0 +1,52 @@
+//! What CloudEvents are in Kafka: which mode a record is in, and how an attribute is called there.
+//!
+//! Owns the words of the "Kafka Protocol Binding for CloudEvents", version 1.0.2. Must never take one mode for the
+//! other: a record says by its header `content-type` that its value is the whole event.
+
+use crate::record::{Invalid, Reason};
+
+/// Before the name of an attribute, where it is a header.
+pub(super) const PREFIX: &str = "ce_";
+
+/// What the content type of a whole event begins with.
+const STRUCTURED: &[u8] = b"application/cloudevents";
+
+/// Whether the value is the whole event, in JSON (structured mode). If not, its attributes are headers (binary mode).
+///
+/// # Errors
+/// [`Invalid`] when it is the whole event in another format, or many events.
+pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, Box<Invalid>> {
+    let header = headers.iter().rev().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let Some(content_type) = header.and_then(|(_, value)| *value) else { return Ok(false) };
+    let Some(format) = content_type.split_at_checked(STRUCTURED.len()).filter(|(start, _)| start.eq_ignore_ascii_case(STRUCTURED)) else {
+        return Ok(false);
+    };
+    let end = format.1.iter().position(|byte| matches!(byte, b';' | b' ')).unwrap_or(format.1.len());
+    if format.1[..end].eq_ignore_ascii_case(b"+json") {
+        return Ok(true);
+    }
+    let message =
+        format!("the record is a CloudEvent as {:?}, and only application/cloudevents+json is read", String::from_utf8_lossy(content_type));
+    Err(Box::new(Invalid { reason: Reason::MissingKey, message }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_type_says_the_mode() {
+        let of = |value: &str| is_structured(&[("Content-Type", Some(value.as_bytes()))]).map_err(|invalid| invalid.message);
+        for structured in ["application/cloudevents+json", "application/cloudevents+json; charset=UTF-8", "Application/CloudEvents+JSON"] {
+            assert_eq!(of(structured), Ok(true), "{structured}");
+        }
+        for binary in ["application/json", "", "application/cloudevent"] {
+            assert_eq!(of(binary), Ok(false), "{binary}");
+        }
+        for other in ["application/cloudevents+avro", "application/cloudevents-batch+json", "application/cloudevents"] {
+            assert!(of(other).is_err_and(|message| message.contains(other)), "{other}");
+        }
+        assert_eq!(is_structured(&[]).ok(), Some(false));
+        assert_eq!(is_structured(&[("content-type", None)]).ok(), Some(false));
+    }
+}
