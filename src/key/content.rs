@@ -202,6 +202,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
+    use std::fmt::Write as _;
 
     fn digest(except: &[&str], json: &str) -> Result<Option<u128>, String> {
         let except: Vec<_> = except.iter().map(|pointer| (*pointer).to_owned()).collect();
@@ -331,7 +332,7 @@ mod tests {
             }
             Value::String(text) => {
                 out.push('"');
-                text.encode_utf16().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+                text.encode_utf16().for_each(|unit| write!(out, "\\u{unit:04x}").unwrap());
                 out.push('"');
             }
             other => out.push_str(&other.to_string()),

@@ -141,7 +141,7 @@ fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
 #[test]
 fn content_goes_with_other_parts_and_with_a_secret() {
     let of = |parts: &[Part], hashing: &Hashing, value: &str| {
-        let spec = KeySpec::new(parts.to_vec()).unwrap().with_hashing(hashing.clone());
+        let spec = KeySpec::new(parts.to_vec()).unwrap().with_hashing(*hashing);
         spec.fingerprint(&Record { key: Some(b"k"), value: Some(value.as_bytes()), headers: &[] }, &mut Scratch::default())
             .map_err(|it| it.reason)
     };
