@@ -231,7 +231,8 @@ impl Store {
         if place(&self.checkpoints()) != open.place {
             return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
         }
-        let (gone_pages, gone_fingerprints) = if saved == Some(Saved { epoch: open.epoch }) {
+        let is_added = saved == Some(Saved { epoch: open.epoch });
+        let (gone_pages, gone_fingerprints) = if is_added {
             self.metadata(db, id)?.map(|stored| expired(id, &stored.state, &metadata.state)).unwrap_or_default()
         } else if state.exact().is_some_and(Exact::is_stored) {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
@@ -270,7 +271,8 @@ impl Store {
         fault::step("checkpoint.written").map_err(refused)?;
         state.mark_clean();
         fault::point("checkpoint.clean");
-        for (from, to) in gone_pages.iter().chain(&gone_fingerprints) {
+        // Where all was replaced, the files of what is new lie in the same range: they are not to go with the others.
+        for (from, to) in gone_pages.iter().chain(&gone_fingerprints).filter(|_| is_added) {
             // Gives the room back at once; what this leaves is hidden, and goes when RocksDB compacts.
             if let Err(error) = db.delete_file_in_range(from, to) {
                 tracing::debug!(error = %error, "expired state takes room for a while longer");
@@ -451,10 +453,11 @@ type Ranges = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// The pages and the fingerprints that the state as it is stored has, and the state as it is now has not.
 fn expired(id: &PartitionId, stored: &DedupMetadata, now: &DedupMetadata) -> (Ranges, Ranges) {
-    let (parts, generations) = (now.parts(), now.generations().collect::<Vec<_>>());
+    // By its number alone: the slice of keys that came before any time was known may change.
+    let (parts, generations) = (now.parts(), now.generations().map(|(generation, _)| generation).collect::<Vec<_>>());
     let is_kept = |part: &Part| parts.iter().any(|kept| (kept.slice, kept.layer) == (part.slice, part.layer));
     let gone = stored.parts().into_iter().filter(|part| !is_kept(part));
-    let expired = stored.generations().filter(|generation| !generations.contains(generation));
+    let expired = stored.generations().filter(|(generation, _)| !generations.contains(generation));
     (gone.map(|part| pages_of(id, part)).collect(), expired.map(|(generation, _)| fingerprints_of(id, generation)).collect())
 }
 

@@ -5,7 +5,7 @@ use crate::changelog::Progress;
 use crate::checkpoint::StoredFingerprints;
 use crate::dedup::Late;
 use crate::filter::{AgingSizing, Spec, Window};
-use crate::record::Offset;
+use crate::record::{Offset, Verdict};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,6 +94,44 @@ proptest! {
             prop_assert_eq!(left, 0, "drafts are left behind");
         }
     }
+}
+
+/// As after a rebuild: nothing is saved of it yet, and it is large.
+#[test]
+fn a_whole_state_in_files_outlives_what_it_replaces() {
+    for (filter, exact) in [(true, true), (true, false), (false, true)] {
+        let rules = rules(1, filter, exact);
+        let key = |number: u64| Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()));
+        let mut kept = [Kept::new(rules, u64::MAX), Kept::new(rules, 0)];
+        for kept in &mut kept {
+            // The second time it replaces a state that is as large.
+            for life in 0..2_u64 {
+                (kept.state, kept.saved) = (Dedup::new(rules), None);
+                for number in 0..1000 {
+                    kept.state.judge(key(1000 * life + number), Some(5), i64::MAX).unwrap();
+                }
+                kept.save(rules, 1000);
+                let forgotten = (0..1000).filter(|number| {
+                    let judged = kept.state.judge(key(1000 * life + number), Some(5), i64::MAX).unwrap();
+                    judged != Verdict::Duplicate
+                });
+                assert_eq!(forgotten.count(), 0, "keys were forgotten by the checkpoint that stored them");
+            }
+        }
+        assert!(contents(&kept[0].store) == contents(&kept[1].store), "files hold what a batch would");
+        assert!(matches!(kept[1].store.load(&id(), &settings(rules), rules), Ok(Loaded::Usable { .. })));
+    }
+}
+
+#[test]
+fn keys_that_came_before_any_time_was_known_stay_stored() {
+    let rules = rules(1, false, true);
+    let mut kept = Kept::new(rules, u64::MAX);
+    kept.state.judge(Fingerprint(1), None, i64::MAX).unwrap();
+    kept.save(rules, 1);
+    kept.state.judge(Fingerprint(2), Some(500), i64::MAX).unwrap();
+    kept.save(rules, 2);
+    assert_eq!(kept.state.judge(Fingerprint(1), Some(501), i64::MAX), Ok(Verdict::Duplicate));
 }
 
 #[test]
