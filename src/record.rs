@@ -10,6 +10,15 @@ pub type Offset = i64;
 /// Milliseconds since the Unix epoch, as Kafka stamps records.
 pub type Timestamp = i64;
 
+/// Who gave a record its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimestampType {
+    /// Its producer.
+    CreateTime,
+    /// The broker, when it wrote the record.
+    LogAppendTime,
+}
+
 /// Number of a topic among those that a worker reads, in the order of the configuration; internal topics come last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicId(pub usize);
@@ -64,7 +73,7 @@ pub struct Record<'a> {
     pub headers: &'a [(&'a str, Option<&'a [u8]>)],
 }
 
-/// What is decided of a record, once, when it is first read.
+/// What is decided of a record, once, when it is first read. Only a broker that refuses the record changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its key was not emitted within the window: it goes out.
@@ -84,8 +93,8 @@ pub enum Verdict {
 /// Why a record is [`Verdict::Invalid`]. The words are those of the metric label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The value is not JSON, though a key part points into it.
-    BrokenJson,
+    /// The value, or the key, is not what its format says, though a key part points into it.
+    Malformed,
     /// A key part names something that the record does not have.
     MissingKey,
     /// Every key part is null: such records have no identity to distinguish them.
@@ -96,11 +105,14 @@ pub enum Reason {
     Tombstone,
     /// The broker refuses the record for its time, or for a key that it lacks.
     Refused,
+    /// The schema that the record names is not to be had, or cannot be used.
+    UnknownSchema,
 }
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 6] = [Self::BrokenJson, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused];
+    pub const ALL: [Self; 7] =
+        [Self::Malformed, Self::MissingKey, Self::NullKey, Self::Oversize, Self::Tombstone, Self::Refused, Self::UnknownSchema];
 
     /// Whether the broker gave it. Written to the same topic, the record would be refused again.
     #[must_use]
@@ -112,12 +124,13 @@ impl Reason {
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
-            Self::BrokenJson => "broken_json",
+            Self::Malformed => "malformed",
             Self::MissingKey => "missing_key",
             Self::NullKey => "null_key",
             Self::Oversize => "oversize",
             Self::Tombstone => "tombstone",
             Self::Refused => "refused",
+            Self::UnknownSchema => "unknown_schema",
         }
     }
 }

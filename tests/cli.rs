@@ -46,7 +46,7 @@ impl Setup {
     }
 }
 
-const ID: &str = "key = { json = \"/id\" }";
+const ID: &str = "key = { field = \"/id\" }";
 
 #[test]
 fn check_tries_the_state_directory_and_leaves_nothing() {
@@ -125,11 +125,16 @@ fn a_file_of_kcat_taken_for_values_is_told() {
     let name = input.to_string_lossy();
     for on_invalid in ["fail", "drop"] {
         let (code, out, error) = setup.run(&["replay", "--set", &format!("topics[0].on_invalid={on_invalid}"), &name]);
-        assert!(code == Some(1) && out.is_empty() && error.contains("lines look like those of `kcat -J`: say --format kcat"), "{error}");
+        assert!(
+            code == Some(1)
+                && out.is_empty()
+                && error.contains("lines look like those of `unseen capture` or `kcat -J`: say --format capture"),
+            "{error}"
+        );
     }
     fs::write(&input, "{}\n{}\n").unwrap();
     let (code, _, error) = setup.run(&["replay", "--set", "topics[0].on_invalid=drop", &name]);
-    assert!(code == Some(1) && error.contains("no record has a key") && !error.contains("kcat"), "{error}");
+    assert!(code == Some(1) && error.contains("no record has a key") && !error.contains("capture"), "{error}");
     fs::write(&input, "{}\n{\"id\":1}\n").unwrap();
     assert_eq!(setup.run(&["replay", "--set", "topics[0].on_invalid=drop", &name]).0, Some(0));
 }

@@ -171,7 +171,7 @@ fn bad_usage_is_told_in_one_sentence() {
             "error: --kinds: expected kinds among aging, unchained, pair, stable, cuckoo, exact, bloom, got `cuckold`\n",
         ),
         (&["--rate", "1/h", "--window", "1s"], "error: --rate: expected 1 to 100000000000 keys, got 0 keys in a window\n"),
-        (&["--sample", "-", "--format", "kcat", "--time", "/t"], "error: --time: lines of `kcat -J` bring the record's own time\n"),
+        (&["--sample", "-", "--format", "kcat", "--time", "/t"], "error: --time: lines of a capture bring the record's own time\n"),
     ] {
         assert_eq!(refused(&mut plan(args), 2), message);
     }
@@ -198,7 +198,10 @@ fn a_broken_sample_is_named() {
     let good = "{\"partition\":0,\"ts\":1,\"key\":\"a\",\"payload\":\"x\"}\n";
     let args = ["--sample", "-", "--format", "kcat"];
     let message = refused(plan(&args).write_stdin(format!("{good}\n{{}}\n")), 1);
-    let start = format!("error: standard input: line 3, at byte {}: expected a record as `kcat -J` prints it, got: ", good.len() + 1);
+    let start = format!(
+        "error: standard input: line 3, at byte {}: expected a record as `unseen capture` writes it or `kcat -J` prints it, got: ",
+        good.len() + 1
+    );
     assert!(message.starts_with(&start), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
 

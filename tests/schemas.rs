@@ -120,7 +120,7 @@ fn variables_go_for_any_text() {
         "/topics/0/window",
         "/topics/0/late",
         "/topics/0/filter/capacity",
-        "/topics/0/key/0/json",
+        "/topics/0/key/0/field",
         "/topics/0/on_invalid",
         "/kafka/bootstrap_servers",
     ] {

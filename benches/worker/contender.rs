@@ -52,7 +52,7 @@ impl Unseen {
     pub fn new(binary: PathBuf, commit: Duration) -> Self {
         Self {
             binary,
-            key: r#"{ json = "/id" }"#,
+            key: r#"{ field = "/id" }"#,
             commit,
             checkpoint: Duration::from_secs(10),
             workers: 1,

@@ -24,9 +24,10 @@ enum AnyPart {
     RecordKey,
     RecordValue,
     Header(String),
-    Json(String),
+    Field(String),
     /// Most texts are no pointers; these are.
     Pointer(Vec<String>),
+    KeyPointer(Vec<String>),
     Content(Vec<Vec<String>>),
     CloudEvent(String),
 }
@@ -40,8 +41,9 @@ fn part(part: AnyPart) -> Part {
         AnyPart::RecordKey => Part::RecordKey,
         AnyPart::RecordValue => Part::RecordValue,
         AnyPart::Header(name) => Part::Header(name),
-        AnyPart::Json(pointer) => Part::Json(pointer),
-        AnyPart::Pointer(tokens) => Part::Json(pointer(&tokens)),
+        AnyPart::Field(pointer) => Part::Field(pointer),
+        AnyPart::Pointer(tokens) => Part::Field(pointer(&tokens)),
+        AnyPart::KeyPointer(tokens) => Part::KeyField(pointer(&tokens)),
         AnyPart::CloudEvent(name) => Part::CloudEvent(name),
         AnyPart::Content(except) => Part::Content { except: except.iter().map(|tokens| pointer(tokens)).collect() },
     }
@@ -50,7 +52,7 @@ fn part(part: AnyPart) -> Part {
 fuzz_target!(|input: Input| {
     let parts: Vec<_> = input.parts.into_iter().take(8).map(part).collect();
     let record = Record { key: input.key, value: input.value, headers: &input.headers };
-    if let (Some(value), Some(Part::Json(pointer))) = (record.value, parts.first()) {
+    if let (Some(value), Some(Part::Field(pointer))) = (record.value, parts.first()) {
         same_as_a_dom(value, pointer);
     }
     let Ok(spec) = KeySpec::new(parts) else { return };

@@ -47,7 +47,7 @@ changelog = false          # the embedded broker hides nothing on an abort, and 
 input  = "news.events"
 output = "news.unseen"
 space  = "seen-news"
-key    = [{{ json = "/news_id" }}]
+key    = [{{ field = "/news_id" }}]
 window = "24h"
 filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
 "#,

@@ -143,23 +143,23 @@ fn key(args: &Args) -> anyhow::Result<Question> {
 fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
     let parts = topic.key.parts();
     ensure!(parts.len() == given.len(), "the key of {:?} has {} parts ({}), got {}", topic.input, parts.len(), topic.key, given.len());
-    let (mut record, mut json, mut headers) = (Record { key: None, value: None, headers: &[] }, None, Vec::new());
+    let (mut record, mut headers) = (Record { key: None, value: None, headers: &[] }, Vec::new());
+    let (mut key_fields, mut value_fields) = (None, None);
     for (part, text) in parts.iter().zip(given) {
         match part {
             Part::RecordKey => record.key = Some(text.as_bytes()),
             Part::RecordValue | Part::Content { .. } => record.value = Some(text.as_bytes()),
             Part::Header(name) => headers.push((name.clone(), Some(text.as_bytes()))),
             Part::CloudEvent(name) => headers.push((format!("ce_{name}"), Some(text.as_bytes()))),
-            Part::Json(pointer) => {
-                let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(&**text));
-                put(json.get_or_insert_with(|| Value::Object(Map::new())), pointer, value);
-            }
+            Part::Field(pointer) => put(&mut value_fields, pointer, text),
+            Part::KeyField(pointer) => put(&mut key_fields, pointer, text),
         }
     }
-    let json = json.map(|json| json.to_string());
-    if let Some(json) = &json {
-        ensure!(record.value.is_none(), "a key of both the whole value and fields of it cannot be asked for");
-        record.value = Some(json.as_bytes());
+    let [key_fields, value_fields] = [key_fields, value_fields].map(|fields| fields.map(|fields| fields.to_string()));
+    for (side, whole, fields) in [("key", &mut record.key, &key_fields), ("value", &mut record.value, &value_fields)] {
+        let Some(fields) = fields else { continue };
+        ensure!(whole.is_none(), "a key of both the whole record {side} and fields of it cannot be asked for");
+        *whole = Some(fields.as_bytes());
     }
     let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     record.headers = &headers;
@@ -167,14 +167,15 @@ fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
 }
 
 /// Puts a value where a pointer (RFC 6901) finds it, in objects that are made as needed.
-fn put(mut at: &mut Value, pointer: &str, value: Value) {
+fn put(fields: &mut Option<Value>, pointer: &str, text: &str) {
+    let mut at = fields.get_or_insert_with(|| Value::Object(Map::new()));
     for name in pointer.split('/').skip(1) {
         if !at.is_object() {
             *at = Value::Object(Map::new());
         }
         at = &mut at[name.replace("~1", "/").replace("~0", "~")];
     }
-    *at = value;
+    *at = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
 }
 
 /// RFC 3339, in UTC.

@@ -1,9 +1,11 @@
 //! The command line: one file a command. The only place where clap and anyhow are used.
 
+mod capture;
 mod check;
 mod completions;
 mod demo;
 mod inspect;
+mod interrupt;
 mod log;
 mod man;
 mod otlp;
@@ -41,6 +43,8 @@ enum Command {
     Check(check::Args),
     /// Print the JSON schema of a configuration, for editors.
     Schema,
+    /// Write records of a topic to a file, for replay and plan.
+    Capture(capture::Args),
     /// Put a recorded stream through the same deduplication, without Kafka.
     Replay(replay::Args),
     /// Show what a state directory holds, or join several.
@@ -107,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Schema => schema::run(),
+        Command::Capture(args) => capture::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),

@@ -59,7 +59,7 @@ pub struct Args {
     /// What a line of the sample is.
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// JSON pointer to a part of the key, in order; without it, the record key of kcat, the whole line of ndjson.
+    /// JSON pointer to a part of the key, in order; without it, the record key of a capture, the whole line of ndjson.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     key: Vec<String>,
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
@@ -106,10 +106,10 @@ fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
     let parts: Vec<_> = match (args.key.as_slice(), format) {
         ([], Format::Ndjson) => vec![Part::RecordValue],
         ([], Format::Kcat) => vec![Part::RecordKey],
-        (pointers, _) => pointers.iter().cloned().map(Part::Json).collect(),
+        (pointers, _) => pointers.iter().cloned().map(Part::Field).collect(),
     };
     if format == Format::Kcat && args.time.is_some() {
-        usage("--time: lines of `kcat -J` bring the record's own time");
+        usage("--time: lines of a capture bring the record's own time");
     }
     let options = SampleOptions {
         format,

@@ -50,6 +50,8 @@ pub struct Args {
 pub(super) enum LineFormat {
     /// A record's value.
     Ndjson,
+    /// A record as `unseen capture` writes it.
+    Capture,
     /// A record as `kcat -J` prints it.
     Kcat,
 }
@@ -58,7 +60,7 @@ impl From<LineFormat> for Format {
     fn from(format: LineFormat) -> Self {
         match format {
             LineFormat::Ndjson => Self::Ndjson,
-            LineFormat::Kcat => Self::Kcat,
+            LineFormat::Capture | LineFormat::Kcat => Self::Kcat,
         }
     }
 }
@@ -86,7 +88,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let result = replay.run_and_list(input, output(), wrong, || max_timestamp_ms(read_at.unwrap_or_else(SystemTime::now), max_future));
     progress.finish_and_clear();
-    let kcat = if replay.summary().envelopes > 0 { "; lines look like those of `kcat -J`: say --format kcat" } else { "" };
+    let kcat =
+        if replay.summary().envelopes > 0 { "; lines look like those of `unseen capture` or `kcat -J`: say --format capture" } else { "" };
     match result {
         Ok(()) => {}
         Err(error @ Error::Line { .. }) if !kcat.is_empty() => anyhow::bail!("{name}: {error}{kcat}"),

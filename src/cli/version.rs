@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use unseen::kafka;
 
 /// The commit, where sources come as an archive without a repository. In a clone it is still a placeholder.
-const ARCHIVED: &str = include_str!("commit").trim_ascii_end();
+const ARCHIVED: &str = include_str!("commit.txt").trim_ascii_end();
 
 /// The version and all that tells two builds of it apart.
 pub static LONG: LazyLock<String> = LazyLock::new(|| {

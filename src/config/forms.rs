@@ -33,15 +33,17 @@ fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
 }
 
-/// `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`, `{ json = "/pointer" }`, `{ cloudevent = "name" }`,
-/// `{ content = "value" }`, a list of them, or `"cloudevents"`.
+/// `{ field = "/pointer" }`, `{ key_field = "/pointer" }`, `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`,
+/// `{ cloudevent = "name" }`, `{ content = "value" }`, a list of them, or `"cloudevents"`.
 pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
     let part = json!({
         "type": "object",
         "properties": {
             "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
             "header": { "description": "The value of the last header of that name.", "type": "string" },
-            "json": { "description": "A place in the JSON value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "key_field": { "description": "A field of the record's own key, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "json": { "description": "The same as `field`.", "type": "string", "pattern": whole("(/.*)?") },
             "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
         },
         "minProperties": 1,

@@ -326,10 +326,11 @@ pub(super) fn part(value: &Value) -> Result<Part, String> {
         Some(("record", "key")) => Ok(Part::RecordKey),
         Some(("record", "value")) => Ok(Part::RecordValue),
         Some(("header", name)) => Ok(Part::Header(name.to_owned())),
-        Some(("json", pointer)) => Ok(Part::Json(pointer.to_owned())),
+        Some(("field" | "json", pointer)) => Ok(Part::Field(pointer.to_owned())),
+        Some(("key_field", pointer)) => Ok(Part::KeyField(pointer.to_owned())),
         Some(("cloudevent", name)) => Ok(Part::CloudEvent(name.to_owned())),
         _ => Err(expected(
-            "{ record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { json = \"/pointer\" }, { cloudevent = \"attribute\" } or { content = \"value\" }",
+            "{ field = \"/pointer\" }, { key_field = \"/pointer\" }, { record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { cloudevent = \"attribute\" } or { content = \"value\" }",
             value,
         )),
     }

@@ -169,7 +169,7 @@ x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got 
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
-x.toml: topics[0].key[1]: expected { record = "key" }, { record = "value" }, { header = "name" }, { json = "/pointer" }, { cloudevent = "attribute" } or { content = "value" }, got {"jsn":"/a"}
+x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" } or { content = "value" }, got {"jsn":"/a"}
 x.toml: topics[0].output: required: the topic that unseen records go to
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity

@@ -3,6 +3,7 @@
 //! Owns the bits and how they age: one small trait, [`Filter`], and the kinds of it. Pure: no I/O, no
 //! clock, no randomness of its own; time comes in with the records. Must never forget a key within
 //! its window, but for [`Stable`], which promises none: every other error is on the side of "seen".
+//! CONTRIBUTING.md lists what a new kind needs.
 
 pub mod aging;
 mod bloom;

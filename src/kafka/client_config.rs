@@ -85,6 +85,30 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
     client
 }
 
+/// A client that reads a topic once, from where to where it is told.
+pub(super) fn capture(config: &Config) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("fetch.queue.backoff.ms", "5"),
+            ("fetch.max.bytes", "8388608"),
+            // What is read before it is written down is all that it holds.
+            ("queued.max.messages.kbytes", "32768"),
+            ("fetch.wait.max.ms", "50"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        // librdkafka assigns nothing to a client without one; it is not joined.
+        .set("group.id", &config.kafka.group_id)
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", "read_committed");
+    client
+}
+
 pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
     let mut client = with_defaults(
         &config.kafka,

@@ -108,7 +108,8 @@ fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> 
     Some(if complaint.reason.is_empty() { Complaint { reason: error.to_string(), advice: None } } else { complaint })
 }
 
-fn wait(
+/// Waits for a broker that answers.
+pub(super) fn wait(
     observer: &BaseConsumer<Observer>,
     config: &Config,
     insist: bool,

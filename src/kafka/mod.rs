@@ -3,6 +3,7 @@
 //! The only place that names rdkafka. Owns how librdkafka is configured and what its errors mean;
 //! must never decide what becomes of a record.
 
+mod capture;
 mod changelog;
 mod client_config;
 mod client_log;
@@ -15,6 +16,7 @@ mod sink;
 mod source;
 mod throttle;
 
+pub use capture::{Capture, Wanted};
 pub use changelog::{ChangelogReader, Logged};
 pub use client_config::check_properties;
 pub use cluster::{Cluster, check, discover, missing};

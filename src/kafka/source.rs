@@ -413,7 +413,7 @@ impl Source {
 }
 
 /// What a failed question means: a right that this user lacks, or worth another try.
-fn unanswered(what: &str, error: &KafkaError) -> Error {
+pub(super) fn unanswered(what: &str, error: &KafkaError) -> Error {
     let reason = format!("cannot {what}: {error}");
     match error.rdkafka_error_code().and_then(security::missing_right) {
         Some(right) => Error::Refused { advice: format!("the brokers do not allow it; give this user {right}"), reason },
@@ -421,7 +421,7 @@ fn unanswered(what: &str, error: &KafkaError) -> Error {
     }
 }
 
-fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) -> Result<TopicPartitionList, Error> {
+pub(super) fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) -> Result<TopicPartitionList, Error> {
     let mut list = TopicPartitionList::new();
     for (partition, position) in partitions {
         list.add_partition_offset(&partition.topic, partition.partition, position)
@@ -430,7 +430,7 @@ fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Position)>) ->
     Ok(list)
 }
 
-const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
+pub(super) const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
     matches!(code, RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
 }
 

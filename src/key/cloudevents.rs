@@ -30,6 +30,12 @@ pub(super) fn is_structured(headers: &[(&str, Option<&[u8]>)]) -> Result<bool, B
     Err(Box::new(Invalid { reason: Reason::MissingKey, message }))
 }
 
+/// An event in JSON, where the value has another format.
+pub(super) fn not_json() -> Invalid {
+    let message = "the record value is a CloudEvent in JSON, and value_format says that it is something else".to_owned();
+    Invalid { reason: Reason::Malformed, message }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,12 +4,12 @@
 //! The whole text is checked for syntax, so that a torn record is not taken for a whole one.
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
-use super::SpecError;
 use super::content::Room;
-use super::node::{Node, Scalar, scalar};
+use super::node::{Node, scalar};
 use super::scan::Scan;
 use super::structural::StructuralBitmap;
 use super::template::{Template, Templates};
+use super::{Scalar, SpecError};
 use crate::record::{Invalid, Reason};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -69,8 +69,32 @@ impl Pointers {
         many
     }
 
+    /// The places, and how many they are.
+    pub(super) const fn places(&self) -> (&Node, usize) {
+        (&self.root, self.count)
+    }
+
+    /// The values at the pointers, if there are any; none of them where there is no text.
+    pub(super) fn read<'f, 'a>(
+        &self,
+        side: Side,
+        json: Option<&'a [u8]>,
+        buffers: &mut Buffers,
+        found: &'f mut [Option<Scalar<'a>>],
+    ) -> Result<&'f [Option<Scalar<'a>>], Box<Invalid>> {
+        if let Some(json) = json.filter(|_| !found.is_empty()) {
+            self.find(json, buffers, found).map_err(|error| Box::new(broken(side, &error)))?;
+        }
+        Ok(found)
+    }
+
     /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
-    pub(super) fn find<'a>(&self, json: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
+    pub(super) fn find<'a>(
+        &self,
+        json: &'a [u8],
+        buffers: &mut Buffers,
+        found: &mut [Option<Scalar<'a>>],
+    ) -> Result<(), serde_json::Error> {
         let (scan, template) = buffers.parts(json, self);
         if template.find(&scan, found).is_some() {
             return Ok(());
@@ -90,18 +114,26 @@ impl Pointers {
     }
 
     /// The same for any text, and the words for what is wrong with it.
-    pub(super) fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Invalid>> {
+    pub(super) fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        Walk { node: &self.root, found }
-            .deserialize(&mut deserializer)
-            .and_then(|()| deserializer.end())
-            .map_err(|error| Box::new(broken(&error)))
+        Walk { node: &self.root, found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
     }
 }
 
-/// A record whose value cannot be read.
-pub(super) fn broken(error: &serde_json::Error) -> Invalid {
-    Invalid { reason: Reason::BrokenJson, message: format!("the record value is not JSON: {error}") }
+/// Which of a record's two texts is read.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Key,
+    Value,
+}
+
+/// A record whose key or value cannot be read.
+pub(super) fn broken(side: Side, error: &serde_json::Error) -> Invalid {
+    let side = match side {
+        Side::Key => "key",
+        Side::Value => "value",
+    };
+    Invalid { reason: Reason::Malformed, message: format!("the record {side} is not JSON: {error}") }
 }
 
 /// Deserializes one value, descending only where a pointer leads.

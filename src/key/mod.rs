@@ -12,16 +12,20 @@ mod content;
 mod hashing;
 mod json;
 mod node;
+mod scalar;
 mod scan;
 mod structural;
 mod template;
 
 pub use hashing::{HashKeyError, Hashing};
+pub use node::Node;
+pub use scalar::Scalar;
 
 use crate::record::{Invalid, Reason, Record};
 use content::Content;
-use json::{Buffers, Pointers, broken};
-use node::{Scalar, unescape};
+use json::{Buffers, Pointers, Side, broken};
+use node::unescape;
+use scalar::Written;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -53,8 +57,10 @@ pub enum Part {
     RecordValue,
     /// The value of the last header of that name.
     Header(String),
-    /// A place in the JSON value, as an RFC 6901 pointer. Of two equal fields the last counts.
-    Json(String),
+    /// A place in the record value, as an RFC 6901 pointer. Of two equal fields the last counts.
+    Field(String),
+    /// The same in the record key.
+    KeyField(String),
     /// An attribute of a CloudEvent, in whichever mode the record is: a header, or a member of the JSON value.
     CloudEvent(String),
     /// The whole JSON value, whatever its white space and the order of its members, but for the places of these
@@ -71,7 +77,8 @@ impl fmt::Display for Part {
             Self::RecordKey => f.write_str("the record key"),
             Self::RecordValue => f.write_str("the record value"),
             Self::Header(name) => write!(f, "header `{name}`"),
-            Self::Json(pointer) => write!(f, "JSON field `{pointer}`"),
+            Self::Field(pointer) => write!(f, "field `{pointer}`"),
+            Self::KeyField(pointer) => write!(f, "field `{pointer}` of the record key"),
             Self::CloudEvent(name) => write!(f, "CloudEvents attribute `{name}`"),
             Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
             Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
@@ -84,9 +91,11 @@ impl fmt::Display for Part {
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
+    /// Of the record value.
     pointers: Pointers,
     /// The same, and the attributes of an event that is the value.
     structured: Pointers,
+    key_pointers: Pointers,
     /// Of each part that is a value's content, in order.
     contents: Vec<Content>,
     /// Whether any part is of the record value.
@@ -119,6 +128,15 @@ pub enum SpecError {
 
 /// Values of so many pointers need no memory of their own.
 const FEW: usize = 4;
+
+/// Where the fields of a record's key, or of its value, are to be had.
+#[derive(Clone, Copy, Debug)]
+pub enum Fields<'f, 'a> {
+    /// In a JSON text.
+    Json,
+    /// Somebody found them in another format, in the order of the parts that name them.
+    Found(&'f [Option<Scalar<'a>>]),
+}
 
 /// Working memory of [`KeySpec::fingerprint`], kept between records so that nothing need be
 /// allocated for each.
@@ -153,14 +171,15 @@ impl KeySpec {
         if parts.is_empty() {
             return Err(SpecError::Empty);
         }
-        let mut pointers = Pointers::default();
-        let (mut structured, mut contents) = (Pointers::default(), Vec::new());
+        let (mut pointers, mut structured) = (Pointers::default(), Pointers::default());
+        let (mut key_pointers, mut contents) = (Pointers::default(), Vec::new());
         for part in &parts {
             match part {
-                Part::Json(pointer) => {
+                Part::Field(pointer) => {
                     pointers.add(pointer)?;
                     structured.add(pointer)?;
                 }
+                Part::KeyField(pointer) => key_pointers.add(pointer)?,
                 // Names of attributes have nothing in them that a pointer would have to escape.
                 Part::CloudEvent(name) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty() => {
                     structured.add(&format!("/{name}"))?;
@@ -170,9 +189,9 @@ impl KeySpec {
                 Part::RecordKey | Part::RecordValue | Part::Header(_) => {}
             }
         }
-        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Json(_) | Part::Content { .. }));
+        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. }));
         let reads_events = parts.iter().any(|part| matches!(part, Part::CloudEvent(_)));
-        Ok(Self { parts, pointers, structured, contents, needs_value, reads_events, hashing: Hashing::default() })
+        Ok(Self { parts, pointers, structured, key_pointers, contents, needs_value, reads_events, hashing: Hashing::default() })
     }
 
     /// The same, hashed in another way.
@@ -200,24 +219,65 @@ impl KeySpec {
         self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
     }
 
-    /// The fingerprint of the record's key.
+    /// The places in the record key that it asks for, and how many they are.
+    #[must_use]
+    pub fn key_fields(&self) -> (&Node, usize) {
+        self.key_pointers.places()
+    }
+
+    /// The places in the record value that it asks for, and how many they are.
+    #[must_use]
+    pub fn value_fields(&self) -> (&Node, usize) {
+        self.pointers.places()
+    }
+
+    /// The fingerprint of the key of a record whose fields are JSON.
     ///
     /// # Errors
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
-        // Two statements: as one, the compiler makes both and then moves them.
+        self.fingerprint_of(record, Fields::Json, Fields::Json, scratch)
+    }
+
+    /// The fingerprint of the key of a record whose key and value have these fields.
+    ///
+    /// # Errors
+    /// [`Invalid`] when the record has no such key; it says which part is at fault.
+    pub fn fingerprint_of(
+        &self,
+        record: &Record<'_>,
+        key: Fields<'_, '_>,
+        value: Fields<'_, '_>,
+        scratch: &mut Scratch,
+    ) -> Result<Fingerprint, Box<Invalid>> {
+        // Two statements each: as one, the compiler makes both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
+        let mut few_of_key = [const { None }; FEW];
+        let mut many_of_key = Vec::new();
         let is_structured = self.reads_events && cloudevents::is_structured(record.headers)?;
-        let pointers = if is_structured { &self.structured } else { &self.pointers };
-        let found = pointers.buffers(&mut few, &mut many);
-        match record.value {
-            None if self.needs_value || is_structured => return Err(Box::new(tombstone())),
-            Some(value) if !found.is_empty() => pointers.find(value, &mut scratch.json, found)?,
-            _ => {}
+        if self.needs_value || is_structured {
+            record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
-        let (mut found, mut contents) = (found.iter(), self.contents.iter());
+        let mut fields = match value {
+            Fields::Json => {
+                let pointers = if is_structured { &self.structured } else { &self.pointers };
+                pointers.read(Side::Value, record.value, &mut scratch.json, pointers.buffers(&mut few, &mut many))?
+            }
+            Fields::Found(_) if is_structured => return Err(Box::new(cloudevents::not_json())),
+            Fields::Found(found) => found,
+        }
+        .iter();
+        let mut key_fields = match key {
+            Fields::Json => {
+                let found = self.key_pointers.buffers(&mut few_of_key, &mut many_of_key);
+                self.key_pointers.read(Side::Key, record.key, &mut scratch.json, found)?
+            }
+            Fields::Found(found) => found,
+        }
+        .iter();
+        let mut contents = self.contents.iter();
         let mut all_null = true;
         scratch.encoded.clear();
         let mut encode = |(tag, bytes): (Tag, &[u8])| {
@@ -228,6 +288,10 @@ impl KeySpec {
             scratch.encoded.extend_from_slice(bytes);
         };
         for part in &self.parts {
+            let mut field = |found: Option<&Option<Scalar<'_>>>| {
+                let scalar = found.and_then(Option::as_ref).ok_or_else(|| missing(part))?;
+                scalar.encoded(&mut Written::default(), &mut encode).map_err(|error| broken(Side::Value, &error))
+            };
             match part {
                 Part::RecordKey => encode(raw(record.key)),
                 Part::RecordValue => encode(raw(record.value)),
@@ -235,20 +299,16 @@ impl KeySpec {
                     let header = record.headers.iter().rev().find(|(key, _)| key == name);
                     encode(raw(header.ok_or_else(|| missing(part))?.1));
                 }
-                Part::Json(_) => match *found.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
-                    Scalar::Null => encode((Tag::Null, &[])),
-                    Scalar::String(text) => encode((Tag::Bytes, text)),
-                    Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(&error))?.as_bytes())),
-                    Scalar::Number(text) => encode((Tag::Number, text)),
-                    Scalar::Bool(text) => encode((Tag::Bool, text)),
-                    Scalar::Container(text) => encode((Tag::Container, text)),
-                },
+                Part::Field(_) => field(fields.next())?,
+                Part::KeyField(_) => field(key_fields.next())?,
                 Part::CloudEvent(_) if is_structured => {
                     // An attribute is the same text in both modes.
-                    match *found.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
+                    match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
                         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => encode((Tag::Bytes, text)),
-                        Scalar::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(&error))?.as_bytes())),
-                        Scalar::Null | Scalar::Container(_) => return Err(Box::new(missing(part))),
+                        Scalar::Escaped(quoted) => {
+                            encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(Side::Value, &error))?.as_bytes()));
+                        }
+                        _ => return Err(Box::new(missing(part))),
                     }
                 }
                 Part::CloudEvent(name) => {

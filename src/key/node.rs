@@ -1,17 +1,17 @@
-//! The places that are looked for in a JSON text, as a tree, and what is found at them.
+//! The places that are looked for in a record's key or value, as a tree.
 //!
-//! Owns what a value is to a key. Must never look for anything itself.
+//! Owns what a pointer means. Must never look for anything itself.
 
-use super::SpecError;
 use super::scan::DEPTH_MAX;
+use super::{Scalar, SpecError};
 
-/// A place in a JSON text that a pointer ends at, or leads through.
+/// A place that a pointer ends at, or leads through.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Node {
+pub struct Node {
     /// Which of the found values are this node's: the pointer that ends here, as often as it is named.
-    pub(super) slots: Vec<usize>,
-    /// The next step of the pointers that go on.
-    pub(super) children: Vec<(String, Node)>,
+    pub slots: Vec<usize>,
+    /// The next step of the pointers that go on: the name of a field, the key of a map, or the number of an element.
+    pub children: Vec<(String, Node)>,
 }
 
 impl Node {
@@ -70,21 +70,6 @@ impl Node {
     pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
         self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
     }
-}
-
-/// A JSON value as far as a key cares, in UTF-8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scalar<'a> {
-    Null,
-    Bool(&'a [u8]),
-    /// As it is written: `1`, `1.0` and `1e0` are three different keys.
-    Number(&'a [u8]),
-    /// What is between the quotes: there is nothing to decode in it.
-    String(&'a [u8]),
-    /// A string as it is written, with quotes and escapes, which can be decoded.
-    Escaped(&'a [u8]),
-    /// As it is written, white space and order of fields included.
-    Container(&'a [u8]),
 }
 
 /// What a text is that was found to be one JSON value.

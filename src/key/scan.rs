@@ -9,7 +9,8 @@
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
-use super::node::{Node, Scalar, scalar};
+use super::Scalar;
+use super::node::{Node, scalar};
 use super::structural::StructuralBitmap;
 
 /// Containers within each other before it gives up.

@@ -7,7 +7,7 @@
 //! That fields lie where they did is also what "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) bets
 //! on; here the rest of the text is checked as well.
 
-use super::node::Scalar;
+use super::Scalar;
 use super::scan::{Scan, behind};
 
 /// Bytes that are compared together.

@@ -3,7 +3,7 @@ use siphasher::sip128::SipHasher24;
 use xxhash_rust::xxh3::xxh3_128;
 
 fn spec(pointers: &[&str]) -> KeySpec {
-    KeySpec::new(pointers.iter().map(|pointer| Part::Json((*pointer).to_owned())).collect()).unwrap()
+    KeySpec::new(pointers.iter().map(|pointer| Part::Field((*pointer).to_owned())).collect()).unwrap()
 }
 
 fn of(spec: &KeySpec, value: &str) -> Result<Fingerprint, Box<Invalid>> {
@@ -114,15 +114,35 @@ fn a_string_field_and_the_record_key_are_one_id() {
 }
 
 #[test]
+fn a_field_of_the_record_key_is_like_one_of_the_value() {
+    let key = KeySpec::new(vec![Part::KeyField("/id".into())]).unwrap();
+    let of_key = |text: Option<&str>| {
+        let record = Record { key: text.map(str::as_bytes), value: Some(b"not JSON"), ..Record::default() };
+        key.fingerprint(&record, &mut Scratch::default())
+    };
+    assert_eq!(of_key(Some(r#"{"id":7}"#)), of(&spec(&["/id"]), r#"{"id":7}"#));
+    assert_eq!(of_key(Some("{}")).unwrap_err().reason, Reason::MissingKey);
+    assert_eq!(of_key(None).unwrap_err().message, "the record has no field `/id` of the record key");
+    let broken = of_key(Some("{")).unwrap_err();
+    assert!(broken.reason == Reason::Malformed && broken.message.starts_with("the record key is not JSON: "), "{broken}");
+    let both = KeySpec::new(vec![Part::KeyField("/id".into()), Part::Field("/id".into())]).unwrap();
+    let record = Record { key: Some(br#"{"id":1}"#), value: Some(br#"{"id":2}"#), ..Record::default() };
+    assert_eq!(both.fingerprint(&record, &mut Scratch::default()), of(&spec(&["/a", "/b"]), r#"{"b":2,"a":1}"#));
+    let deleted = Record { value: None, ..record };
+    assert!(key.fingerprint(&deleted, &mut Scratch::default()).is_ok(), "its key is enough");
+    assert_eq!(both.fingerprint(&deleted, &mut Scratch::default()).unwrap_err().reason, Reason::Tombstone);
+}
+
+#[test]
 fn broken_json_says_where() {
     for text in ["", "{", "{\"id\":1", "{\"id\":1}}", "{\"id\":1} x", "{\"id\":tru}", "{\"id\":\"\\ud800\"}", "{\"id\":1,}"] {
-        assert_eq!(reason(&spec(&["/id"]), text), Reason::BrokenJson, "{text}");
+        assert_eq!(reason(&spec(&["/id"]), text), Reason::Malformed, "{text}");
     }
     let error = of(&spec(&["/id"]), "{\"id\":1").unwrap_err();
     assert!(error.message.contains("line 1 column 7"), "{error}");
     let mut scratch = Scratch::default();
     let not_text = Record { value: Some(b"{\"id\":\"\xff\"}"), ..Record::default() };
-    assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::BrokenJson);
+    assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::Malformed);
 }
 
 #[test]
@@ -130,7 +150,7 @@ fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
     let record = Record { key: Some(b"a"), ..Record::default() };
     let reason =
         |parts: &[Part]| KeySpec::new(parts.to_vec()).unwrap().fingerprint(&record, &mut Scratch::default()).map_err(|it| it.reason);
-    let json = Part::Json("/id".to_owned());
+    let json = Part::Field("/id".to_owned());
     let content = Part::Content { except: Vec::new() };
     for parts in [&[json.clone()][..], &[Part::RecordKey, json], &[Part::RecordValue], &[Part::RecordKey, Part::RecordValue], &[content]] {
         assert_eq!(reason(parts), Err(Reason::Tombstone), "{parts:?}");
@@ -148,7 +168,7 @@ fn content_goes_with_other_parts_and_with_a_secret() {
     let content = || Part::Content { except: vec!["/ts".to_owned()] };
     let (one, other) = (r#"{"id":1,"ts":1,"x":{}}"#, r#" {"x": {}, "id": 1}"#);
     let secret = Hashing::SipHash([7; 16]);
-    for parts in [&[content()][..], &[Part::RecordKey, content()], &[Part::Json("/id".to_owned()), content(), content()]] {
+    for parts in [&[content()][..], &[Part::RecordKey, content()], &[Part::Field("/id".to_owned()), content(), content()]] {
         for hashing in [&Hashing::Xxh3, &secret] {
             assert_eq!(of(parts, hashing, one), of(parts, hashing, other), "{parts:?}");
             assert_ne!(of(parts, hashing, one), of(parts, hashing, r#"{"id":1,"x":[]}"#), "{parts:?}");
@@ -157,7 +177,7 @@ fn content_goes_with_other_parts_and_with_a_secret() {
     assert_ne!(of(&[content()], &Hashing::Xxh3, one), of(&[content()], &secret, one));
     assert_ne!(of(&[content()], &Hashing::Xxh3, "{}"), of(&[Part::RecordValue], &Hashing::Xxh3, "{}"));
     assert_eq!(of(&[content()], &Hashing::Xxh3, "null"), Err(Reason::NullKey));
-    assert_eq!(of(&[content()], &Hashing::Xxh3, "{"), Err(Reason::BrokenJson));
+    assert_eq!(of(&[content()], &Hashing::Xxh3, "{"), Err(Reason::Malformed));
 }
 
 #[test]
@@ -185,7 +205,7 @@ fn an_event_is_the_same_in_both_modes() {
     assert_eq!(missing(of(preset, &structured, Some(r#"{"id":"1"}"#))), (Reason::MissingKey, message.clone()));
     assert_eq!(missing(of(preset, &structured, Some(r#"{"source":null,"id":"1"}"#))), (Reason::MissingKey, message));
     assert_eq!(missing(of(preset, &structured, None)).0, Reason::Tombstone);
-    assert_eq!(missing(of(preset, &structured, Some("{"))).0, Reason::BrokenJson);
+    assert_eq!(missing(of(preset, &structured, Some("{"))).0, Reason::Malformed);
     let batch = [("content-type", "application/cloudevents-batch+json"), ("ce_id", "1"), ("ce_source", "s")];
     assert_eq!(missing(of(preset, &batch, Some("[]"))).0, Reason::MissingKey);
     assert!(of(&["subject"], &[("ce_subject", "x")], None).is_ok());
@@ -196,10 +216,10 @@ fn an_event_is_the_same_in_both_modes() {
 #[test]
 fn malformed_pointers_are_refused() {
     for pointer in ["id", "/a~2", "/~", "/~~01", "/~~10", "/a/~01~/b"] {
-        assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_err(), "{pointer}");
+        assert!(KeySpec::new(vec![Part::Field(pointer.to_owned())]).is_err(), "{pointer}");
     }
     for pointer in ["/~01", "/~10~0", "/a~1b/~0"] {
-        assert!(KeySpec::new(vec![Part::Json(pointer.to_owned())]).is_ok(), "{pointer}");
+        assert!(KeySpec::new(vec![Part::Field(pointer.to_owned())]).is_ok(), "{pointer}");
     }
     assert!(KeySpec::new(vec![]).is_err());
 }

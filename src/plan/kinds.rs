@@ -1,7 +1,7 @@
 //! The kinds of filter that a plan compares: one function each, listed in [`KINDS`].
 //!
 //! Owns what each kind costs and promises. Those that a topic can have say so themselves, by the plans that
-//! they are made from; the others are there to compare. A new kind is an entry here and nowhere else.
+//! they are made from; the others are there to compare. CONTRIBUTING.md says what else a new kind of filter needs.
 
 use super::Ask;
 use super::text::{count, whole_size};

@@ -98,7 +98,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
                         windows.advance(time);
                     }
                 }
-                let headers: Vec<_> = recorded.headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref())).collect();
+                let headers = recorded.headers();
                 let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
                 options.key.fingerprint(&record, &mut scratch)
             }),
@@ -240,7 +240,7 @@ mod tests {
             span_ms: Some(9),
             window_keys: None,
         };
-        assert_eq!(counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), None, lines), expected);
+        assert_eq!(counted(Format::Ndjson, Part::Field("/id".into()), Some("/t"), None, lines), expected);
         let whole = counted(Format::Ndjson, Part::RecordValue, None, None, lines);
         assert_eq!((whole.records, whole.distinct, whole.repeats, whole.span_ms), (6, 6, 0, None));
         assert_eq!(whole.keys(), 6);
@@ -260,7 +260,7 @@ mod tests {
         let window = Some(Window::time(100, 2));
         let sample = |stream: &[(u32, i64)]| {
             let lines: String = stream.iter().map(|(id, time)| format!("{{\"id\":{id},\"t\":{time}}}")).collect::<Vec<_>>().join("\n");
-            counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), window, &lines)
+            counted(Format::Ndjson, Part::Field("/id".into()), Some("/t"), window, &lines)
         };
         // Slices of 50: keys 1 2 | 3 | 1 4 5 | … | 6
         assert_eq!(sample(&[(1, 0), (2, 10), (3, 50), (1, 100), (4, 101), (5, 102), (6, 900)]).window_keys, Some(4));
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn keys_before_the_first_time_belong_to_it() {
         let lines = "{\"id\":1}\n{\"id\":2}\n{\"id\":3,\"t\":70}\n{\"id\":1,\"t\":71}\n";
-        let sample = counted(Format::Ndjson, Part::Json("/id".into()), Some("/t"), Some(Window::time(20, 2)), lines);
+        let sample = counted(Format::Ndjson, Part::Field("/id".into()), Some("/t"), Some(Window::time(20, 2)), lines);
         assert_eq!((sample.window_keys, sample.distinct), (Some(3), 3));
     }
 
@@ -286,7 +286,7 @@ mod tests {
         let lines = lines.collect::<Vec<_>>().join("\n");
         let options = SampleOptions {
             format: Format::Ndjson,
-            key: KeySpec::new(vec![Part::Json("/id".into())]).unwrap(),
+            key: KeySpec::new(vec![Part::Field("/id".into())]).unwrap(),
             time: Some(Field::new("/t").unwrap()),
             window: Some(Window::time(200, 2)),
         };
@@ -314,7 +314,7 @@ mod tests {
     fn faults_are_named() {
         let options = |format| SampleOptions { format, key: KeySpec::new(vec![Part::RecordValue]).unwrap(), time: None, window: None };
         let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
-        assert!(error.starts_with("line 2, at byte 1: expected a record as `kcat -J` prints it"), "{error}");
+        assert!(error.starts_with("line 2, at byte 1: expected a record as `unseen capture` writes it or `kcat -J` prints it"), "{error}");
         let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();
         assert!(matches!(error, SampleError::Empty), "{error}");
     }

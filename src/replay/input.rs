@@ -1,13 +1,11 @@
 //! From a line to a record, for each format.
 //!
-//! Owns what a recorded line means. Must never change a byte of it: what goes out is what came in.
+//! Owns what a recorded line means; `envelope` has the fields of one. Must never change a byte of it: what goes out is what came in.
 
-use super::LineError;
+use super::{LineError, envelope};
 use crate::key::Field;
 use crate::record::Timestamp;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::borrow::Cow;
-use std::fmt;
 use std::io::{BufRead, Read};
 use std::time::UNIX_EPOCH;
 
@@ -20,7 +18,8 @@ pub enum Format {
     /// A record's value, whatever it is. There is one partition, 0.
     #[default]
     Ndjson,
-    /// A record as `kcat -J` prints it: a JSON object with its partition, time, key, headers and value.
+    /// A record as `unseen capture` writes it or `kcat -J` prints it: a JSON object with its partition, time, key, headers
+    /// and value.
     Kcat,
 }
 
@@ -75,7 +74,7 @@ impl<R: BufRead> Lines<R> {
 }
 
 /// Name and value of a header.
-type Header<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
+pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
 /// A record as a line has it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -85,10 +84,15 @@ pub(crate) struct Recorded<'a> {
     pub(crate) time: Option<Timestamp>,
     pub(crate) key: Option<Cow<'a, [u8]>>,
     pub(crate) value: Option<Cow<'a, [u8]>>,
-    pub(crate) headers: Vec<Header<'a>>,
+    pub(super) headers: Vec<Header<'a>>,
 }
 
 impl<'a> Recorded<'a> {
+    /// The headers that can be asked for, as in a worker: those whose names are text.
+    pub(crate) fn headers(&self) -> Vec<(&str, Option<&[u8]>)> {
+        self.headers.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_deref()))).collect()
+    }
+
     /// The record of a line; `time` is the field of the value that holds its time, if any does.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
@@ -96,94 +100,20 @@ impl<'a> Recorded<'a> {
                 let time = time.and_then(|field| parse_time(&field.text(line)?)).filter(|&time| time >= 0);
                 Ok(Self { time, value: Some(Cow::Borrowed(line)), ..Self::default() })
             }
-            Format::Kcat => {
-                let kcat: Kcat<'a> = serde_json::from_slice(line).map_err(|error| LineError::Kcat(error.to_string()))?;
-                kcat.try_into().map_err(LineError::Kcat)
-            }
+            Format::Kcat => envelope::parse(line),
         }
     }
 }
 
-/// What `kcat -J` prints (<https://github.com/edenhill/kcat>, `json.c`), as far as it matters here.
-#[derive(serde::Deserialize)]
-#[serde(expecting = "an object with partition, key and payload")]
-struct Kcat<'a> {
-    partition: i32,
-    tstype: Option<String>,
-    ts: Option<Timestamp>,
-    /// Names and values by turns.
-    #[serde(borrow, default)]
-    headers: Vec<Text<'a>>,
-    // Null, but not missing: a line without them is of another format.
-    #[serde(borrow, deserialize_with = "Text::deserialize")]
-    key: Text<'a>,
-    #[serde(borrow, deserialize_with = "Text::deserialize")]
-    payload: Text<'a>,
-}
-
-impl<'a> TryFrom<Kcat<'a>> for Recorded<'a> {
-    type Error = String;
-
-    fn try_from(kcat: Kcat<'a>) -> Result<Self, String> {
-        let time = kcat.ts.filter(|&ts| ts >= 0 && kcat.tstype.as_deref() != Some("unknown"));
-        let mut headers = Vec::with_capacity(kcat.headers.len() / 2);
-        let mut texts = kcat.headers.into_iter();
-        while let Some(name) = texts.next() {
-            let name = match name.0 {
-                Some(Cow::Borrowed(name)) => std::str::from_utf8(name).ok().map(Cow::Borrowed),
-                Some(Cow::Owned(name)) => String::from_utf8(name).ok().map(Cow::Owned),
-                None => None,
-            };
-            let name = name.ok_or("a header whose name is no text")?;
-            let value = texts.next().ok_or_else(|| format!("header `{name}` without value"))?;
-            headers.push((name, value.0));
-        }
-        Ok(Self { partition: kcat.partition, time, key: kcat.key.0, value: kcat.payload.0, headers })
-    }
-}
-
-/// A JSON string or null. kcat escapes what JSON needs escaped and prints all other bytes as they are,
-/// so that a string need not be UTF-8; read as bytes, it is what the record had.
-struct Text<'a>(Option<Cow<'a, [u8]>>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_option(TextVisitor).map(Self)
-    }
-}
-
-struct TextVisitor;
-
-impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Option<Cow<'de, [u8]>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or null")
-    }
-
-    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
-        Ok(None)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_bytes(self)
-    }
-
-    fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Self::Value, E> {
-        Ok(Some(Cow::Borrowed(bytes)))
-    }
-
-    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
-        Ok(Some(Cow::Owned(bytes.to_vec())))
-    }
-}
-
-/// Integer milliseconds since the epoch, or RFC 3339, from 1970 on. Of the latter, `T` may be a space,
-/// the offset is `Z`, `+01:00` or the like, and if it is missing UTC is meant.
+/// Integer milliseconds since the epoch, or RFC 3339.
 fn parse_time(text: &str) -> Option<Timestamp> {
-    if let Ok(milliseconds) = text.parse() {
-        return Some(milliseconds);
-    }
+    text.parse().ok().or_else(|| parse_rfc3339(text))
+}
+
+/// A time in RFC 3339, from 1970 on. `T` may be a space, the offset is `Z`, `+01:00` or the like, and if it is missing UTC is
+/// meant.
+#[must_use]
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let text = text.to_ascii_uppercase();
     let (local, east) = text.rfind(['+', '-']).filter(|&sign| sign > "2000-01-01T00:00".len()).map_or(Some((&*text, 0)), |sign| {
         let (hours, minutes) = text[sign + 1..].split_once(':')?;
@@ -201,10 +131,6 @@ fn parse_time(text: &str) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn kcat(line: &str) -> Result<Recorded<'_>, String> {
-        Recorded::parse(Format::Kcat, line.as_bytes(), None).map_err(|fault| fault.to_string())
-    }
 
     fn lines(text: &str) -> Vec<(String, u64)> {
         let mut lines = Lines::new(text.as_bytes());
@@ -225,64 +151,6 @@ mod tests {
     fn a_line_without_end_is_refused() {
         let mut endless = Lines::new(std::io::BufReader::new(std::io::repeat(b'x')));
         assert!(matches!(endless.next_line(), Err(LineError::Long(LINE_BYTES_MAX))));
-    }
-
-    #[test]
-    fn a_whole_kcat_line() {
-        let line = r#"{"topic":"t","partition":3,"offset":17,"tstype":"create","ts":1700000000123,"broker":1,"headers":["a","1","b",null],"key":"k\u00e9\n","payload":"{\"id\":1}"}"#;
-        let recorded = kcat(line).unwrap();
-        assert_eq!((recorded.partition, recorded.time), (3, Some(1_700_000_000_123)));
-        assert_eq!(recorded.key.as_deref(), Some("ké\n".as_bytes()));
-        assert_eq!(recorded.value.as_deref(), Some(&br#"{"id":1}"#[..]));
-        assert_eq!(recorded.headers, [("a".into(), Some(b"1"[..].into())), ("b".into(), None)]);
-    }
-
-    #[test]
-    fn a_bare_kcat_line() {
-        let recorded = kcat(r#"{"topic":"t","partition":0,"offset":0,"broker":-1,"key":null,"payload":null}"#).unwrap();
-        assert_eq!(recorded, Recorded::default());
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_come_through() {
-        let line = b"{\"partition\":0,\"key\":\"\xff\\u0000\\\"\",\"payload\":\"\xc3\x28\"}";
-        let recorded = Recorded::parse(Format::Kcat, line, None).unwrap();
-        assert_eq!(recorded.key.as_deref(), Some(&b"\xff\0\""[..]));
-        assert_eq!(recorded.value.as_deref(), Some(&b"\xc3\x28"[..]));
-    }
-
-    #[test]
-    fn no_time_is_no_time() {
-        for time in [
-            r#""tstype":"unknown","ts":0,"#,
-            r#""tstype":"create","ts":-1,"#,
-            r#""tstype":"logappend","ts":-2,"#,
-            r#""tstype":"create","ts":null,"#,
-            "",
-        ] {
-            let line = format!("{{{time}\"partition\":0,\"key\":null,\"payload\":null}}");
-            assert_eq!(kcat(&line).unwrap().time, None, "{time}");
-        }
-        assert_eq!(kcat(r#"{"tstype":"create","ts":0,"partition":0,"key":null,"payload":null}"#).unwrap().time, Some(0));
-    }
-
-    #[test]
-    fn lines_that_kcat_does_not_print_are_refused() {
-        for (line, what) in [
-            ("", "EOF"),
-            ("[]", "an object with partition, key and payload"),
-            (r#"{"id":1}"#, "missing field `partition`"),
-            (r#"{"partition":0,"payload":"x"}"#, "missing field `key`"),
-            (r#"{"partition":0,"key":null}"#, "missing field `payload`"),
-            (r#"{"partition":0,"key":null,"payload":{"avro":1}}"#, "a string or null"),
-            (r#"{"partition":"0","key":null,"payload":null}"#, "i32"),
-            (r#"{"partition":0,"headers":["a"],"key":null,"payload":null}"#, "header `a` without value"),
-            (r#"{"partition":0,"headers":[null,"a"],"key":null,"payload":null}"#, "a header whose name is no text"),
-            (r#"{"partition":0,"key":null,"payload":null} {}"#, "trailing characters"),
-        ] {
-            let error = kcat(line).unwrap_err();
-            assert!(error.contains(what), "{line}: {error}");
-        }
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! A recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
-//! Owns the way of a line: in, judged, and out byte for byte if it is unseen. Must never judge in
+//! Owns the form of a line, and its way: in, judged, and out byte for byte if it is unseen. Must never judge in
 //! another way than the worker does, and never look at a clock: the max timestamp comes from the caller.
 //! Key spaces that several topics share are not shared here: one topic is replayed by itself.
 
+mod envelope;
 mod input;
 mod truth;
 
-pub use input::Format;
+pub use envelope::Captured;
+use input::Header;
+pub use input::{Format, parse_rfc3339};
 pub(crate) use input::{Lines, Recorded};
 pub use truth::Counts;
 
@@ -96,23 +99,25 @@ pub struct Summary {
 #[non_exhaustive]
 pub enum Error {
     /// The key needs what the format does not have.
-    #[error("the topic's key is made of {0}, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat")]
+    #[error(
+        "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+    )]
     Part(Part),
     /// The topic takes keys back by a header, which the format does not have.
     #[error(
-        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `kcat -J` and replay with --format kcat"
+        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
     /// The format has no partitions.
     #[error(
-        "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `kcat -J` and replay with --format kcat"
+        "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `unseen capture` and replay with --format capture"
     )]
     Partitions,
     /// The time's pointer is malformed.
     #[error("--time")]
     Time(#[from] SpecError),
-    /// Lines of `kcat -J` have a time of their own, the one that the live run goes by.
-    #[error("--time: lines of `kcat -J` bring the record's own time")]
+    /// Lines of a capture have a time of their own, the one that the live run goes by.
+    #[error("--time: lines of a capture bring the record's own time")]
     SecondTime,
     /// A line is at fault.
     #[error("line {line}, at byte {offset}: {fault}")]
@@ -139,8 +144,8 @@ pub enum LineError {
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
     /// It is not in the format that was named.
-    #[error("expected a record as `kcat -J` prints it, got: {0}")]
-    Kcat(String),
+    #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
+    Envelope(String),
     /// The record's partition is one that the topic does not have.
     #[error("the record is of partition {partition}, but the topic is taken to have {partitions}; say how many it has with --partitions")]
     Partition {
@@ -235,7 +240,7 @@ impl<'t> Replay<'t> {
         self.counted.records += 1;
         self.counted.untimed += u64::from(recorded.time.is_none());
         let Partition { dedup, truth } = partition(&mut self.partitions, recorded.partition, self.rules, self.truth)?;
-        let headers: Vec<_> = recorded.headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref())).collect();
+        let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
         let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
             Ok(fingerprint) => fingerprint,

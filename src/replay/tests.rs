@@ -29,7 +29,7 @@ fn filter(false_positive_rate: f64) -> config::Filter {
 }
 
 fn by_id() -> Topic {
-    topic(vec![Part::Json("/id".into())])
+    topic(vec![Part::Field("/id".into())])
 }
 
 fn options(format: Format) -> Options {
@@ -126,7 +126,7 @@ fn invalid_records_go_where_the_policy_says() {
         let (output, summary) = replay(&topic, &options(Format::Ndjson), input).unwrap();
         assert_eq!(output.lines().count(), records, "{:?}", topic.on_invalid);
         assert_eq!((summary.unseen, summary.dead_letters), (2, dead_letters));
-        assert_eq!(summary.invalid, [("broken_json", 1), ("missing_key", 1), ("null_key", 1)].into());
+        assert_eq!(summary.invalid, [("malformed", 1), ("missing_key", 1), ("null_key", 1)].into());
     }
 }
 

@@ -78,7 +78,7 @@ impl Assignment {
     /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
     /// is that of what is committed.
     pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.is_refused && !input.verdicts.is_all_carried())
+        self.inputs.values().any(|input| !input.ends_worker && !input.verdicts.is_all_carried())
     }
 
     /// Whether any topic of a state is still warming up.

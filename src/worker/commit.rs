@@ -40,7 +40,7 @@ impl Worker {
             return Ok(Flow::On);
         }
         if self.assignment.must_repeat() {
-            return self.fail(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
+            return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let offsets = self.assignment.offsets(&self.topics);
@@ -49,7 +49,7 @@ impl Worker {
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
         if let Err(failure) = logged.and_then(|()| self.outbox.sink.commit(&offsets, source, meanwhile)) {
-            self.fail(source, failure)?;
+            self.abort(source, failure)?;
             return Ok(Flow::Back);
         }
         self.assignment.logged(&self.topics, self.outbox.sink.take_logged());
@@ -64,8 +64,8 @@ impl Worker {
                 self.shared.rebuilder.trim(TopicPartition { topic: changelog.clone(), partition: id.partition }, before);
             }
         }
-        if let Some(refused) = self.outbox.refused.take() {
-            return Err(refused);
+        if let Some(error) = self.outbox.ends_with.take() {
+            return Err(error);
         }
         if self.outbox.sink.batch_bytes() < self.shared.cluster.batch_bytes {
             // Its limits may be others than at the start.
@@ -111,7 +111,7 @@ impl Worker {
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
     /// partition that is still ours stands where it was committed.
-    pub(super) fn fail(&mut self, source: &Source, failure: SinkError) -> Result<(), Error> {
+    pub(super) fn abort(&mut self, source: &Source, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         // After a refused record, librdkafka's own count of what it has sent has a gap, for which the next transaction
         // would be aborted, too: a new producer has none.
@@ -207,7 +207,7 @@ impl Worker {
     /// Sets every partition back to where it was committed.
     pub(super) fn rewind(&mut self, source: &Source) -> Result<(), Error> {
         self.outbox.end();
-        self.outbox.refused = None;
+        self.outbox.ends_with = None;
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
             self.assignment.clear();

@@ -8,9 +8,9 @@ mod assignment;
 mod checkpointing;
 mod co_partitioning;
 mod commit;
+mod decide;
 mod ids;
 mod in_flight;
-mod judge;
 mod note;
 mod outbox;
 mod partition;
@@ -248,7 +248,7 @@ impl Worker {
     fn commit_in(&self) -> Option<Duration> {
         let age = self.outbox.age()?;
         let worker = &self.shared.config.worker;
-        let due = match &self.outbox.refused {
+        let due = match &self.outbox.ends_with {
             _ if self.assignment.must_repeat() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
             None => worker.commit_interval,
@@ -289,7 +289,7 @@ impl Worker {
     fn commit_at_once(&mut self, source: &Source) -> Result<Flow, Error> {
         match self.outbox.begin() {
             Ok(()) => self.commit(source),
-            Err(failure) => self.fail(source, failure).map(|()| Flow::Back),
+            Err(failure) => self.abort(source, failure).map(|()| Flow::Back),
         }
     }
 

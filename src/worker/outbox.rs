@@ -30,7 +30,7 @@ pub(super) struct Outbox {
     /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
     pub(super) aborts: u32,
     /// Why the worker ends with the next commit.
-    pub(super) refused: Option<Error>,
+    pub(super) ends_with: Option<Error>,
     transactional_id: String,
     transaction: Option<Transaction>,
     replacements: u32,
@@ -53,7 +53,7 @@ impl Outbox {
             sink: connect(shared, number, &transactional_id, shared.cluster.batch_bytes)?,
             in_flight: InFlight::default(),
             aborts: 0,
-            refused: None,
+            ends_with: None,
             transactional_id,
             transaction: None,
             replacements: 0,

@@ -1,4 +1,7 @@
-//! What a worker knows of one of its partitions.
+//! What a worker knows of one of its partitions: how far it is read, and what is remembered of it.
+//!
+//! Owns the way back of a partition whose transaction was aborted. Must never talk to a broker, nor forget a verdict that
+//! is not committed.
 
 use super::ids::StateId;
 use super::verdicts::Verdicts;
@@ -62,7 +65,7 @@ pub(super) struct Input {
     /// Whether it waits for another topic of its state to warm up.
     pub(super) wait: Wait,
     /// Whether its next record is neither to be written nor passed over: the worker ends before it.
-    pub(super) is_refused: bool,
+    pub(super) ends_worker: bool,
     /// Up to where its records are counted.
     pub(super) counted: Offset,
 }
@@ -101,7 +104,7 @@ impl Input {
     /// The open transaction is aborted.
     pub(super) const fn rewind(&mut self) {
         self.position = self.committed;
-        self.is_refused = false;
+        self.ends_worker = false;
         self.verdicts.rewind();
     }
 }

@@ -53,7 +53,7 @@ impl Worker {
         self.assignment.forget(partitions);
         fault::point("lose.forgotten");
         if self.outbox.is_open() {
-            self.fail(source, SinkError::Abort("its partitions were lost".to_owned()))?;
+            self.abort(source, SinkError::Abort("its partitions were lost".to_owned()))?;
         }
         fault::point("lose.aborted");
         Ok(())

@@ -3,8 +3,8 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
+use super::decide::{Keyed, VerdictError, decide};
 use super::ids::{InputId, StateId};
-use super::judge::{Keyed, VerdictError, decide};
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
 use super::read_ahead::{ReadAhead, take_keys};
@@ -62,7 +62,7 @@ enum Stop {
     /// It could not be decided.
     Undecided(VerdictError),
     /// It is not to be written, nor passed over.
-    Refused(Reason),
+    EndsWorker(Reason),
 }
 
 impl Worker {
@@ -81,7 +81,7 @@ impl Worker {
             take_keys(&self.topics, &mut self.buffers.scratch, messages, groups, &mut ahead.keys, end);
             self.prefetch(groups.within(first..end), &ahead.keys);
             judged = groups.within(first..end).try_fold(Flow::On, |flow, (of, numbers)| match (flow, of) {
-                (Flow::On, Some(of)) => self.judge(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
+                (Flow::On, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
                 (flow, _) => Ok(flow),
             });
             if !matches!(judged, Ok(Flow::On)) {
@@ -116,7 +116,7 @@ impl Worker {
 
     /// Judges and writes records of one partition. Those of a partition that is another member's, or whose state is not
     /// there yet, come again.
-    fn judge(&mut self, source: &Source, of: InputId, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
+    fn take(&mut self, source: &Source, of: InputId, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
         let mut left = messages.iter().zip(keys);
         self.reporter.tallies[self.topics[of.topic].read].bytes += messages.iter().map(|message| message.bytes() as u64).sum::<u64>();
         while let Some((message, keyed, stop)) = self.record_loop(of, now).and_then(|mut records| records.run(&mut left)) {
@@ -135,7 +135,7 @@ impl Worker {
             input.pass_over();
             return None;
         }
-        if input.is_refused {
+        if input.ends_worker {
             return None;
         }
         let topic = &self.topics[of.topic];
@@ -174,7 +174,7 @@ impl Worker {
             }
             Stop::Unlogged => self.log_warm_up(source),
             Stop::WarmedUp => Ok(Flow::On),
-            Stop::Failed(failure) => self.fail(source, failure).map(|()| Flow::Back),
+            Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),
             Stop::Undecided(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
                 self.restart_at_hand(source, partition)
@@ -184,7 +184,7 @@ impl Worker {
                 self.restart_at_hand(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
-            Stop::Refused(reason) => {
+            Stop::EndsWorker(reason) => {
                 let input = self.assignment.inputs.values().find(|input| input.partition == partition);
                 let refused = input.and_then(|input| input.verdicts.refused(offset));
                 let invalid = match (refused, keyed) {
@@ -194,7 +194,7 @@ impl Worker {
                 };
                 // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
                 // by here again.
-                self.outbox.refused.get_or_insert(Error::Invalid { partition, offset, invalid });
+                self.outbox.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
                 if self.assignment.must_repeat() { Ok(Flow::On) } else { self.commit(source) }
             }
         }
@@ -287,8 +287,8 @@ impl RecordLoop<'_> {
         let is_written = match topic.routes.route(&topic.config, verdict, invalid, message, self.headers) {
             Route::Drop => false,
             Route::Fail(reason) => {
-                self.input.is_refused = true;
-                return Err(Stop::Refused(reason));
+                self.input.ends_worker = true;
+                return Err(Stop::EndsWorker(reason));
             }
             Route::Write { topic, partition } => {
                 self.write(topic, partition, message, time)?;

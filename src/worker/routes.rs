@@ -72,7 +72,7 @@ impl Routes {
             Verdict::Tombstone if topic.on_tombstone == OnTombstone::Emit => &self.output,
             Verdict::Retracted | Verdict::Tombstone => return Route::Drop,
             Verdict::Duplicate if self.mark => &self.output,
-            // InFlight as it is, it would be refused again.
+            // Written as it is, it would be refused again.
             Verdict::Invalid(reason) if reason.is_of_broker() && topic.on_invalid == OnInvalid::Emit => return Route::Fail(reason),
             Verdict::Invalid(_) if topic.on_invalid == OnInvalid::Emit => &self.output,
             Verdict::Invalid(reason) if topic.on_invalid == OnInvalid::Fail => return Route::Fail(reason),

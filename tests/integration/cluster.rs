@@ -85,7 +85,7 @@ fn sigterm_ends_the_wait_for_a_broker() {
 
 #[test]
 fn all_errors_of_a_configuration_are_told_at_once() {
-    let lines = "space = \"one\"\nkey = [{ json = \"id\" }]\nwindow = \"1 fortnight\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
+    let lines = "space = \"one\"\nkey = [{ field = \"id\" }]\nwindow = \"1 fortnight\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
     let agree = |window: &str| {
         format!("space = \"two\"\nkey = {{ record = \"key\" }}\nwindow = \"{window}\"\nfilter = {{ kind = \"aging\", capacity = \"10k\" }}")
     };

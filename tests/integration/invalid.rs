@@ -18,27 +18,27 @@ const TOMBSTONES: &str = "topics[0].on_tombstone=invalid";
 const BAD: [(Option<&[u8]>, &str, &str); 8] = [
     (
         Some(br#"{"user_id":1,"news_id":"n-1""#),
-        "unseen.broken_json",
+        "unseen.malformed",
         "the record value is not JSON: EOF while parsing an object at line 1 column 28",
     ),
-    (Some(b"user_id=1"), "unseen.broken_json", "the record value is not JSON: expected value at line 1 column 1"),
+    (Some(b"user_id=1"), "unseen.malformed", "the record value is not JSON: expected value at line 1 column 1"),
     (
         Some(br#"{"user_id":1} {"news_id":"n-1"}"#),
-        "unseen.broken_json",
+        "unseen.malformed",
         "the record value is not JSON: trailing characters at line 1 column 15",
     ),
-    (Some(br#"{"user_id":1,"news":"n-1"}"#), "unseen.missing_key", "the record has no JSON field `/news_id`"),
-    (Some(br#"[1,"n-1"]"#), "unseen.missing_key", "the record has no JSON field `/user_id`"),
+    (Some(br#"{"user_id":1,"news":"n-1"}"#), "unseen.missing_key", "the record has no field `/news_id`"),
+    (Some(br#"[1,"n-1"]"#), "unseen.missing_key", "the record has no field `/user_id`"),
     (None, "unseen.tombstone", "the record value is null, and the key is made of it"),
     (
         Some(b"{\"user_id\":1,\"news_id\":\"n-\xff\xfe\"}"),
-        "unseen.broken_json",
+        "unseen.malformed",
         "the record value is not JSON: invalid unicode code point at line 1 column 27",
     ),
     (
         Some(br#"{"user_id":null,"news_id":null}"#),
         "unseen.null_key",
-        "JSON field `/user_id` and JSON field `/news_id` are null, so the record has no identity",
+        "field `/user_id` and field `/news_id` are null, so the record has no identity",
     ),
 ];
 

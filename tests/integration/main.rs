@@ -8,6 +8,7 @@ mod stream;
 mod allocations;
 mod beginnings;
 mod broker_restart;
+mod capture;
 mod changelog;
 mod chaos;
 mod cluster;

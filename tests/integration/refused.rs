@@ -48,7 +48,7 @@ impl Case {
     fn new(fault: Fault, delivery: &str, lines: &str) -> Self {
         let input = topic_with(broker(), "refused", 2, &[("message.timestamp.after.max.ms", "9223372036854775807")]);
         let output = topic_with(broker(), "refused-out", 2, &[fault.property()]);
-        let lines = format!("space = \"ids\"\nkey = {{ json = \"/id\" }}\nwindow = \"30d\"\nfilter = {{ kind = \"exact\" }}\n{lines}");
+        let lines = format!("space = \"ids\"\nkey = {{ field = \"/id\" }}\nwindow = \"30d\"\nfilter = {{ kind = \"exact\" }}\n{lines}");
         let worker = format!("commit_interval = \"100ms\"\ndelivery = \"{delivery}\"");
         let setup = Setup::new(broker(), "refused").worker(&worker).topic(&input, &output, &lines);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();

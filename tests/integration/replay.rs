@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 /// A filter that is far too small: it drops thousands of unseen records, and in a replay must drop the same.
-const SMALL: &str = "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"20m\"\n\
+const SMALL: &str = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"20m\"\n\
     filter = { kind = \"aging\", capacity = \"20k\", false_positive_rate = 0.05, slices = 4 }";
 
 #[test]

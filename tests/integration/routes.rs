@@ -124,7 +124,7 @@ fn a_window_by_count_remembers_that_many_keys() {
 /// A stream with a second topic of its space, and that topic's input and output.
 fn with_a_second_topic(hint: &str) -> (Stream, String, String) {
     let (second, second_out) = (topic(broker(), &format!("{hint}-in"), 4), topic(broker(), &format!("{hint}-out"), 4));
-    let lines = "space = \"news\"\nkey = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nwindow = \"86400s\"\n\
+    let lines = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"86400s\"\n\
         filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
     let stream = Stream::remembered(broker(), hint, RECORDS).with(|setup| setup.topic(&second, &second_out, lines));
     (stream, second, second_out)

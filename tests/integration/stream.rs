@@ -65,7 +65,7 @@ impl Stream {
 
     /// What its configuration says of the topic, beside its names.
     pub fn lines(window: Duration, filter: &str) -> String {
-        let key = "key = [{ json = \"/user_id\" }, { json = \"/news_id\" }]";
+        let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]";
         format!("space = \"news\"\n{key}\nwindow = \"{}s\"\n{filter}", window.as_secs())
     }
 

@@ -16,10 +16,10 @@ fn list(message: &Message<'_>) -> Option<NonNull<rd::rd_kafka_headers_t>> {
     NonNull::new(headers).filter(|_| answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
 }
 
-/// The headers of a message, in order; without those whose name is not UTF-8, which nobody can ask for.
-pub(super) fn of<'a>(message: &'a Message<'_>) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> {
+/// The headers of a message, in order.
+pub(super) fn of<'a>(message: &'a Message<'_>) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
     let list = list(message);
-    let all = (0..).map_while(move |at| {
+    (0..).map_while(move |at| {
         let (mut name, mut value, mut size) = (null(), null(), 0);
         // SAFETY: the list lives as long as its message, and the places are there to be written to.
         let answer = unsafe { rd::rd_kafka_header_get_all(list?.as_ptr(), at, &raw mut name, &raw mut value, &raw mut size) };
@@ -27,9 +27,8 @@ pub(super) fn of<'a>(message: &'a Message<'_>) -> impl Iterator<Item = (&'a str,
             return None;
         }
         // SAFETY: a header's name is a C string that lives as long as the list, and so do the bytes of its value.
-        Some(unsafe { (CStr::from_ptr(name), super::bytes(value, size)) })
-    });
-    all.filter_map(|(name, value)| Some((name.to_str().ok()?, value)))
+        Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
+    })
 }
 
 /// Headers for a message that is written.

@@ -3,7 +3,7 @@
 //! Owns it until dropped. Must never outlive the consumer that read it.
 
 use super::headers;
-use crate::record::{Offset, Timestamp};
+use crate::record::{Offset, Timestamp, TimestampType};
 use rdkafka::bindings as rd;
 use rdkafka::error::RDKafkaErrorCode;
 use std::marker::PhantomData;
@@ -74,10 +74,20 @@ impl Message<'_> {
     /// Its time, if it has one.
     #[must_use]
     pub fn timestamp(&self) -> Option<Timestamp> {
+        self.stamp().map(|(_, time)| time).filter(|&time| time >= 0)
+    }
+
+    /// What it has for a time, whether that is one or not, and who gave it that.
+    #[must_use]
+    pub fn stamp(&self) -> Option<(TimestampType, Timestamp)> {
         let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message lives, and `kind` is there to be written to.
         let time = unsafe { rd::rd_kafka_message_timestamp(self.ptr(), &raw mut kind) };
-        (kind != rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE && time >= 0).then_some(time)
+        match kind {
+            rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE => None,
+            rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME => Some((TimestampType::LogAppendTime, time)),
+            rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_CREATE_TIME => Some((TimestampType::CreateTime, time)),
+        }
     }
 
     /// Its key.
@@ -102,8 +112,13 @@ impl Message<'_> {
         self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
     }
 
-    /// Its headers, in order.
+    /// Its headers, in order; without those whose name is not UTF-8, which nobody can ask for.
     pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        self.all_headers().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
+    }
+
+    /// All of its headers, in order.
+    pub fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         headers::of(self)
     }
 }

@@ -254,7 +254,7 @@ impl Worker {
             logged: if self.topics[found.topic].changelog.is_some() { resumption.start } else { Offset::MAX },
             verdicts: super::verdicts::Verdicts::default(),
             wait: Wait::No,
-            is_refused: false,
+            ends_worker: false,
             counted: resumption.start,
             partition: found.partition,
             log: found.log,
@@ -383,7 +383,7 @@ impl Worker {
     pub(super) fn restart(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
         if self.outbox.is_open() {
-            self.fail(source, crate::kafka::SinkError::Abort("its partitions must be restored".to_owned()))?;
+            self.abort(source, crate::kafka::SinkError::Abort("its partitions must be restored".to_owned()))?;
         }
         // Topics of one space share their state, and so their fate.
         let partitions = self.assignment.with_shared_state(partitions);

@@ -100,7 +100,7 @@ impl<'a> Stage<'a> {
         let (input, output) = (make("in", &[endless]), make("out", &output));
         let other = options.has("a space that topics share").then(|| make("other", &[endless]));
         let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
-        let key = "key = [{ json = \"/user_id\" }, { json = \"/news_id\" }]\nspace = \"news\"";
+        let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nspace = \"news\"";
         let memory = options.memory(conditions.capacity);
         let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
         let lines = format!("{key}\n{}{lines}", memory.lines());

@@ -1,6 +1,8 @@
 //! The verdict of a record: taken when it is first read, recalled when it is read again.
 //!
-//! Must never ask the filter for a record that has a verdict.
+//! Owns the way from a record to its verdict. Whether a key is unseen, a duplicate or late, [`crate::dedup`] says; a record
+//! without a key is what [`Topic::verdict_without_key`] makes of it. Only a broker that refuses the record changes its
+//! verdict later (`commit.rs`). Must never ask the filter for a record that has a verdict.
 
 use super::partition::{Input, PartitionState};
 use super::topics::InputTopic;

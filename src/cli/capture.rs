@@ -1,0 +1,265 @@
+//! `unseen capture`: records of a topic into one file, for `unseen replay` and `unseen plan --sample`.
+
+use super::interrupt::Interrupt;
+use anyhow::{Context as _, bail, ensure};
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use std::fs::Permissions;
+use std::io::{self, BufWriter, ErrorKind, IntoInnerError, IsTerminal as _, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tempfile::NamedTempFile;
+use unseen::config::{Config, flags};
+use unseen::kafka::{self, Capture, Message, Wanted};
+use unseen::record::Timestamp;
+use unseen::replay::{Captured, parse_rfc3339};
+
+const FORMAT_HELP: &str = "\
+Output, one line of JSON a record, as `kcat -J` prints it but for bytes that are no text:
+  topic, partition, offset
+  tstype, ts        create or logappend, and the time in milliseconds; neither, if the record has no time
+  headers           names and values by turns, in order; a value may be null
+  headers_base64    the same in base64, in place of headers, if a name or a value is not UTF-8
+  key, payload      key and value as text, or null
+  key_base64, payload_base64  in base64, in place of key or payload, if it is not UTF-8";
+
+/// Options of `unseen capture`.
+#[derive(clap::Args)]
+#[command(after_long_help = FORMAT_HELP)]
+pub struct Args {
+    #[command(flatten)]
+    config: super::ConfigArgs,
+    /// The topic to read, configured or not; may be left out if just one input is configured.
+    #[arg(short, long)]
+    topic: Option<String>,
+    /// A partition to read. May be given more than once; without it, all.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    partition: Vec<i32>,
+    /// Begin each partition at its first record of this time or later: RFC 3339, or an age such as 1h. Without it, at the
+    /// first record that there is.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    from: Option<Moment>,
+    /// End each partition before its first record of this time or later. Without it, at the last record that is committed
+    /// when the command starts.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    to: Option<Moment>,
+    /// Most records to write.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// The file to write, which must not exist; `-` is the standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+    /// No summary and no progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// A time as the command line has it.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    At(Timestamp),
+    Ago(std::time::Duration),
+}
+
+impl Moment {
+    fn timestamp(self, now: SystemTime) -> Timestamp {
+        match self {
+            Self::At(time) => time,
+            Self::Ago(age) => {
+                let time = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(age);
+                i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+            }
+        }
+    }
+}
+
+fn moment(text: &str) -> Result<Moment, String> {
+    let at = parse_rfc3339(text).filter(|&time| time >= 0).map(Moment::At);
+    let moment = at.or_else(|| flags::duration(text).ok().map(Moment::Ago));
+    moment.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or an age such as 1h, got {text:?}"))
+}
+
+/// Writes the records.
+///
+/// # Errors
+/// When the configuration, the brokers or the output are at fault, or a signal comes before all is written.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    args.config.check_properties(&config)?;
+    let wanted = wanted(args, &config)?;
+    let interrupt = Interrupt::listen()?;
+    let output = Output::new(&args.output)?;
+    let capacity = if args.output == Path::new("-") && io::stdout().is_terminal() { 0 } else { 1 << 16 };
+    let mut output = BufWriter::with_capacity(capacity, output);
+    let mut written = 0;
+    let partitions = match copy(args, &config, &wanted, &interrupt, &mut output, &mut written) {
+        Ok(Some(partitions)) => partitions,
+        Ok(None) => bail!(interrupted(&args.output, written)),
+        // Whoever read the output has enough: `head`, say. That is no failure.
+        Err(error) if error.chain().any(is_broken_pipe) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let output = output.into_inner().map_err(IntoInnerError::into_error).with_context(|| unwritten(&args.output))?;
+    output.finish(&args.output)?;
+    if !args.quiet {
+        eprintln!("{}", summary(args, &config, &wanted.topic, written, partitions));
+    }
+    Ok(())
+}
+
+/// Copies the records to the output. Returns how many partitions the topic has; nothing if it was interrupted.
+fn copy(
+    args: &Args,
+    config: &Config,
+    wanted: &Wanted,
+    interrupt: &Interrupt,
+    output: &mut impl Write,
+    written: &mut u64,
+) -> anyhow::Result<Option<u32>> {
+    let stop = || interrupt.came();
+    let mut capture = match Capture::start(config, wanted, &stop, &|trouble| eprintln!("{trouble}")) {
+        Err(kafka::Error::Stopped) => return Ok(None),
+        result => result?,
+    };
+    let total = capture.left();
+    // Where the output goes to the terminal too, a bar would be in its way.
+    let shows = !args.quiet && io::stderr().is_terminal() && !io::stdout().is_terminal();
+    let progress = if shows { ProgressBar::new(total).with_style(style()) } else { ProgressBar::hidden() };
+    let report = |trouble: &str| progress.suspend(|| eprintln!("{trouble}"));
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut take = |message: &Message<'_>, left| -> anyhow::Result<bool> {
+        write(message, &mut *output).with_context(|| unwritten(&args.output))?;
+        *written += 1;
+        progress.set_position(total - left);
+        Ok(*written < limit)
+    };
+    let is_whole = capture.read(&stop, &report, &mut take)?;
+    progress.finish_and_clear();
+    let partitions = capture.partitions();
+    if !is_whole && *written < limit {
+        return Ok(None);
+    }
+    output.flush().with_context(|| unwritten(&args.output))?;
+    Ok(Some(partitions))
+}
+
+fn write(message: &Message<'_>, output: impl Write) -> io::Result<()> {
+    let headers: Vec<_> = message.all_headers().collect();
+    let record = Captured {
+        topic: message.topic(),
+        partition: message.partition(),
+        offset: message.offset(),
+        time: message.stamp(),
+        key: message.key(),
+        value: message.value(),
+        headers: &headers,
+    };
+    record.write(output)
+}
+
+fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
+    let topic = match (&args.topic, config.topics.as_slice()) {
+        (Some(topic), _) => topic,
+        (None, [only]) => &only.input,
+        (None, topics) => {
+            let names: Vec<_> = topics.iter().map(|topic| topic.input.as_str()).collect();
+            bail!("there are several topics; choose one with --topic: {}", names.join(", "));
+        }
+    };
+    let now = SystemTime::now();
+    let [from, to] = [args.from, args.to].map(|moment| moment.map(|moment| moment.timestamp(now)));
+    ensure!(from.zip(to).is_none_or(|(from, to)| from < to), "--from must be before --to");
+    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to })
+}
+
+fn style() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{bar:40} {human_pos} of {human_len} offsets, {per_sec}, {eta} left");
+    style.unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// What there is, and what to do with it.
+fn summary(args: &Args, config: &Config, topic: &str, written: u64, partitions: u32) -> String {
+    let place = if args.output == Path::new("-") { String::new() } else { format!(" in {}", args.output.display()) };
+    let what = format!("{} {} of {topic}{place}", HumanCount(written), if written == 1 { "record" } else { "records" });
+    let is_input = config.topics.iter().any(|configured| configured.input == topic);
+    if !is_input || place.is_empty() {
+        return what;
+    }
+    let choice = if config.topics.len() > 1 { format!(" --topic {topic}") } else { String::new() };
+    let file = args.config.config.display();
+    format!(
+        "{what}; to see what unseen makes of it: unseen replay -c {file}{choice} --format capture --partitions {partitions} {}",
+        args.output.display()
+    )
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// What becomes of the output at a signal.
+fn interrupted(path: &Path, written: u64) -> String {
+    let what = if path == Path::new("-") { "what was written is not all" } else { "nothing is kept" };
+    format!("interrupted after {} records, and {what}; run it again, or ask for less with --from, --to or --limit", HumanCount(written))
+}
+
+/// Where the records go. A file has its name only when all of it is there.
+enum Output {
+    Stdout(io::Stdout),
+    File(NamedTempFile),
+}
+
+impl Output {
+    fn new(path: &Path) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout(io::stdout()));
+        }
+        ensure!(path.symlink_metadata().is_err(), exists(path));
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = path.file_name().with_context(|| format!("--output: {} is no name of a file", path.display()))?;
+        let name = format!("{}.", name.display());
+        // Who may read it is for the user's mask to say, as for any other file.
+        let file = tempfile::Builder::new().prefix(&name).suffix(".partial").permissions(Permissions::from_mode(0o666)).tempfile_in(dir);
+        file.map(Self::File)
+            .with_context(|| format!("--output: cannot write to {}; name a file in a directory that takes it", dir.display()))
+    }
+
+    /// Gives the file its name.
+    fn finish(self, path: &Path) -> anyhow::Result<()> {
+        let Self::File(file) = self else { return Ok(()) };
+        file.as_file().sync_all().with_context(|| unwritten(path))?;
+        match file.persist_noclobber(path) {
+            Ok(_) => Ok(()),
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => bail!(exists(path)),
+            Err(error) => Err(error.error).with_context(|| unwritten(path)),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(stdout) => stdout.write(bytes),
+            Self::File(file) => file.as_file_mut().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(stdout) => stdout.flush(),
+            Self::File(_) => Ok(()),
+        }
+    }
+}
+
+fn exists(path: &Path) -> String {
+    format!("--output: {} exists already; name another file, or move that one away", path.display())
+}
+
+/// What becomes of the output if it ends here.
+fn unwritten(path: &Path) -> String {
+    if path == Path::new("-") {
+        return "cannot write the output, and what was written is not all; make room for it, and run the command again".to_owned();
+    }
+    format!("cannot write {}, and nothing is kept; make room for it, or name a file on another disk", path.display())
+}

@@ -1,0 +1,143 @@
+//! A value that was found at a place, as far as a key cares.
+//!
+//! Owns which values of different formats are the same id: their encodings are equal. Must never allocate, but for a
+//! string with escapes.
+
+use super::Tag;
+use super::node::unescape;
+use std::fmt::{self, Write as _};
+
+/// A value, borrowed from the record that it was found in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar<'a> {
+    /// No value.
+    Null,
+    /// `true` or `false`.
+    Bool(&'a [u8]),
+    /// As it is written: `1`, `1.0` and `1e0` are three different keys.
+    Number(&'a [u8]),
+    /// A whole number, the same as one that is written so.
+    Integer(i128),
+    /// `unscaled` / 10^`scale`, the same as a number that is written so, with `scale` digits behind the point.
+    Decimal {
+        /// The number without its point.
+        unscaled: i128,
+        /// Digits behind the point, [`Scalar::SCALE_MAX`] at most.
+        scale: u32,
+    },
+    /// A text in UTF-8, or bytes: there is nothing to decode in it.
+    String(&'a [u8]),
+    /// A JSON string as it is written, with quotes and escapes, which can be decoded.
+    Escaped(&'a [u8]),
+    /// The same as its text with hyphens, in small letters.
+    Uuid([u8; 16]),
+    /// A JSON object or array as it is written, white space and order of fields included.
+    Container(&'a [u8]),
+}
+
+/// Room for a number or an id in words.
+pub(super) struct Written {
+    bytes: [u8; Self::MAX],
+    length: usize,
+}
+
+impl Default for Written {
+    fn default() -> Self {
+        Self { bytes: [0; Self::MAX], length: 0 }
+    }
+}
+
+impl Written {
+    /// A sign, a zero, a point, and all digits of the largest number.
+    const MAX: usize = 3 + 39;
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+impl fmt::Write for Written {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+impl Scalar<'_> {
+    /// Most digits behind a decimal's point, as many as the largest number has.
+    pub const SCALE_MAX: u32 = 38;
+
+    /// `true` and `false` in words.
+    #[must_use]
+    pub const fn bool(value: bool) -> Self {
+        Self::Bool(if value { b"true" } else { b"false" })
+    }
+
+    /// Gives its tag and bytes to `encode`.
+    #[inline]
+    pub(super) fn encoded(&self, room: &mut Written, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
+        match *self {
+            Self::Null => encode((Tag::Null, &[])),
+            Self::String(text) => encode((Tag::Bytes, text)),
+            Self::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted)?.as_bytes())),
+            Self::Number(text) => encode((Tag::Number, text)),
+            Self::Bool(text) => encode((Tag::Bool, text)),
+            Self::Container(text) => encode((Tag::Container, text)),
+            Self::Integer(_) | Self::Decimal { .. } => {
+                self.write(room).expect("there is room for any number");
+                encode((Tag::Number, room.bytes()));
+            }
+            Self::Uuid(_) => {
+                self.write(room).expect("there is room for any id");
+                encode((Tag::Bytes, room.bytes()));
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, room: &mut Written) -> fmt::Result {
+        match *self {
+            Self::Integer(number) => write!(room, "{number}"),
+            Self::Decimal { unscaled, scale: 0 } => write!(room, "{unscaled}"),
+            Self::Decimal { unscaled, scale } => {
+                let (sign, one) = (if unscaled < 0 { "-" } else { "" }, 10_u128.pow(scale.min(Self::SCALE_MAX)));
+                let (whole, part, width) = (unscaled.unsigned_abs() / one, unscaled.unsigned_abs() % one, scale as usize);
+                write!(room, "{sign}{whole}.{part:0width$}")
+            }
+            Self::Uuid(id) => {
+                let id = u128::from_be_bytes(id);
+                let groups = [(id >> 96, 8), (id >> 80 & 0xffff, 4), (id >> 64 & 0xffff, 4), (id >> 48 & 0xffff, 4)];
+                groups.into_iter().try_for_each(|(group, width)| write!(room, "{group:0width$x}-"))?;
+                write!(room, "{:012x}", id & 0xffff_ffff_ffff)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(scalar: Scalar<'_>) -> String {
+        let mut room = Written::default();
+        scalar.write(&mut room).unwrap();
+        String::from_utf8(room.bytes().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn numbers_and_ids_are_written_as_json_has_them() {
+        assert_eq!(written(Scalar::Integer(-17)), "-17");
+        assert_eq!(written(Scalar::Integer(i128::MIN)), i128::MIN.to_string());
+        let decimal = |unscaled, scale| written(Scalar::Decimal { unscaled, scale });
+        assert_eq!(decimal(12345, 2), "123.45");
+        assert_eq!(decimal(-5, 2), "-0.05");
+        assert_eq!(decimal(0, 2), "0.00");
+        assert_eq!(decimal(17, 0), "17");
+        assert_eq!(decimal(i128::MIN, 38), "-1.70141183460469231731687303715884105728");
+        let id = 0x0123_4567_89ab_cdef_0011_2233_4455_6677_u128.to_be_bytes();
+        assert_eq!(written(Scalar::Uuid(id)), "01234567-89ab-cdef-0011-223344556677");
+    }
+}
