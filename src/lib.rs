@@ -38,6 +38,8 @@ pub mod record;
 
 pub mod key;
 
+pub mod format;
+
 pub mod filter;
 
 pub mod dedup;

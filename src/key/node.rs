@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// What was found below this node is void: an equal field comes later, and the last counts.
-    pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
+    pub(crate) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
         for &slot in &self.slots {
             found[slot] = None;
         }

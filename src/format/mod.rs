@@ -1,0 +1,129 @@
+//! Records that are of a schema: from their bytes to the fields that a key asks for.
+//!
+//! Owns what a place in a record means in each format, and which values of different formats are the same id. Must never
+//! fetch a schema, and never read past what the schema says: a torn record is invalid.
+//!
+//! A schema and the places that a key asks for are compiled once, into a [`Walk`]. A walk passes over everything else
+//! without building a value, and allocates nothing.
+
+#[cfg(feature = "formats")]
+mod avro;
+#[cfg(feature = "formats")]
+mod protobuf;
+
+use crate::key::{Node, Scalar};
+use serde::{Deserialize, Serialize};
+
+/// Most containers within each other that are walked through.
+pub const DEPTH_MAX: usize = 64;
+
+/// What a record's key, or its value, is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// A JSON text.
+    #[default]
+    Json,
+    /// A JSON text behind a frame that names its schema.
+    JsonSchema,
+    /// Avro's binary encoding.
+    Avro,
+    /// Protocol Buffers' binary encoding.
+    Protobuf,
+}
+
+/// A schema, as a registry or a file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schema {
+    /// What it describes.
+    pub format: Format,
+    /// The schema itself.
+    pub body: Body,
+    /// Other schemas that it names, each behind those that it needs itself.
+    pub references: Vec<Reference>,
+}
+
+/// A schema that another one names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// How it is named: a file to import in Protobuf, a full name in Avro.
+    pub name: String,
+    /// The schema itself.
+    pub body: Body,
+}
+
+/// How a schema is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// As text: JSON for Avro; a `.proto` file, or a `FileDescriptorProto` in base64, for Protobuf.
+    Text(String),
+    /// A `FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out` writes it.
+    Descriptors(Vec<u8>),
+}
+
+/// Which message of a Protobuf schema a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Message<'a> {
+    /// By its place: the number of a message in the file, then of one within that, and so on.
+    Indexes(&'a [usize]),
+    /// By its full name.
+    Named(&'a str),
+    /// The only one, or the first, of the file. Other formats have no more.
+    First,
+}
+
+/// Why a schema cannot be used: one sentence, without the schema's name, which the caller knows.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SchemaError(pub String);
+
+/// Why a record is not of its schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at byte {offset}: {what}")]
+pub struct Malformed {
+    /// Where in the record, behind its frame.
+    pub offset: usize,
+    /// What is wrong there, such as "the record ends within a string".
+    pub what: &'static str,
+}
+
+/// A schema and the places to find in its records.
+#[derive(Clone, Debug)]
+pub enum Walk {
+    /// Through Avro's binary encoding.
+    #[cfg(feature = "formats")]
+    Avro(avro::Walk),
+    /// Through Protocol Buffers.
+    #[cfg(feature = "formats")]
+    Protobuf(protobuf::Walk),
+}
+
+impl Walk {
+    /// Compiles a schema for the `places` of a key.
+    ///
+    /// # Errors
+    /// [`SchemaError`] when the schema is wrong, or one of the places is something that no key can be made of.
+    #[cfg(feature = "formats")]
+    pub fn compile(schema: &Schema, message: Message<'_>, places: &Node) -> Result<Self, SchemaError> {
+        match schema.format {
+            Format::Avro => avro::Walk::compile(schema, places).map(Self::Avro),
+            Format::Protobuf => protobuf::Walk::compile(schema, message, places).map(Self::Protobuf),
+            Format::Json | Format::JsonSchema => Err(SchemaError("it is a schema for JSON".to_owned())),
+        }
+    }
+
+    /// Finds the values at the places, by the numbers of their slots; what is not there stays as it is. The whole record is
+    /// checked.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the record is not of the schema.
+    #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
+    pub fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
+        match *self {
+            #[cfg(feature = "formats")]
+            Self::Avro(ref walk) => walk.find(record, found),
+            #[cfg(feature = "formats")]
+            Self::Protobuf(ref walk) => walk.find(record, found),
+        }
+    }
+}
