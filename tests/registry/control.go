@@ -32,8 +32,8 @@ type failure struct {
 //	                                 has none, what Confluent's registry says then; location=URL adds where to look instead
 //	POST   /test/hang                the next requests get no answer before DELETE /test/failures
 //	DELETE /test/failures            all is well again; requests that hang are answered now
-//	POST   /test/schemas?subject=S&version=V&id=N
-//	                                 puts the schema of the body, as one registers it, at this very place
+//	POST   /test/schemas             puts each schema of a list at its very place, under its very id. The list is as GET
+//	                                 /schemas answers it, a schema behind those that it refers to
 //	DELETE /test/schemas             forgets all schemas
 //	GET    /test/requests            how many requests of each kind the registry got, failed or not
 //
@@ -148,26 +148,39 @@ func (c *control) heal(http.ResponseWriter, *http.Request) {
 	c.healed = make(chan struct{})
 }
 
-// Puts a schema at a place that the test chooses, so that the ids of recorded frames are right.
+// Puts schemas at places that the test chooses, so that the ids of recorded frames are right.
 func (c *control) seed(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	version, versionErr := strconv.Atoi(query.Get("version"))
-	id, idErr := strconv.Atoi(query.Get("id"))
-	var schema sr.Schema
-	schemaErr := json.NewDecoder(io.LimitReader(r.Body, bodyMax)).Decode(&schema)
-	for _, err := range []error{versionErr, idErr, schemaErr} {
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
+	var schemas []sr.SubjectSchema
+	if err := json.NewDecoder(io.LimitReader(r.Body, bodyMax)).Decode(&schemas); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	for _, schema := range schemas {
+		if err := c.put(schema); err != nil {
+			http.Error(w, fmt.Sprintf("%s, version %d: %v", schema.Subject, schema.Version, err), http.StatusConflict)
 			return
 		}
 	}
+}
+
+func (c *control) put(schema sr.SubjectSchema) (err error) {
 	// srfake panics where a place is taken, or a reference leads nowhere.
 	defer func() {
 		if reason := recover(); reason != nil {
-			http.Error(w, fmt.Sprint(reason), http.StatusConflict)
+			err = c.share(schema, reason)
 		}
 	}()
-	c.registry.SeedSchema(query.Get("subject"), version, id, schema)
+	c.registry.SeedSchema(schema.Subject, schema.Version, schema.ID, schema.Schema)
+	return nil
+}
+
+// Registers a schema that another subject has under the same id, for that cannot be seeded.
+func (c *control) share(schema sr.SubjectSchema, reason any) error {
+	id, version, err := c.registry.RegisterSchema(schema.Subject, schema.Schema)
+	if err == nil && (id != schema.ID || version != schema.Version) {
+		err = fmt.Errorf("%v", reason)
+	}
+	return err
 }
 
 func (c *control) list(w http.ResponseWriter, _ *http.Request) {
