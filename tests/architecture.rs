@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 18] = [
     "record",
     "key",
+    "format",
     "filter",
     "dedup",
     "changelog",
@@ -14,6 +15,7 @@ const PARTS: [&str; 16] = [
     "replay",
     "plan",
     "stats",
+    "registry",
     "status",
     "fault",
     "clock",

@@ -108,6 +108,7 @@ impl Settings {
             output: _,
             space: _,
             key: _,
+            formats: _,     // A text or a number is the same id in each of them.
             repartition: _, // The partitions of the internal topic are fixed; what lies in them is the same.
             window: _,
             filter: _,

@@ -13,6 +13,7 @@ mod plan;
 mod replay;
 mod run;
 mod schema;
+mod schemas;
 mod table;
 mod version;
 

@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     let topic = topic(&config, args.topic.as_deref())?;
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
-    let mut replay = Replay::new(topic, &options)?;
+    let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::patient(&config)?);
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;
@@ -106,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn topic<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
+pub fn topic<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
     let names = || config.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ");
     match (name, config.topics.as_slice()) {
         (None, [only]) => Ok(only),

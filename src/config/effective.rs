@@ -35,6 +35,9 @@ fn complete(mut tree: Value) -> Value {
             *value = json!(HIDDEN);
         }
     }
+    if let Some(secret) = tree.pointer_mut("/schema_registry/password") {
+        *secret = json!(HIDDEN);
+    }
     for topic in tree.get_mut("topics").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(secret) = topic.pointer_mut("/hash/siphash") {
             *secret = json!(HIDDEN);

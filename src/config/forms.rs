@@ -2,6 +2,7 @@
 //!
 //! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
 
+use super::format::FormatOption;
 use super::properties::{OWNED, Properties};
 use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -67,6 +68,22 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [preset, part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
 }
 
+/// `"json"`, `"json_schema"`, `"avro"`, `"protobuf"`, or a table with a schema.
+fn format() -> Schema {
+    let kinds = json!({ "type": "string", "enum": ["json", "json_schema", "avro", "protobuf"] });
+    let table = json!({
+        "type": "object",
+        "properties": {
+            "kind": kinds,
+            "schema": { "description": "The file of the schema of all records: for Avro its JSON, for Protobuf a .proto file or a descriptor set.", "type": "string" },
+            "message": { "description": "Which message of a Protobuf schema a record is, by its full name.", "type": "string" },
+        },
+        "required": ["kind"],
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [kinds, table], "default": "json" })
+}
+
 /// `"xxh3"` or `{ siphash = "32 hex digits" }`.
 pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
     let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
@@ -100,6 +117,7 @@ written! {
     Rate: json_schema!({
         "type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1, "pattern": whole(r"\+?[0-9.]+([eE][-+]?[0-9]+)?"),
     });
+    FormatOption: format();
     Switch: json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
     Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
     Properties: json_schema!({

@@ -3,7 +3,7 @@
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
 use crate::key::{KeySpec, Part};
@@ -45,6 +45,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     };
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
     let key = key.map(|key| hashing.into_iter().fold(key, KeySpec::with_hashing));
+    let formats = key.as_ref().and_then(|key| format::resolve(&raw.key_format, &raw.value_format, key, path, diagnostics));
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
     let filter = filter::resolve(&raw.filter, length, window, &at("filter"), diagnostics);
@@ -71,6 +72,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         input,
         output: output?,
         key: key?,
+        formats: formats?,
         repartition: raw.repartition.0,
         window: window?,
         filter,
@@ -199,7 +201,8 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         input: _,
         output: _,
         space: _,
-        key: _, // Each topic has its own; how keys are hashed is below.
+        key: _,     // Each topic has its own; how keys are hashed is below.
+        formats: _, // A text or a number is the same id in each of them.
         repartition: _,
         window: _,
         filter: Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: _ },

@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
 use crate::filter::{Growth, Window};
+use crate::format::Formats;
 use crate::key::KeySpec;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         output: "news.unseen".into(),
         space: "news".into(),
         key: KeySpec::new(parts).unwrap(),
+        formats: Formats::default(),
         repartition: false,
         window: Window::time(60_000, 4),
         filter: filter(1e-6),

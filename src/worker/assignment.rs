@@ -23,6 +23,8 @@ pub(super) struct Assignment {
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
     /// Whether any topic warms up that shares its state.
     pub(super) warming: bool,
+    /// Whether any partition waits for a schema.
+    pub(super) awaiting: bool,
     /// The store's epoch when the states in it were last known to be there.
     pub(super) store_epoch: u64,
 }
@@ -42,6 +44,7 @@ impl Assignment {
             rebuilt: channel(),
             beginnings: BTreeMap::new(),
             warming: false,
+            awaiting: false,
             store_epoch,
         }
     }

@@ -9,20 +9,54 @@ use super::topics::InputTopic;
 use super::verdicts::Recall;
 use crate::config::Topic;
 use crate::filter::ExactError;
+use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
-use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use crate::record::{Offset, Record, Timestamp, TopicId, Verdict};
+use std::sync::Arc;
 
 /// Why a record cannot be decided.
 pub(super) enum VerdictError {
+    /// Its schema is not known yet.
+    Awaits(SchemaId),
     /// Records that were decided do not come again: the offset of the first of them.
     Gap(Offset),
     /// The state cannot decide.
     State(ExactError),
 }
 
-/// The fingerprint of a record's key, and whether the record takes that key back.
-pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
+/// The fingerprint of a record's key, and whether the record retracts that key.
+pub(super) type Keyed = Result<(Fingerprint, bool), NoKey>;
+
+/// What keys are taken with; kept between records.
+pub(super) struct KeyReader {
+    scratch: Scratch,
+    /// By topic.
+    readers: Vec<Reader>,
+    schemas: Arc<dyn Schemas>,
+}
+
+impl KeyReader {
+    /// For that many topics.
+    pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
+        Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
+    }
+
+    /// Takes the key of a record.
+    #[inline]
+    pub(super) fn key_of(&mut self, id: TopicId, topic: &InputTopic, message: &Message<'_>) -> Keyed {
+        let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
+        let record = Record { key: message.key(), value: message.value(), headers: &headers };
+        let Topic { key, formats, .. } = &topic.config;
+        let fingerprint = self.readers[id.0].fingerprint(key, formats, &record, &mut self.scratch, &*self.schemas)?;
+        Ok((fingerprint, topic.config.is_retraction(&headers)))
+    }
+
+    /// Whether a schema is still being asked for.
+    pub(super) fn awaits(&self, schema: SchemaId) -> bool {
+        matches!(self.schemas.get(schema), Lookup::Awaited)
+    }
+}
 
 /// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
 #[inline]
@@ -42,7 +76,8 @@ pub(super) fn decide(
     }
     let &(fingerprint, is_retraction) = match keyed {
         Ok(key) => key,
-        Err(invalid) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
     let max_timestamp = if input.is_warm_up(offset) { input.warm_up_max_timestamp.unwrap_or(max_timestamp) } else { max_timestamp };
     state.changed = true;
@@ -56,12 +91,4 @@ pub(super) fn decide(
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
     }
     Ok(verdict)
-}
-
-/// Takes the key of a record.
-#[inline]
-pub(super) fn key_of(topic: &InputTopic, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
-    let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
-    let record = Record { key: message.key(), value: message.value(), headers: &headers };
-    Ok((topic.config.key.fingerprint(&record, scratch)?, topic.config.is_retraction(&headers)))
 }

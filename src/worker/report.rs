@@ -59,7 +59,11 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> V
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),
         space: topics[input.topic].space,
-        state: if input.warming_up { InputState::WarmingUp } else { InputState::Running },
+        state: match input {
+            Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
+            Input { warming_up: true, .. } => InputState::WarmingUp,
+            _ => InputState::Running,
+        },
         position: input.position,
         committed: input.group.offset.unwrap_or(input.committed),
         end: source.end(&input.partition),

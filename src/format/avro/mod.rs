@@ -15,4 +15,8 @@ impl Walk {
     pub(super) fn find<'a>(&'a self, _record: &'a [u8], _found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
         Ok(())
     }
+
+    pub(super) fn lacks(&self, _slot: usize) -> bool {
+        false
+    }
 }

@@ -254,6 +254,7 @@ impl Worker {
             logged: if self.topics[found.topic].changelog.is_some() { resumption.start } else { Offset::MAX },
             verdicts: super::verdicts::Verdicts::default(),
             wait: Wait::No,
+            awaits: None,
             ends_worker: false,
             counted: resumption.start,
             partition: found.partition,
