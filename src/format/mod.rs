@@ -9,7 +9,7 @@
 #[cfg(feature = "formats")]
 mod avro;
 #[cfg(feature = "formats")]
-mod protobuf;
+pub mod protobuf;
 
 use crate::key::{Node, Scalar};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,18 @@ impl Walk {
             Format::Avro => avro::Walk::compile(schema, places).map(Self::Avro),
             Format::Protobuf => protobuf::Walk::compile(schema, message, places).map(Self::Protobuf),
             Format::Json | Format::JsonSchema => Err(SchemaError("it is a schema for JSON".to_owned())),
+        }
+    }
+
+    /// Whether no record of the schema can have a place, by the number of its slot.
+    #[must_use]
+    #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
+    pub fn lacks(&self, slot: usize) -> bool {
+        match *self {
+            #[cfg(feature = "formats")]
+            Self::Avro(_) => false,
+            #[cfg(feature = "formats")]
+            Self::Protobuf(ref walk) => walk.lacks(slot),
         }
     }
 
