@@ -182,9 +182,12 @@ fn settings_in_the_environment_are_not_mistaken() {
 
 #[test]
 fn the_demo_ends_well() {
-    let Output { status, stdout, stderr } = Command::new(cargo_bin("unseen")).args(["demo", "--seconds", "1"]).output().unwrap();
-    let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
-    assert!(status.success() && out.contains(" 0 ids came out twice") && err.contains("records/s"), "{out}{err}");
+    for format in ["json", "avro", "protobuf"] {
+        let mut demo = Command::new(cargo_bin("unseen"));
+        let Output { status, stdout, stderr } = demo.args(["demo", "--seconds", "1", "--format", format]).output().unwrap();
+        let (out, err) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+        assert!(status.success() && out.contains(" 0 ids came out twice") && err.contains("records/s"), "{format}: {out}{err}");
+    }
 }
 
 /// Half a request on each of these, with more connections than descriptors: the oldest are closed, and probes are answered.

@@ -170,6 +170,7 @@ impl Worker {
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let outbox = Outbox::connect(&shared, number)?;
         let topics = Topics::new(&shared);
+        let key_reader = KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas));
         fault::point("connect.ready");
         Ok(Self {
             number,
@@ -179,7 +180,7 @@ impl Worker {
             schedule: Schedule::new(Instant::now() + shared.config.worker.checkpoint_interval),
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
-            key_reader: KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas)),
+            key_reader,
             rejoins: Vec::new(),
             shared,
         })
