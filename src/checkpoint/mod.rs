@@ -119,9 +119,7 @@ impl Settings {
             on_tombstone: _,
             on_invalid: _,
         } = topic;
-        let spaces = config.spaces();
-        let of_space = spaces.iter().filter(|space| space.name == topic.space).flat_map(|space| &space.topics);
-        let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
+        let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
     }
 

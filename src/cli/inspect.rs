@@ -1,7 +1,8 @@
 //! `unseen inspect`: what a state directory holds, what it says of a key, and several joined into one.
 
 use super::table::{size, table};
-use anyhow::{Context as _, bail, ensure};
+use super::topic;
+use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -126,15 +127,7 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = Config::load(file, &[])?;
-    let topic = match (&args.topic, &config.topics[..]) {
-        (None, [topic]) => topic,
-        (None, topics) => {
-            bail!("name one of the topics with --topic: {}", topics.iter().map(|topic| &*topic.input).collect::<Vec<_>>().join(", "))
-        }
-        (Some(name), topics) => {
-            topics.iter().find(|topic| topic.input == *name).with_context(|| format!("{} has no topic {name:?}", file.display()))?
-        }
-    };
+    let topic = topic::choose(&config, args.topic.as_deref())?;
     let (space, settings) = (topic.space.clone(), Settings::of(&config, topic));
     Ok(Question { space, fingerprint: fingerprint(topic, &args.key)?, settings })
 }

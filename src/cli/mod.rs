@@ -14,6 +14,7 @@ mod replay;
 mod run;
 mod schema;
 mod table;
+mod topic;
 mod version;
 
 use anyhow::Context as _;

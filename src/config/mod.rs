@@ -12,6 +12,7 @@ mod error;
 mod filter;
 pub mod flags;
 mod forms;
+mod kind;
 mod load;
 mod properties;
 mod raw;
@@ -23,7 +24,8 @@ mod units;
 mod vars;
 
 pub use error::{Error, Errors};
-pub use filter::{Filter, Kind};
+pub use filter::Filter;
+pub use kind::Kind;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use schema::schema;

@@ -5,10 +5,14 @@
 use crate::filter::Window;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Longest duration that is taken: ten years. Beyond it a number is a slip, and arithmetic would overflow.
 const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
+pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 
 /// Of units of one scale, the last is how it is written.
 pub(super) const COUNT_UNITS: [(&str, u64); 5] = [("", 1), ("K", 1_000), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];

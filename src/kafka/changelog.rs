@@ -4,12 +4,12 @@
 //! record of it means.
 
 use super::Error;
+use super::admin::{block_on, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
-use super::cluster::{Cluster, block_on, partitions};
 use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -36,13 +36,21 @@ const SEGMENT_BYTES: &str = "67108864";
 /// How long to look for records at a time; bounds how late a stop is noticed.
 const TURN: Duration = Duration::from_millis(100);
 
-/// Makes sure that the internal topics are there as they must be; with `make`, by making them.
-pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
+/// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
+/// each topic has, and gets theirs.
+pub(super) fn ensure(
+    config: &Config,
+    observer: &BaseConsumer<Observer>,
+    known: &mut BTreeMap<String, u32>,
+    make: bool,
+    problems: &mut Vec<String>,
+) {
     // How many partitions the topics of a space are judged in, and one of them.
-    let mut judged: BTreeMap<&str, (u32, String)> = BTreeMap::new();
+    let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
-        let of_space = judged.get(&*topic.space).cloned();
+        let Some(&input) = known.get(&topic.input) else { continue };
+        let space = config.space_of(topic).id;
+        let of_space = judged.get(&space).cloned();
         let mut report = |setting: &str, problem: &str| {
             // Without the topic, there would be as few descriptors.
             let advice = if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" };
@@ -66,12 +74,12 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         };
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
             match ensure_one(config, observer, &changelog, count, false, make) {
-                Ok(found) => drop(cluster.partitions.insert(changelog, found)),
+                Ok(found) => drop(known.insert(changelog, found)),
                 Err(problem) => report("state.changelog", &problem),
             }
         }
-        cluster.partitions.insert(name.clone(), count);
-        judged.entry(&topic.space).or_insert((count, name));
+        known.insert(name.clone(), count);
+        judged.entry(space).or_insert((count, name));
     }
 }
 

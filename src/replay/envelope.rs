@@ -15,7 +15,8 @@
 //! kcat (<https://github.com/edenhill/kcat>, `json.c`) has no base64: it prints all bytes that JSON need not escape as they
 //! are. So the strings of a line need not be UTF-8, and are read as bytes.
 
-use super::{Header, LineError, Recorded};
+use super::LineError;
+use super::recorded::{Header, Recorded};
 use crate::record::{Offset, Timestamp, TimestampType};
 use data_encoding::BASE64;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};

@@ -6,12 +6,13 @@
 
 mod envelope;
 mod input;
+mod recorded;
 mod truth;
 
 pub use envelope::Captured;
-use input::Header;
+pub(crate) use input::Lines;
 pub use input::{Format, parse_rfc3339};
-pub(crate) use input::{Lines, Recorded};
+pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
@@ -136,6 +137,7 @@ pub enum Error {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LineError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]

@@ -339,11 +339,6 @@ pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Sett
     Origin::new(&owner, &keys, &clock, &settings.filter)
 }
 
-/// What a topic's stored bits depend on.
-pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
-    checkpoint::Settings::of(config, topic)
-}
-
 /// Partitions as a log line shows them.
 pub(super) fn names(partitions: &[TopicPartition]) -> String {
     partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
