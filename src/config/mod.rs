@@ -13,6 +13,7 @@ mod filter;
 pub mod flags;
 mod format;
 mod forms;
+mod kind;
 mod load;
 mod properties;
 mod raw;
@@ -25,7 +26,8 @@ mod units;
 mod vars;
 
 pub use error::{Error, Errors};
-pub use filter::{Filter, Kind};
+pub use filter::Filter;
+pub use kind::Kind;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;

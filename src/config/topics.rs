@@ -2,7 +2,7 @@
 
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
-use super::units::{Length, window_text};
+use super::units::{KEYS, Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
@@ -10,8 +10,6 @@ use crate::key::{KeySpec, Part};
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
-/// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
-pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 const SLICES: RangeInclusive<u64> = 1..=64;
 /// What Kafka takes for a topic's name.
 const NAME_MAX: usize = 249;
@@ -205,7 +203,8 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         formats: _, // A text or a number is the same id in each of them.
         repartition: _,
         window: _,
-        filter: Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: _ },
+        filter:
+            Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } },
         retract: _, // A record that another topic does not take for a retraction is one more key.
         refresh: _,
         max_future: _,

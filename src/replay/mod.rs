@@ -6,12 +6,13 @@
 
 mod envelope;
 mod input;
+mod recorded;
 mod truth;
 
 pub use envelope::Captured;
-use input::Header;
+pub(crate) use input::Lines;
 pub use input::{Format, parse_rfc3339};
-pub(crate) use input::{Lines, Recorded};
+pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
@@ -73,7 +74,7 @@ pub struct Summary {
     pub duplicates: u64,
     /// Older than the window and not remembered; `late` decided what became of them.
     pub late: u64,
-    /// Such as took their key back; they are not emitted.
+    /// Retractions; they are not emitted.
     pub retracted: u64,
     /// Without a value to take a key from; `on_tombstone` decided what became of them.
     pub tombstones: u64,
@@ -108,9 +109,9 @@ pub enum Error {
         "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Part(Part),
-    /// The topic takes keys back by a header, which the format does not have.
+    /// The topic retracts keys by a header, which the format does not have.
     #[error(
-        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+        "the topic retracts keys by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
     /// The format has no partitions.
@@ -144,6 +145,7 @@ pub enum Error {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LineError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
@@ -170,7 +172,7 @@ pub enum LineError {
     Awaits(SchemaId),
     /// Its key cannot be decided.
     #[error("{0}")]
-    Undecided(filter::ExactError),
+    Verdict(filter::ExactError),
 }
 
 impl<'t> Replay<'t> {
@@ -285,7 +287,7 @@ impl<'t> Replay<'t> {
         } else {
             dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
-        let verdict = verdict.map_err(LineError::Undecided)?;
+        let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(truth) = truth {
             self.is_wrong = truth.check(fingerprint, verdict, dedup);
         }

@@ -4,16 +4,13 @@
 //! without a key is what [`Topic::verdict_without_key`] makes of it. Only a broker that refuses the record changes its
 //! verdict later (`commit.rs`). Must never ask the filter for a record that has a verdict.
 
+use super::key_reader::Keyed;
 use super::partition::{Input, PartitionState};
-use super::topics::InputTopic;
 use super::verdicts::Recall;
 use crate::config::Topic;
 use crate::filter::ExactError;
-use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
-use crate::kafka::Message;
-use crate::key::{Fingerprint, Scratch};
-use crate::record::{Offset, Record, Timestamp, TopicId, Verdict};
-use std::sync::Arc;
+use crate::format::{NoKey, SchemaId};
+use crate::record::{Offset, Timestamp, Verdict};
 
 /// Why a record cannot be decided.
 pub(super) enum VerdictError {
@@ -25,40 +22,8 @@ pub(super) enum VerdictError {
     State(ExactError),
 }
 
-/// The fingerprint of a record's key, and whether the record retracts that key.
-pub(super) type Keyed = Result<(Fingerprint, bool), NoKey>;
-
-/// What keys are taken with; kept between records.
-pub(super) struct KeyReader {
-    scratch: Scratch,
-    /// By topic.
-    readers: Vec<Reader>,
-    schemas: Arc<dyn Schemas>,
-}
-
-impl KeyReader {
-    /// For that many topics.
-    pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
-        Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
-    }
-
-    /// Takes the key of a record.
-    #[inline]
-    pub(super) fn key_of(&mut self, id: TopicId, topic: &InputTopic, message: &Message<'_>) -> Keyed {
-        let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
-        let record = Record { key: message.key(), value: message.value(), headers: &headers };
-        let Topic { key, formats, .. } = &topic.config;
-        let fingerprint = self.readers[id.0].fingerprint(key, formats, &record, &mut self.scratch, &*self.schemas)?;
-        Ok((fingerprint, topic.config.is_retraction(&headers)))
-    }
-
-    /// Whether a schema is still being asked for.
-    pub(super) fn awaits(&self, schema: SchemaId) -> bool {
-        matches!(self.schemas.get(schema), Lookup::Awaited)
-    }
-}
-
-/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
+/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that may advance
+/// stream time, by this machine's clock.
 #[inline]
 pub(super) fn decide(
     topic: &Topic,

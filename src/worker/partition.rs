@@ -169,7 +169,7 @@ impl PartitionState {
         }
     }
 
-    /// What the store has of a partition, if that can be used. A corrupt store is set aside.
+    /// What the store has of a partition, if that can be used. A corrupt store is quarantined.
     pub(super) fn load(
         store: &Arc<Store>,
         id: &PartitionId,
@@ -326,7 +326,7 @@ impl PartitionState {
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "corrupt state cannot be set aside");
+                    tracing::error!(error = %error, "corrupt state cannot be quarantined");
                 }
                 0
             }
@@ -340,11 +340,6 @@ pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Sett
     let keys = format!("{} {:?}", settings.hash, settings.keys);
     let clock = if rules.is_sliced() { settings.window.to_string() } else { format!("insertions into {}", settings.filter) };
     Origin::new(&owner, &keys, &clock, &settings.filter)
-}
-
-/// What a topic's stored bits depend on.
-pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
-    checkpoint::Settings::of(config, topic)
 }
 
 /// Partitions as a log line shows them.

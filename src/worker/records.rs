@@ -3,7 +3,8 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
-use super::decide::{Keyed, VerdictError, decide};
+use super::decide::{VerdictError, decide};
+use super::key_reader::Keyed;
 use super::ids::{InputId, StateId};
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
