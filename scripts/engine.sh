@@ -16,6 +16,9 @@ readonly BUILD_TAG BASE_TAG KAFKA_TAG PROMETHEUS_TAG
 readonly COMPOSE_VERSION=v2.40.3 # built where there is none
 readonly PULL_PATIENCE=60        # seconds, for the smallest image: to see whether a registry answers
 
+# Where Go's own archive is unpacked.
+PATH=$PATH:/usr/local/go/bin:/usr/sbin:/sbin
+
 engine_dir=${XDG_CACHE_HOME:-$HOME/.cache}/unseen/containers
 engine_owned=
 registry=unknown
