@@ -3,9 +3,9 @@
 # Needs a configuration at /etc/unseen/unseen.toml, whose `state.dir` should be /var/lib/unseen; writes
 # nowhere else, so that the rest may be read-only.
 
-# The compiler has an exact version. Tags can move all the same: a release names both images by digest, with
-# --build-arg BUILD_IMAGE=rust@sha256:... --build-arg BASE_IMAGE=debian@sha256:... (`docker buildx imagetools inspect`
-# shows the digest of a tag). The system's packages are the newest of bookworm.
+# The compiler has an exact version. Tags can move all the same: scripts/containers, which also makes a release's image,
+# names both images by the digest that it has pulled, and its log (image.log) says which. The system's packages are the
+# newest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 

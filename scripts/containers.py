@@ -1,5 +1,5 @@
 """Checks the image, and that what comes out of docker-compose.yml is exact. Called by scripts/containers, which has
-started an engine and built the image; COMPOSE_PROJECT_NAME names the stack.
+started an engine and built the image; COMPOSE_PROJECT_NAME names the stack, UNSEEN_COMMIT what the image was built of.
 
     containers.py port                 a free port
     containers.py image BASE           checks the image alone
@@ -116,9 +116,12 @@ def runs_without_rights(_base):
 
 def says_its_version(_base):
     version = re.search(r'^version = "(.*)"', Path("Cargo.toml").read_text(), re.M)[1]
+    commit = os.environ["UNSEEN_COMMIT"] or "unknown (built in a clone without UNSEEN_COMMIT)"
+    wanted = f"unseen {version}\ncommit: {commit}\nfeatures: cli, worker\n"
     out = in_image("--version").stdout
-    if not out.startswith(f"unseen {version}"):
-        raise Failed(f"`unseen --version` says {out!r}: it should begin with `unseen {version}`; was the image built of these sources?")
+    if not out.startswith(wanted):
+        raise Failed(f"`unseen --version` should begin with {wanted!r}; was the image built of these sources?", out)
+    return commit
 
 
 def checks_configurations(_base):

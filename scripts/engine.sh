@@ -74,6 +74,13 @@ pull() {
     done
 }
 
+# The name of an image by its digest, so that what is built of it can be told. A stand-in has none: then its tag.
+pinned() {
+    local digest
+    digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$1" 2>/dev/null | head -n 1) || true
+    echo "${digest:-$1}"
+}
+
 # Starts the engine of our own, or takes over one that a killed script left.
 engine_start() {
     local dir=$engine_dir/engine tick
