@@ -10,7 +10,6 @@ import http.client
 import io
 import json
 import os
-import shutil
 import ssl
 import subprocess
 import tarfile

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from cluster import ADDRESS, BROKER, Cluster, Failed, PATIENCE, condition, wait_until
-from workload import CHART, CLAIMS, FIRST, INPUT, OUTPUT, PARTITIONS, RATE, Producer, Release, Watch, is_ready, revision_of
+from workload import CHART, CLAIMS, FIRST, INPUT, OUTPUT, PARTITIONS, RATE, Producer, Release, Watch, dump, is_ready, revision_of
 
 CASES = sorted((CHART / "ci").glob("*.yaml"))
 # Ids that a pod may have to read again after a stop: those since its last checkpoint. Its state has ten times as many.
@@ -320,16 +320,6 @@ STEPS = [
     ("from three pods to one", scales_down),
     ("a pod that lost its volume is killed in the midst of its restore", killed_in_restore),
 ]
-
-
-def dump(cluster, topic):
-    """The keys of a topic, as a `read_committed` consumer sees them."""
-    done = cluster.kafka(
-        "consumer.ConsoleConsumer", "--bootstrap-server", BROKER, "--topic", topic, "--from-beginning", "--isolation-level",
-        "read_committed", "--timeout-ms", "30000", patience=900,
-    )  # fmt: skip
-    # Among them is what the tool logs.
-    return [int(line) for line in done.stdout.splitlines() if line.isdigit()]
 
 
 def is_exact(release):

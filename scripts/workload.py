@@ -253,3 +253,13 @@ class Release:
         """The directory that a pod's claim is bound to."""
         volume = self.cluster.get(f"/api/v1/persistentvolumes/{self.claim(name)['spec']['volumeName']}")
         return Path(volume["spec"]["hostPath"]["path"])
+
+
+def dump(cluster, topic):
+    """The keys of a topic, as a `read_committed` consumer sees them."""
+    done = cluster.kafka(
+        "consumer.ConsoleConsumer", "--bootstrap-server", BROKER, "--topic", topic, "--from-beginning", "--isolation-level",
+        "read_committed", "--timeout-ms", "30000", patience=900,
+    )  # fmt: skip
+    # Among them is what the tool logs.
+    return [int(line) for line in done.stdout.splitlines() if line.isdigit()]
