@@ -120,7 +120,7 @@ fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
         usage("--time: lines of a capture bring the record's own time");
     }
     let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
-    let topic = config.as_ref().map(|config| super::replay::topic(config, args.topic.as_deref())).transpose()?;
+    let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let options = SampleOptions {
         format,
         key: match topic {

@@ -3,8 +3,8 @@
 //! Owns a batch whose keys are taken, and of which nothing is judged yet. Must never grow beyond its bounds, nor be
 //! gone on with once its partitions were set back: it is read again.
 
-use super::key_reader::{KeyReader, Keyed};
 use super::ids::InputId;
+use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
 use crate::kafka::{self, Batch, Message, Source};
 use crate::key::Fingerprint;

@@ -4,8 +4,8 @@
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
 use super::decide::{VerdictError, decide};
-use super::key_reader::Keyed;
 use super::ids::{InputId, StateId};
+use super::key_reader::Keyed;
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
 use super::read_ahead::{ReadAhead, take_keys};

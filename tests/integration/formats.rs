@@ -206,7 +206,7 @@ fn topics_of_different_formats_may_share_a_space() {
         });
     }
     let log = stream.check(worker);
-    assert_eq!(crate::harness::told(&log, "duplicates"), u64::try_from(2 * 4_000 - stream.expected.concat().len()).expect("few"));
+    assert_eq!(crate::harness::logged(&log, "duplicates"), u64::try_from(2 * 4_000 - stream.expected.concat().len()).expect("few"));
 }
 
 #[test]

@@ -91,7 +91,8 @@ impl<'a> Draw<'a> {
     /// A record within itself, or another one again: where it may also be absent.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
-        let record = self.records[last - self.below(last + 1)].clone();
+        let at = last - self.below(last + 1);
+        let record = self.records[at].clone();
         match self.below(3) {
             0 => json!(["null", record]),
             1 => json!({"type": "array", "items": record}),
