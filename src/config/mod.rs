@@ -17,6 +17,7 @@ mod properties;
 mod raw;
 mod resolve;
 mod schema;
+mod secrets;
 mod space;
 mod topics;
 mod units;

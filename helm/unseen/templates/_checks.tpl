@@ -67,7 +67,10 @@ the default of one is written out, too.
 {{- end }}
 {{- end }}
 
-{{/* The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. */}}
+{{/*
+The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. Those that are
+secrets are those of src/config/secrets.rs.
+*/}}
 {{- define "unseen.readableProperties" -}}
 {{- $root := index . 0 }}
 {{- $above := index . 1 }}
@@ -75,7 +78,7 @@ the default of one is written out, too.
 {{- $path := printf "%s.%s" $above $name }}
 {{- if kindIs "map" $value }}
 {{- include "unseen.readableProperties" (list $root $path $value) }}
-{{- else if regexMatch "password|secret|passphrase|key[.]pem$" $path }}
+{{- else if regexMatch "password|passphrase|secret|key[.]pem|sasl[.]oauthbearer[.]config|sasl[.]jaas[.]config" (lower $path) }}
 {{- include "unseen.readable" (list $root $path $value) }}
 {{- end }}
 {{- end }}
