@@ -260,6 +260,7 @@ impl RecordLoop<'_> {
     /// Brings a record to the partition where it is judged.
     fn forward(&mut self, message: &Message<'_>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
         let (Some(to), Ok((fingerprint, _))) = (&self.topic.forward, keyed) else {
+            // Only a record without a key comes by here, for this topic is forwarded: `Unseen` is never taken.
             let verdict = keyed.as_ref().map_or_else(|invalid| self.topic.config.verdict_without_key(invalid.reason), |_| Verdict::Unseen);
             return self.emit(message, time, verdict, keyed);
         };
