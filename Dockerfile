@@ -3,9 +3,9 @@
 # Needs a configuration at /etc/unseen/unseen.toml, whose `state.dir` should be /var/lib/unseen; writes
 # nowhere else, so that the rest may be read-only.
 
-# The compiler has an exact version. Tags can move all the same: a release names both images by digest, with
-# --build-arg BUILD_IMAGE=rust@sha256:... --build-arg BASE_IMAGE=debian@sha256:... (`docker buildx imagetools inspect`
-# shows the digest of a tag). The system's packages are the newest of bookworm.
+# The compiler has an exact version. Tags can move all the same: scripts/containers, which also makes a release's image,
+# names both images by the digest that it has pulled, and its log (image.log) says which. The system's packages are the
+# newest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -20,9 +20,10 @@ ENV CARGO_PROFILE_RELEASE_DEBUG=false
 RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
 
 # The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
-# Tests and benchmarks are no part of the image, so the manifest here names none.
+# Tests and benchmarks are no part of the image, so the manifest here names none. A table ends where the next one begins.
 COPY Cargo.toml Cargo.lock ./
-RUN sed -i '/^\[\[\(test\|bench\)\]\]$/,/^$/d' Cargo.toml \
+RUN awk '/^\[/ { drop = /^\[\[(test|bench)\]\]/ } !drop' Cargo.toml > kept.toml \
+    && mv kept.toml Cargo.toml \
     && mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' > src/main.rs \
@@ -31,7 +32,10 @@ RUN sed -i '/^\[\[\(test\|bench\)\]\]$/,/^$/d' Cargo.toml \
 
 COPY src src
 # Newer than what was built of the empty sources.
-RUN touch src/lib.rs src/main.rs && cargo build --release --locked --bin unseen
+RUN touch src/lib.rs src/main.rs && cargo build --release --locked --lib
+# What `unseen --version` says of the sources. Below the layers that another commit of the same sources can share.
+ARG UNSEEN_COMMIT
+RUN cargo build --release --locked --bin unseen
 # What the licences of linked libraries ask for.
 COPY scripts/notices scripts/notices
 RUN scripts/notices > THIRD-PARTY.txt

@@ -338,6 +338,7 @@ def check_refusals():
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl":{"jaas":{"config":"a"}}}'], ["config.kafka.properties.sasl.jaas.config: "]),
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl.password":"$${P}"}'], ["config.kafka.properties.sasl.password: "]),
         ([*minimal, "--set-json", 'config.topics[0].hash={"siphash":"${S:-00112233445566778899aabbccddeeff}"}'], ["config.topics[0].hash.siphash: "]),
+        ([*minimal, "--set", "config.schema_registry.password=a"], ["config.schema_registry.password: would be readable"]),
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
         ([*minimal, "--set-string", "config.worker.shutdown_timeout=${DRAIN}"], ["terminationGracePeriodSeconds: required"]),

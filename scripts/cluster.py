@@ -10,7 +10,6 @@ import http.client
 import io
 import json
 import os
-import shutil
 import ssl
 import subprocess
 import tarfile
@@ -261,7 +260,7 @@ state = "/run/{node}"
         """No provisioner makes any: directories of this machine, which both nodes have."""
         self.call("POST", "/apis/storage.k8s.io/v1/storageclasses", {
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "directories"},
-            "provisioner": "kubernetes.io/no-provisioner"})
+            "provisioner": "kubernetes.io/no-provisioner", "allowVolumeExpansion": True})
         for number in range(count):
             path = self.dir / "volumes" / str(number)
             path.mkdir(parents=True)
@@ -271,6 +270,14 @@ state = "/run/{node}"
                 "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"volume-{number}"},
                 "spec": {"capacity": {"storage": "10Gi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain",
                          "storageClassName": "directories", "hostPath": {"path": str(path), "type": "Directory"}}})
+
+    def enlarge_volume(self, claim):
+        """What a storage driver does once a claim asks for more."""
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        name, kind = claim["metadata"]["name"], "application/merge-patch+json"
+        self.call("PATCH", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}", {"spec": {"capacity": {"storage": size}}}, kind=kind)
+        path = f"/api/v1/namespaces/{claim['metadata']['namespace']}/persistentvolumeclaims/{name}/status"
+        self.call("PATCH", path, {"status": {"capacity": {"storage": size}}}, kind=kind)
 
     # What one asks of it.
 

@@ -1,5 +1,5 @@
 """Checks the image, and that what comes out of docker-compose.yml is exact. Called by scripts/containers, which has
-started an engine and built the image; COMPOSE_PROJECT_NAME names the stack.
+started an engine and built the image; COMPOSE_PROJECT_NAME names the stack. scripts/image.py has the checks of the image.
 
     containers.py port                 a free port
     containers.py image BASE           checks the image alone
@@ -11,172 +11,18 @@ Every wait is for a condition, and has a bound. Each check is one line; the last
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 import time
 import urllib.parse
-import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-PATIENCE = 180  # seconds for anything to happen: a broker that restarts, a group that settles
-IMAGE_ROOM = 60_000_000  # bytes beside the base
-USER = "65532:65532"
+from engine import Failed, compose, docker, free_ports, get, said, wait_until
+from image import IMAGE, USER
+
 INPUT, OUTPUT, DEAD = "news.events", "news.unseen", "news.dead"
 PARTITIONS = 4
-LOCKED = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"]
-
-
-class Failed(Exception):
-    """A check that failed: one sentence that says what to do, and whose log shows more."""
-
-    def __init__(self, sentence, log=""):
-        super().__init__(sentence)
-        self.log = log
-
-
-def run(*args, patience=PATIENCE, ok=True):
-    """Runs a command to its end; its exit code and output."""
-    try:
-        done = subprocess.run(args, capture_output=True, text=True, timeout=patience, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as late:
-        raise Failed(f"`{' '.join(args[:6])}` did not end within {patience} s") from late
-    if ok and done.returncode:
-        raise Failed(f"`{' '.join(args[:6])}` ended with {done.returncode}; what it said follows", done.stdout + done.stderr)
-    return done
-
-
-def docker(*args, **kwargs):
-    return run("docker", *args, **kwargs)
-
-
-def compose(*args, **kwargs):
-    return docker("compose", *args, **kwargs)
-
-
-def said(*args, **kwargs):
-    return docker(*args, **kwargs).stdout.strip()
-
-
-def wait_until(what, condition, patience=PATIENCE):
-    """The first true answer of `condition`. Whoever cannot be asked yet has not answered."""
-    deadline = time.monotonic() + patience
-    why = "nobody answered"
-    while time.monotonic() < deadline:
-        try:
-            if answer := condition():
-                return answer
-            why = "it is not so yet"
-        except (OSError, ValueError, Failed) as failure:
-            why = str(failure)
-        time.sleep(0.5)
-    raise Failed(f"waited {patience} s in vain until {what}: {why}")
-
-
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return answer.read().decode()
-
-
-def free_ports(count):
-    """The first of so many free ports in a row, below those that the system hands out to clients."""
-    for first in range(20_000 + os.getpid() % 10_000, 32_000, count):
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-    raise Failed("no free ports; stop what listens on 20000 to 32000")
-
-
-# The image.
-
-
-def in_image(*args, entrypoint=None, mounts=(), ok=True):
-    """Runs the image as docker-compose.yml and the chart do: nothing is writable, and no right is left."""
-    options = [*LOCKED, *(["--entrypoint", entrypoint] if entrypoint else [])]
-    for mount in mounts:
-        options += ["--volume", f"{Path(mount[0]).resolve()}:{mount[1]}:ro"]
-    return docker("run", "--rm", *options, "unseen", *args, ok=ok)
-
-
-def runs_without_rights(_base):
-    user = said("image", "inspect", "--format", "{{.Config.User}}", "unseen")
-    if user != USER:
-        raise Failed(f"the image runs as {user or 'root'}: let USER in the Dockerfile be {USER}")
-    status = in_image("/proc/self/status", entrypoint="cat").stdout
-    left = [line for line in status.splitlines() if re.match(r"Cap(Inh|Prm|Eff|Bnd|Amb):", line) and int(line.split()[1], 16)]
-    if left or "NoNewPrivs:\t1" not in status:
-        raise Failed(f"the process has rights that it does not need: {left or 'new privileges'}")
-
-
-def says_its_version(_base):
-    version = re.search(r'^version = "(.*)"', Path("Cargo.toml").read_text(), re.M)[1]
-    out = in_image("--version").stdout
-    if not out.startswith(f"unseen {version}"):
-        raise Failed(f"`unseen --version` says {out!r}: it should begin with `unseen {version}`; was the image built of these sources?")
-
-
-def checks_configurations(_base):
-    config = "/etc/unseen/unseen.toml"
-    in_image("check", "-c", config, mounts=[("config/compose.toml", config)])
-    refused = in_image("run", "-c", config, mounts=[("Cargo.toml", config)], ok=False)
-    if refused.returncode != 78 or "unseen.toml" not in refused.stderr:
-        raise Failed(f"a wrong configuration ended with {refused.returncode}, not with 78 and its name", refused.stderr)
-
-
-def plans(_base):
-    out = in_image("plan", "--keys", "10M", "--window", "24h", "--false-positive-rate", "1e-4").stdout
-    missing = [kind for kind in ("aging", "cuckoo", "exact") if kind not in out]
-    if missing:
-        raise Failed(f"`unseen plan` does not show {missing}", out)
-
-
-def is_small(base):
-    size, below = (int(said("image", "inspect", "--format", "{{.Size}}", image)) for image in ("unseen", base))
-    if size - below >= IMAGE_ROOM:
-        raise Failed(f"the image has {(size - below) / 1e6:.0f} MB beside its base, and should have less than {IMAGE_ROOM / 1e6:.0f}: strip what is copied, or install less")
-    return f"{(size - below) / 1e6:.0f} MB beside {base}"
-
-
-def has_no_build_tools(_base):
-    tools = "cc c++ gcc g++ clang ld as make cmake cargo rustc pkg-config git perl5 python3 curl wget"
-    found = in_image("-c", f"for tool in {tools}; do command -v $tool; done; ls -d /src /usr/local/cargo /usr/include/openssl 2>/dev/null; true", entrypoint="sh")
-    if found.stdout:
-        raise Failed(f"the image has what only its build needs: {found.stdout.split()}; copy the binary alone into the last stage")
-
-
-def has_the_notices(_base):
-    notices = in_image("/usr/share/doc/unseen/THIRD-PARTY.txt", entrypoint="cat").stdout
-    missing = [library for library in ("librocksdb", "librdkafka", "libjemalloc") if library not in notices]
-    if missing:
-        raise Failed(f"THIRD-PARTY.txt names no {missing}: see scripts/notices")
-
-
-def state_is_writable(_base):
-    """Only the volume is; and a worker without a configuration says so."""
-    out = in_image("-c", "touch /var/lib/unseen/a && ! touch /a /etc/a /tmp/a 2>/dev/null", entrypoint="sh", ok=False)
-    if out.returncode:
-        raise Failed("the user of the image must be able to write to the volume /var/lib/unseen, and nowhere else", out.stderr)
-
-
-IMAGE = [
-    ("the image runs without rights, on a read-only root", runs_without_rights),
-    ("the image: unseen --version", says_its_version),
-    ("the image: unseen check, and a wrong configuration is refused", checks_configurations),
-    ("the image: unseen plan", plans),
-    ("the image writes to its volume alone", state_is_writable),
-    ("the image is small", is_small),
-    ("the image has no build tools", has_no_build_tools),
-    ("the image has the notices of what is linked", has_the_notices),
-]
-
-
-# The stack.
 
 
 class Stack:

@@ -16,21 +16,20 @@ readonly BUILD_TAG BASE_TAG KAFKA_TAG PROMETHEUS_TAG
 readonly COMPOSE_VERSION=v2.40.3 # built where there is none
 readonly PULL_PATIENCE=60        # seconds, for the smallest image: to see whether a registry answers
 
+# shellcheck source=scripts/go.sh
+source scripts/go.sh
+
+PATH=$PATH:/usr/sbin:/sbin
+
 engine_dir=${XDG_CACHE_HOME:-$HOME/.cache}/unseen/containers
 engine_owned=
 registry=unknown
 
-has_newer_go() {
-    local minor
-    minor=$(go env GOVERSION 2>/dev/null | sed -n 's/^go1\.\([0-9]*\).*/\1/p')
-    ((${minor:-0} >= 21))
-}
-
 has_compose() {
-    docker compose version || [[ -x $engine_dir/cli/cli-plugins/docker-compose ]] || has_newer_go
+    docker compose version || [[ -x $engine_dir/cli/cli-plugins/docker-compose ]] || has go
 }
 
-# The package that has Compose v2; Debian 12 has none, and a Go that is too old to build it.
+# The package that has Compose v2; Debian 12 has none, but the way to build it.
 compose_package() {
     if [[ -n $(apt-cache madison docker-compose-v2 2>/dev/null) ]]; then
         echo docker-compose-v2
@@ -46,7 +45,7 @@ need_engine() {
     need 'a Docker engine' docker.io has dockerd
     need 'the command docker' docker.io has docker
     need 'debootstrap' debootstrap has debootstrap
-    need 'Docker Compose v2, or Go 1.21 or newer to build it' "$(compose_package)" has_compose
+    need 'Docker Compose v2, or Go to build it' "$(compose_package)" has_compose
     if [[ " $* " == *" apache/kafka:"* && ! -d $(kafka_libs) ]]; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
@@ -73,6 +72,13 @@ pull() {
         echo "Pulling $image"
         docker pull -q "$image" >/dev/null || return 1
     done
+}
+
+# The name of an image by its digest, so that what is built of it can be told. A stand-in has none: then its tag.
+pinned() {
+    local digest
+    digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$1" 2>/dev/null | head -n 1) || true
+    echo "${digest:-$1}"
 }
 
 # Starts the engine of our own, or takes over one that a killed script left.
@@ -129,6 +135,7 @@ engine_stop() {
 # Inside the module's own directory, where its go.sum and its exclusions hold.
 build_compose() {
     local module
+    new_go
     echo "Building Docker Compose $COMPOSE_VERSION: some minutes, the first time only."
     # shellcheck disable=SC2015 # either step may fail
     module=$(cd / && go mod download -json "github.com/docker/compose/v2@$COMPOSE_VERSION" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p') &&

@@ -1,4 +1,5 @@
-"""What scripts/kubernetes checks, in namespaces of its own. scripts/cluster.py has the Kubernetes.
+"""What scripts/kubernetes checks, in namespaces of its own. scripts/cluster.py has the Kubernetes, scripts/workload.py
+what runs there.
 
 A producer writes new ids and repeats all through. At the end the output is compared with the input: each id must be out
 once. Every wait is for a condition, and has a bound. Each check is one line; the last ones count them.
@@ -6,220 +7,21 @@ once. Every wait is for a condition, and has a bound. Each check is one line; th
 
 import copy
 import json
-import os
-import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-from cluster import ADDRESS, BROKER, Cluster, Failed, PATIENCE, condition, get, wait_until
+from cluster import ADDRESS, BROKER, Cluster, Failed, PATIENCE, condition, wait_until
+from workload import CHART, CLAIMS, FIRST, INPUT, OUTPUT, PARTITIONS, RATE, Producer, Release, Watch, dump, is_ready, revision_of
 
-CHART = Path("helm/unseen")
 CASES = sorted((CHART / "ci").glob("*.yaml"))
-PODS = "/api/v1/namespaces/default/pods"
-STATEFULSET = "/apis/apps/v1/namespaces/default/statefulsets/news-unseen"
-LABEL = "labelSelector=app.kubernetes.io/instance%3Dnews"
-INPUT, OUTPUT, PARTITIONS = "news.events", "news.unseen", 4
-RATE = 500  # records a second
-FIRST = 600_000  # ids before the first pod starts: enough that a restore can be met
-REPEATS = 0.3
-# Nothing about the image: the chart's own default must do.
-VALUES = {
-    "replicas": 2,
-    "persistence": {"storageClass": "directories"},
-    "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-    "config": {
-        # Longer than a pod takes to come back on a slow machine.
-        "kafka": {"bootstrap_servers": BROKER, "group_id": "news", "connect_timeout": "10s", "properties": {"session.timeout.ms": 45_000}},
-        "worker": {"checkpoint_interval": "2s"},
-        "topics": [{"input": INPUT, "output": OUTPUT, "key": {"record": "key"}, "window": "24h", "filter": {"kind": "exact"}}],
-    },
-}
-
-
-class Producer(threading.Thread):
-    """Writes ids until it is told to stop, some of them again."""
-
-    def __init__(self, cluster):
-        super().__init__(daemon=True)
-        self.stopping = threading.Event()
-        self.sent = 0
-        log = (cluster.dir / "producer.log").open("w")
-        reader = [part for name in ("parse.key=true", "key.separator=:") for part in ("--reader-property", name)]
-        command = [*cluster.java("ConsoleProducer"), "--bootstrap-server", BROKER, "--topic", INPUT, "--request-required-acks", "all", *reader]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, text=True)
-
-    def write(self, ids):
-        self.process.stdin.write("".join(f"{ident}:{ident}\n" for ident in ids))
-        self.process.stdin.flush()
-        self.sent += len(ids)
-
-    def run(self):
-        dice, new = random.Random(7), FIRST
-        for first in range(0, FIRST, 1000):
-            self.write(range(first, first + 1000))
-        while not self.stopping.wait(0.1):
-            batch = []
-            for _ in range(RATE // 10):
-                if dice.random() < REPEATS:
-                    batch.append(dice.randrange(new))
-                else:
-                    batch.append(new)
-                    new += 1
-            self.write(batch)
-
-    def stop(self):
-        self.stopping.set()
-        self.join(PATIENCE)
-        self.process.stdin.close()
-        if self.process.wait(PATIENCE):
-            raise Failed("the producer ended with an error: see its log")
-
-
-class Watch(threading.Thread):
-    """What becomes of the pods, without a gap: each change as the API server reports it."""
-
-    def __init__(self, cluster):
-        super().__init__(daemon=True)
-        self.cluster, self.pods, self.lock = cluster, {}, threading.Lock()
-        self.fewest, self.replaced, self.revisions = 0, [], set()
-        self.start()
-
-    def run(self):
-        # No bookmark is needed: a watch without a version begins with what there is.
-        with self.cluster.open("GET", f"{PODS}?watch=1&{LABEL}", timeout=7200) as stream:
-            for line in stream:
-                event = json.loads(line)
-                pod = event["object"]
-                name = pod["metadata"]["name"]
-                with self.lock:
-                    old = self.pods.get(name)
-                    if event["type"] == "DELETED":
-                        self.pods.pop(name, None)
-                    else:
-                        self.pods[name] = pod
-                        if is_ready(pod):
-                            self.revisions.add(revision_of(pod))
-                        if old is None:
-                            self.replaced.append(name)
-                    self.fewest = min(self.fewest, self.ready())
-
-    def ready(self):
-        return sum(is_ready(pod) for pod in self.pods.values())
-
-    def mark(self):
-        """From now on `fewest` counts anew."""
-        with self.lock:
-            self.fewest, self.replaced, self.revisions = self.ready(), [], set()
-
-
-def revision_of(pod):
-    return pod["metadata"]["labels"]["controller-revision-hash"]
-
-
-def is_ready(pod):
-    return condition(pod, "Ready") and "deletionTimestamp" not in pod["metadata"]
-
-
-class Release:
-    def __init__(self, cluster):
-        self.cluster = cluster
-        self.values = copy.deepcopy(VALUES)
-        self.killed = self.deleted = self.evicted = self.upgrades = 0
-        self.watch = self.producer = None
-        self.sum = ""
-
-    def write(self, values):
-        path = self.cluster.dir / "values.json"
-        path.write_text(json.dumps(values))
-        return path
-
-    def upgrade(self, values=None, ok=True):
-        if values:
-            self.values = values
-        done = self.cluster.helm("upgrade", "news", CHART, "-f", self.write(self.values), ok=ok)
-        self.upgrades += done.returncode == 0
-        return done
-
-    def revision(self):
-        return json.loads(self.cluster.helm("status", "news", "-o", "json").stdout)["version"]
-
-    def pods(self):
-        items = self.cluster.get(f"{PODS}?{LABEL}")["items"]
-        return {pod["metadata"]["name"]: pod for pod in items}
-
-    def statefulset(self):
-        return self.cluster.get(STATEFULSET)
-
-    def metric(self, pod, pattern):
-        """The sum of the series that match."""
-        lines = (line for line in get(f"http://{pod['status']['podIP']}:8080/metrics").splitlines() if re.match(pattern, line))
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-    def rolled_out(self, count):
-        """Waits until so many pods of the newest revision are ready."""
-
-        def done():
-            item = self.statefulset()
-            status = item["status"]
-            return (
-                status.get("observedGeneration") == item["metadata"]["generation"]
-                and status.get("readyReplicas") == status["replicas"] == count
-                and status["currentRevision"] == status["updateRevision"]
-                and len(self.pods()) == count
-            )
-
-        self.cluster.up(f"{count} pods of the newest revision are ready", done)
-
-    def flows(self, count):
-        """Waits until so many pods read all partitions among them, and each has emitted records since now."""
-        self.rolled_out(count)
-
-        def shares():
-            found = [self.metric(pod, "unseen_assigned_partitions ") for pod in self.pods().values()]
-            return len(found) == count and sum(found) == PARTITIONS and min(found) > 0 and found
-
-        shares = self.cluster.up(f"{count} pods share {PARTITIONS} partitions", shares)
-        unseen = r'unseen_records_total\{.*verdict="unseen"'
-        pods = self.pods().values()
-        before = [self.metric(pod, unseen) for pod in pods]
-        self.cluster.up("each pod emits records", lambda: all(self.metric(pod, unseen) > seen + 50 for pod, seen in zip(pods, before)))
-        # A Service sends only to pods that are ready.
-        slices = self.cluster.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3Dnews-unseen")
-        ready = [end for part in slices["items"] for end in part.get("endpoints") or () if end["conditions"]["ready"]]
-        if len(ready) != count:
-            raise Failed(f"the Service sends to {len(ready)} pods, and {count} are ready")
-        return f"partitions: {' and '.join(f'{share:.0f}' for share in shares)}"
-
-    def rebalances(self, name):
-        return self.metric(self.pods()[name], "unseen_rebalances_total ")
-
-    def process(self, name):
-        """The process of a pod's worker on this machine."""
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if (path / "cmdline").read_bytes().startswith(b"unseen\0") and f"UNSEEN__KAFKA__INSTANCE_ID={name}\0".encode() in (path / "environ").read_bytes():
-                    return int(path.name)
-            except OSError:
-                continue
-        raise Failed(f"no process of {name} runs")
-
-    def kill(self, name):
-        os.kill(self.process(name), signal.SIGKILL)
-        self.killed += 1
-
-    def volume(self, name):
-        """The directory that a pod's claim is bound to."""
-        claim = self.cluster.get(f"/api/v1/namespaces/default/persistentvolumeclaims/state-{name}")
-        volume = self.cluster.get(f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
-        return Path(volume["spec"]["hostPath"]["path"])
-
+# Ids that a pod may have to read again after a stop: those since its last checkpoint. Its state has ten times as many.
+SINCE_CHECKPOINT = FIRST // 20
+LARGER = "20Gi"
 
 # The checks.
 
@@ -255,18 +57,28 @@ def starts(release):
         raise Failed("who installs the default image should hear that it is in no registry", notes)
     release.watch = Watch(cluster)
     shares = release.flows(2)
-    bound = [claim["status"]["phase"] for claim in cluster.get("/api/v1/namespaces/default/persistentvolumeclaims")["items"]]
+    bound = [claim["status"]["phase"] for claim in cluster.get(CLAIMS)["items"]]
     if bound != ["Bound"] * 2:
         raise Failed(f"each pod should have a volume of its own: {bound}")
     return shares
 
 
+def has_checkpoint_of_now(release, name):
+    """Waits until a pod has read what there was, and has checkpoints of all its partitions after that."""
+    pod = release.pods()[name]
+    release.cluster.up(f"{name} has caught up", lambda: release.lag(pod) < 10 * RATE)
+    before = release.metric(pod, "unseen_checkpoints_total ")
+    release.cluster.up(
+        "checkpoints of that are on the volume", lambda: release.metric(pod, "unseen_checkpoints_total ") >= before + PARTITIONS
+    )
+
+
 def comes_back(release, name, other, stop):
-    """Stops a pod in some way, and sees that it is back as the same member with the same volume."""
+    """Stops a pod in some way, and sees that it is back as the same member with the same volume, and with what is on it."""
+    has_checkpoint_of_now(release, name)
     volume = release.volume(name)
     before, other_before = release.pods()[name], release.rebalances(other)
     mark = (before["metadata"]["uid"], before["status"]["containerStatuses"][0]["restartCount"])
-    wait_until("a checkpoint is on the volume", lambda: release.metric(before, "unseen_checkpoints_total ") > 0)
     stop(name)
 
     def back():
@@ -279,7 +91,10 @@ def comes_back(release, name, other, stop):
         raise Failed(f"{name} came back with another volume")
     if release.rebalances(other) != other_before:
         raise Failed(f"{other} got other partitions while {name} was away for less than its session")
-    return shares
+    read = release.metric(release.pods()[name], "unseen_rebuilt_keys_total ")
+    if read > SINCE_CHECKPOINT:
+        raise Failed(f"{name} read {read:.0f} keys from the changelog: its state did not come from its volume")
+    return f"{read:.0f} keys read that its volume had not; {shares}"
 
 
 def killed_comes_back(release):
@@ -296,7 +111,7 @@ def deleted_comes_back(release):
 
 def wrong_is_refused(release):
     """What the chart can see is refused before anything changes."""
-    release.watch.mark()
+    release.watch.mark(2)
     revision, generation = release.revision(), release.statefulset()["metadata"]["generation"]
     wrong = [("window", "1 fortnight"), ("widow", "1h"), ("filter", {"kind": "exakt"})]
     for name, value in wrong:
@@ -313,16 +128,17 @@ def wrong_is_refused(release):
 
 def one_by_one(release, count, change):
     """Does what replaces all pods, and sees that never more than one is away."""
-    before = {name: pod["metadata"]["uid"] for name, pod in release.pods().items()}
-    release.watch.mark()
+    before = release.uids()
+    release.watch.mark(count)
     change()
     shares = release.flows(count)
-    now = {name: pod["metadata"]["uid"] for name, pod in release.pods().items()}
+    now = release.uids()
     kept = [name for name in now if now[name] == before.get(name)]
     if kept:
         raise Failed(f"{kept} still run what they ran before")
-    if release.watch.fewest < count - 1:
-        raise Failed(f"only {release.watch.fewest} of {count} pods were ready at some time: /readyz does not gate the rollout")
+    # More cannot be: each was away once.
+    if release.watch.fewest != count - 1:
+        raise Failed(f"{release.watch.fewest} of {count} pods were ready at the worst time, and should be {count - 1}: /readyz does not gate the rollout")
     return f"{shares}; {release.watch.fewest} of {count} ready all the time"
 
 
@@ -340,7 +156,7 @@ def gate_holds_and_rollback(release):
     """A configuration that only the worker can refuse stops at its first pod; rolled back, that one is well again."""
     good = release.revision()
     kept = release.pods()["news-unseen-0"]["metadata"]["uid"]
-    release.watch.mark()
+    release.watch.mark(2)
     values = copy.deepcopy(release.values)
     # Nobody listens there.
     values["config"]["kafka"]["bootstrap_servers"] = f"{ADDRESS}:1"
@@ -363,7 +179,7 @@ def gate_holds_and_rollback(release):
         "the other pod reads all partitions", lambda: release.metric(release.pods()["news-unseen-0"], "unseen_assigned_partitions ") == PARTITIONS
     )
     first = release.pods()["news-unseen-0"]
-    if first["metadata"]["uid"] != kept or not is_ready(first) or release.watch.fewest < 1:
+    if first["metadata"]["uid"] != kept or not is_ready(first) or release.watch.fewest != 1:
         raise Failed("a rollout whose first pod never gets ready went on to the next")
     if revision in release.watch.revisions:
         raise Failed("a worker that reaches no broker was ready")
@@ -379,20 +195,80 @@ def scales_up(release):
     return release.flows(3)
 
 
+def stays(release, count, change):
+    """Does what must leave the pods alone, and sees that each is still the same, and was ready all the time."""
+    before = release.uids()
+    release.watch.mark(count)
+    change()
+    shares = release.flows(count)
+    if release.uids() != before or release.watch.replaced:
+        raise Failed(f"pods were replaced: {release.watch.replaced}")
+    if release.watch.fewest != count:
+        raise Failed(f"{release.watch.fewest} of {count} pods were ready at the worst time: one was stopped")
+    return shares
+
+
+def keda_keeps_pods(release):
+    """Who lets KEDA scale a release that runs, keeps the pods that it has; and so does who takes that back."""
+    keda = {"enabled": True, "partitions": PARTITIONS, "maxReplicaCount": PARTITIONS, "minReplicaCount": 1}
+    # The chart's own number is 1 in both: what counts is what runs.
+    without = {name: value for name, value in release.values.items() if name != "replicas"}
+    objects = "/apis/keda.sh/v1alpha1/namespaces/default/scaledobjects"
+
+    def change():
+        release.upgrade({**without, "keda": keda})
+        if (replicas := release.statefulset()["spec"]["replicas"]) != 3:
+            raise Failed(f"enabling KEDA turned 3 pods into {replicas}")
+        [scaled] = release.cluster.get(objects)["items"]
+        if scaled["spec"]["scaleTargetRef"]["name"] != "news-unseen":
+            raise Failed("the ScaledObject scales something else", json.dumps(scaled["spec"]))
+        release.upgrade({**without, "replicas": 3})
+        if release.cluster.get(objects)["items"]:
+            raise Failed("the ScaledObject is still there once KEDA is no longer asked for")
+
+    return stays(release, 3, change)
+
+
+def enlarges_volumes(release):
+    """As docs/operations.md says under "A larger volume", with the commands that it names."""
+    cluster, names = release.cluster, list(release.pods())
+    larger = {**release.values, "persistence": {**release.values["persistence"], "size": LARGER}}
+
+    def change():
+        generation = release.statefulset()["metadata"]["generation"]
+        done = cluster.helm("upgrade", "news", CHART, "-f", release.write(larger), ok=False)
+        if not done.returncode or "updates to statefulset spec" not in done.stderr or "forbidden" not in done.stderr:
+            raise Failed("`persistence.size` alone should be refused", done.stdout + done.stderr)
+        if release.statefulset()["metadata"]["generation"] != generation:
+            raise Failed("an upgrade that was refused changed the StatefulSet")
+        for name in names:
+            asked = json.dumps({"spec": {"resources": {"requests": {"storage": LARGER}}}})
+            cluster.kubectl("patch", "pvc", f"state-{name}", "-p", asked)
+            cluster.enlarge_volume(release.claim(name))
+        wait_until("the claims have the new size", lambda: all(release.claim(name)["status"]["capacity"]["storage"] == LARGER for name in names))
+        cluster.kubectl("delete", "statefulset", "news-unseen", "--cascade=orphan")
+        release.upgrade(larger)
+        [template] = release.statefulset()["spec"]["volumeClaimTemplates"]
+        if template["spec"]["resources"]["requests"]["storage"] != LARGER:
+            raise Failed("pods to come do not get the new size")
+
+    return stays(release, len(names), change)
+
+
 def drains(release):
     """Evicts all pods of the node that has more of them, one after the other."""
     on = Counter(pod["spec"]["nodeName"] for pod in release.pods().values())
     node, count = on.most_common(1)[0]
     if count < 2:
         raise Failed(f"three pods on two nodes should make two on one: {on}")
-    release.watch.mark()
+    release.watch.mark(3)
     done = release.cluster.kubectl("drain", node, "--timeout", f"{PATIENCE}s", patience=PATIENCE + 30)
     release.evicted += count
     shares = release.flows(3)
     if any(pod["spec"]["nodeName"] == node for pod in release.pods().values()):
         raise Failed(f"{node} was drained, and still has pods")
-    if release.watch.fewest < 2:
-        raise Failed(f"only {release.watch.fewest} of 3 pods were ready at some time: the disruption budget did not hold")
+    if release.watch.fewest != 2:
+        raise Failed(f"{release.watch.fewest} of 3 pods were ready at the worst time, and should be 2: the disruption budget did not hold")
     held = done.stderr.count("would violate the pod's disruption budget")
     if not held:
         raise Failed("the disruption budget never held an eviction back", done.stdout + done.stderr)
@@ -438,30 +314,18 @@ STEPS = [
     ("a changed configuration rolls the pods one by one", change_rolls),
     ("/readyz holds a rollout at its first pod, and a rollback mends it", gate_holds_and_rollback),
     ("from two pods to three", scales_up),
+    ("KEDA is enabled and disabled, and the pods stay", keda_keeps_pods),
+    ("volumes are enlarged as docs/operations.md says, and the pods stay", enlarges_volumes),
     ("a node is drained: one pod away at a time", drains),
     ("from three pods to one", scales_down),
     ("a pod that lost its volume is killed in the midst of its restore", killed_in_restore),
 ]
 
 
-def dump(cluster, topic):
-    """The keys of a topic, as a `read_committed` consumer sees them."""
-    done = cluster.kafka(
-        "consumer.ConsoleConsumer", "--bootstrap-server", BROKER, "--topic", topic, "--from-beginning", "--isolation-level",
-        "read_committed", "--timeout-ms", "30000", patience=900,
-    )  # fmt: skip
-    # Among them is what the tool logs.
-    return [int(line) for line in done.stdout.splitlines() if line.isdigit()]
-
-
 def is_exact(release):
     release.producer.stop()
     pods = release.pods().values()
-
-    def lag():
-        return sum(release.metric(pod, "unseen_consumer_lag_records") for pod in pods) == 0
-
-    release.cluster.up("all that was produced is committed", lag)
+    release.cluster.up("all that was produced is committed", lambda: all(release.lag(pod) == 0 for pod in pods))
     read, out = dump(release.cluster, INPUT), dump(release.cluster, OUTPUT)
     if len(read) != release.producer.sent:
         raise Failed(f"the input has {len(read)} records, and {release.producer.sent} were sent")
@@ -478,7 +342,7 @@ def uninstalls(release):
     """The volumes stay."""
     release.cluster.helm("uninstall", "news")
     release.cluster.up("all pods are gone", lambda: not release.pods())
-    claims = release.cluster.get("/api/v1/namespaces/default/persistentvolumeclaims")["items"]
+    claims = release.cluster.get(CLAIMS)["items"]
     if not claims:
         raise Failed("`persistence.whenDeleted: Retain` did not keep the volumes")
     return f"{len(claims)} volumes kept"
@@ -504,6 +368,8 @@ def main():
         began = time.monotonic()
         try:
             note = check(release)
+            if release.watch:
+                release.watch.alive()
             passed += 1
             print(f"ok      {name} ({f'{note}; ' if note else ''}{time.monotonic() - began:.0f} s)", flush=True)
         except Failed as failure:

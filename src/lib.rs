@@ -54,6 +54,9 @@ pub mod plan;
 
 pub mod stats;
 
+#[cfg(feature = "formats")]
+pub mod registry;
+
 pub mod status;
 
 pub mod fault;

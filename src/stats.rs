@@ -107,7 +107,7 @@ pub struct Totals {
     pub late: u64,
     /// Of these, invalid.
     pub invalid: u64,
-    /// Of these, such as took their key back.
+    /// Of these, retractions.
     pub retracted: u64,
     /// Of these, tombstones that no key could be taken from, and that are not invalid for it.
     pub tombstones: u64,
@@ -155,6 +155,21 @@ pub struct StateReport {
     pub capacity: u64,
 }
 
+/// How a schema registry stands.
+#[derive(Clone, Debug, Default)]
+pub struct RegistryReport {
+    /// Questions that were answered.
+    pub answers: u64,
+    /// Tries that failed.
+    pub failures: u64,
+    /// Schemas that were heard of, or that there are none.
+    pub known: usize,
+    /// Schemas that are waited for.
+    pub awaited: usize,
+    /// Why the last try failed, as a sentence; `None` once one has not.
+    pub trouble: Option<String>,
+}
+
 /// How one partition of an input stands.
 #[derive(Clone, Debug)]
 pub struct InputReport {
@@ -182,6 +197,8 @@ pub enum InputState {
     Rebuilding,
     /// Records are read again without emitting.
     WarmingUp,
+    /// Its next record is of a schema that is asked for.
+    AwaitingSchema,
     /// Records flow.
     Running,
 }

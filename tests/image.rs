@@ -53,6 +53,28 @@ case "$said" in *'{NO_SUCH}'*) ;; *) echo "$said" >&2; exit 1 ;; esac
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// The tables of a manifest that the image's has, too.
+fn tables(manifest: &str) -> Vec<&str> {
+    manifest.lines().filter(|line| line.starts_with('[') && *line != "[[test]]" && *line != "[[bench]]").collect()
+}
+
+#[test]
+fn a_table_that_follows_a_test_without_a_blank_line_is_kept() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let squeezed = fs::read_to_string(root.join("Cargo.toml")).unwrap().replace("\n\n", "\n");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("Cargo.toml"), &squeezed).unwrap();
+    let (_, cut) = first_stage(&fs::read_to_string(root.join("Dockerfile")).unwrap())
+        .into_iter()
+        .find(|(name, rest)| name == "RUN" && rest.contains("Cargo.toml"))
+        .expect("the Dockerfile cuts the manifest");
+    let (cut, _) = cut.split_once("&& mkdir").expect("the manifest comes before the empty sources");
+    let run = Command::new("sh").args(["-c", cut]).current_dir(dir.path()).output().unwrap();
+    assert!(run.status.success(), "{cut}\n{}", String::from_utf8_lossy(&run.stderr));
+    let kept = fs::read_to_string(dir.path().join("Cargo.toml")).unwrap();
+    assert_eq!(kept.lines().filter(|line| line.starts_with('[')).collect::<Vec<_>>(), tables(&squeezed));
+}
+
 #[test]
 fn the_image_has_what_its_build_asks_for() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

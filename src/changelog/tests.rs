@@ -1,4 +1,4 @@
-//! A state made from its log is the state that was logged.
+//! A state made from its changelog is the state that was logged.
 
 use super::*;
 use crate::dedup::{Late, Rules};
@@ -72,7 +72,7 @@ fn any_kind() -> impl Strategy<Value = Rules> {
     ]
 }
 
-/// A state, its pending, and its log so far.
+/// A state, its pending, and its changelog so far.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -80,7 +80,7 @@ struct Live {
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,
-    /// Where the log is needed from.
+    /// Where the changelog is needed from.
     progress: Progress,
 }
 
@@ -130,7 +130,7 @@ fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
         .unwrap()
 }
 
-/// Makes a state from a log.
+/// Makes a state from a changelog.
 fn follow(rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
@@ -263,6 +263,18 @@ fn a_record_is_read_as_it_was_written() {
     for length in 0..bytes.len() {
         let cut = ChangelogRecord::decode(&bytes[..length]);
         assert!(cut.as_ref().is_err() || cut.is_ok_and(|cut| cut.runs.is_empty()), "cut off at {length}");
+    }
+}
+
+#[test]
+fn a_record_of_another_version_is_refused_with_a_sentence() {
+    for version in [0, record::VERSION - 1, record::VERSION + 1] {
+        let mut bytes = put(0, 3, 0);
+        bytes[0] = version;
+        assert_eq!(
+            ChangelogRecord::decode(&bytes).unwrap_err().to_string(),
+            "it is not a record of a changelog that this version of unseen can read: its version is another"
+        );
     }
 }
 

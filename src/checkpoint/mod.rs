@@ -108,6 +108,7 @@ impl Settings {
             output: _,
             space: _,
             key: _,
+            formats: _,     // A text or a number is the same id in each of them.
             repartition: _, // The partitions of the internal topic are fixed; what lies in them is the same.
             window: _,
             filter: _,
@@ -119,9 +120,7 @@ impl Settings {
             on_tombstone: _,
             on_invalid: _,
         } = topic;
-        let spaces = config.spaces();
-        let of_space = spaces.iter().filter(|space| space.name == topic.space).flat_map(|space| &space.topics);
-        let keys = of_space.map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
+        let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
     }
 
@@ -174,7 +173,7 @@ pub enum Error {
         what: String,
     },
     /// What a partition had stored is not there any more.
-    #[error("state directory {}: the store was set aside, and with it what {id} remembers; the partition must be restored", .dir.display())]
+    #[error("state directory {}: the store was quarantined, and with it what {id} remembers; the partition must be restored", .dir.display())]
     Lost {
         /// The directory.
         dir: PathBuf,

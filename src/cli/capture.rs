@@ -1,14 +1,16 @@
 //! `unseen capture`: records of a topic into one file, for `unseen replay` and `unseen plan --sample`.
 
 use super::interrupt::Interrupt;
+use super::topic;
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::fs::Permissions;
 use std::io::{self, BufWriter, ErrorKind, IntoInnerError, IsTerminal as _, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 use tempfile::NamedTempFile;
+use unseen::clock;
 use unseen::config::{Config, flags};
 use unseen::kafka::{self, Capture, Message, Wanted};
 use unseen::record::Timestamp;
@@ -65,10 +67,7 @@ impl Moment {
     fn timestamp(self, now: SystemTime) -> Timestamp {
         match self {
             Self::At(time) => time,
-            Self::Ago(age) => {
-                let time = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(age);
-                i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-            }
+            Self::Ago(age) => now.checked_sub(age).map_or(0, clock::millis),
         }
     }
 }
@@ -158,13 +157,10 @@ fn write(message: &Message<'_>, output: impl Write) -> io::Result<()> {
 }
 
 fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
-    let topic = match (&args.topic, config.topics.as_slice()) {
-        (Some(topic), _) => topic,
-        (None, [only]) => &only.input,
-        (None, topics) => {
-            let names: Vec<_> = topics.iter().map(|topic| topic.input.as_str()).collect();
-            bail!("there are several topics; choose one with --topic: {}", names.join(", "));
-        }
+    // A topic that is named need not be configured.
+    let topic = match &args.topic {
+        Some(topic) => topic,
+        None => &topic::choose(config, None)?.input,
     };
     let now = SystemTime::now();
     let [from, to] = [args.from, args.to].map(|moment| moment.map(|moment| moment.timestamp(now)));

@@ -33,6 +33,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for warning in kafka::check(&config, &report).map_err(|problems| args.config.refuse(problems))? {
             eprintln!("warning: {warning}");
         }
+        for warning in super::schemas::check(&config).map_err(|faults| args.config.refuse(faults))? {
+            eprintln!("warning: {warning}");
+        }
     }
     if args.print {
         return super::print(&toml::to_string_pretty(&args.config.effective()?)?);

@@ -1,7 +1,8 @@
 //! `unseen inspect`: what a state directory holds, what it says of a key, and several joined into one.
 
 use super::table::{size, table};
-use anyhow::{Context as _, bail, ensure};
+use super::topic;
+use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -126,15 +127,7 @@ fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String 
 fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = Config::load(file, &[])?;
-    let topic = match (&args.topic, &config.topics[..]) {
-        (None, [topic]) => topic,
-        (None, topics) => {
-            bail!("name one of the topics with --topic: {}", topics.iter().map(|topic| &*topic.input).collect::<Vec<_>>().join(", "))
-        }
-        (Some(name), topics) => {
-            topics.iter().find(|topic| topic.input == *name).with_context(|| format!("{} has no topic {name:?}", file.display()))?
-        }
-    };
+    let topic = topic::choose(&config, args.topic.as_deref())?;
     let (space, settings) = (topic.space.clone(), Settings::of(&config, topic));
     Ok(Question { space, fingerprint: fingerprint(topic, &args.key)?, settings })
 }
@@ -178,8 +171,8 @@ fn put(fields: &mut Option<Value>, pointer: &str, text: &str) {
     *at = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
 }
 
-/// RFC 3339, in UTC.
+/// RFC 3339, in UTC; milliseconds only where the time has some.
 fn time(millis: i64) -> String {
     let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
-    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339_millis(time).to_string())
+    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339(time).to_string())
 }

@@ -7,9 +7,11 @@ use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
-use unseen::config::flags;
+use unseen::config::{Config, flags};
 use unseen::filter::Window;
+use unseen::format::NoSchemas;
 use unseen::key::{Field, KeySpec, Part};
 use unseen::plan::{Ask, Comparison, Sample, SampleOptions};
 use unseen::replay::Format;
@@ -59,6 +61,12 @@ pub struct Args {
     /// What a line of the sample is.
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
+    /// Take key, formats and window from this configuration file instead.
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["keys", "rate", "key"])]
+    config: Option<PathBuf>,
+    /// Which of its topics, by input; needed if there are several.
+    #[arg(long, value_name = "TOPIC", requires = "config")]
+    topic: Option<String>,
     /// JSON pointer to a part of the key, in order; without it, the record key of a capture, the whole line of ndjson.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     key: Vec<String>,
@@ -111,11 +119,22 @@ fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
     if format == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture bring the record's own time");
     }
+    let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
+    let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let options = SampleOptions {
         format,
-        key: KeySpec::new(parts).unwrap_or_else(|error| usage(format!("--key: {error}"))),
+        key: match topic {
+            Some(topic) => topic.key.clone(),
+            None => KeySpec::new(parts).unwrap_or_else(|error| usage(format!("--key: {error}"))),
+        },
+        // A line of values has no frame.
+        formats: topic.filter(|_| format == Format::Kcat).map(|topic| topic.formats.clone()).unwrap_or_default(),
+        schemas: config.as_ref().map_or_else(|| Ok(Arc::new(NoSchemas) as _), super::schemas::patient)?,
         time: args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}")))),
-        window: args.window.map(|window| Window::time(i64::try_from(window.as_millis()).unwrap_or(i64::MAX), args.slices)),
+        window: args.window.map_or_else(
+            || topic.map(|topic| topic.window).filter(|window| window.length_ms().is_some()),
+            |window| Some(Window::time(i64::try_from(window.as_millis()).unwrap_or(i64::MAX), args.slices)),
+        ),
     };
     let stdin = path == Path::new("-");
     let name = if stdin { "standard input".to_owned() } else { path.display().to_string() };

@@ -1,15 +1,18 @@
 //! `unseen replay`: a recorded stream through the same deduplication, without Kafka.
 
+use super::topic;
 use anyhow::Context;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use unseen::config::{Config, OnDuplicate, OnInvalid, OnTombstone, Topic};
+use std::time::{Duration, Instant, SystemTime};
+use unseen::clock;
+use unseen::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use unseen::dedup::Late;
-use unseen::replay::{Error, Format, Options, Replay, Summary};
+use unseen::record::Timestamp;
+use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
 
 /// Options of `unseen replay`.
 #[derive(clap::Args)]
@@ -71,9 +74,9 @@ impl From<LineFormat> for Format {
 /// When the configuration, the input or the output is at fault.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let topic = topic(&config, args.topic.as_deref())?;
+    let topic = topic::choose(&config, args.topic.as_deref())?;
     let options = Options { format: args.format.into(), time: args.time.clone(), partitions: args.partitions, truth: args.truth };
-    let mut replay = Replay::new(topic, &options)?;
+    let mut replay = Replay::new(topic, &options)?.with_schemas(super::schemas::patient(&config)?);
     let path = args.input.as_deref().filter(|path| *path != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let (input, progress) = open(path, !args.quiet).with_context(|| name.clone())?;
@@ -106,17 +109,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn topic<'c>(config: &'c Config, name: Option<&str>) -> anyhow::Result<&'c Topic> {
-    let names = || config.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ");
-    match (name, config.topics.as_slice()) {
-        (None, [only]) => Ok(only),
-        (None, _) => anyhow::bail!("there are several topics; choose one with --topic: {}", names()),
-        (Some(name), topics) => {
-            topics.iter().find(|topic| topic.input == name).with_context(|| format!("--topic: expected one of {}, got `{name}`", names()))
-        }
-    }
-}
-
 /// The input, and a bar that follows it if there is a terminal to show one.
 fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
@@ -146,10 +138,9 @@ fn output() -> Box<dyn Write> {
     if stdout.is_terminal() { Box::new(stdout) } else { Box::new(BufWriter::with_capacity(1 << 16, stdout)) }
 }
 
-/// The latest record time that is believed when it is read then.
-fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> i64 {
-    let read_at = read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(read_at.saturating_add(max_future).as_millis()).unwrap_or(i64::MAX)
+/// The max timestamp of a record that is read then.
+fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
+    read_at.checked_add(max_future).map_or(Timestamp::MAX, clock::millis)
 }
 
 /// The records without a valid key, by reason.
@@ -224,17 +215,18 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         format!("{} in {} {partitions}, open slice {:.0} % full", HumanBytes(summary.memory), summary.partitions, summary.load * 100.0),
     );
     if let Some(truth) = summary.truth {
-        row(
-            "truth",
-            format!(
-                "{} false positives of {} unseen ({:.1e}, target {:.1e}), {} false negatives",
-                HumanCount(truth.false_positives),
-                HumanCount(truth.unseen),
-                truth.rate(),
-                topic.filter.false_positive_rate,
-                HumanCount(truth.false_negatives)
-            ),
-        );
+        row("truth", errors(&truth, topic.filter.false_positive_rate));
     }
     text
+}
+
+/// How often the filter was wrong.
+fn errors(truth: &Counts, target: f64) -> String {
+    format!(
+        "{} false positives of {} unseen ({:.1e}, target {target:.1e}), {} false negatives",
+        HumanCount(truth.false_positives),
+        HumanCount(truth.unseen),
+        truth.rate(),
+        HumanCount(truth.false_negatives)
+    )
 }

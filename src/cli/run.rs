@@ -1,6 +1,6 @@
 //! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
 
-use super::{ConfigArgs, log};
+use super::{ConfigArgs, log, schemas};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use unseen::checkpoint::Store;
 use unseen::config::Config;
+use unseen::format::{NoSchemas, Schemas};
 use unseen::http::{self, Disk, Events, View};
 use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Rebuilder, Shared, Worker};
@@ -51,19 +52,22 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (ended, mut endings) = tokio::sync::mpsc::unbounded_channel();
+    let registry = schemas::registry(&config)?.map(Arc::new);
     let stats = Arc::new(Stats::new(&config));
     let instance = Arc::new(OnceLock::new());
     if let Some(address) = config.http.listen {
         let listener = http::listen(address).await.map_err(anyhow::Error::msg)?;
         tracing::info!(address = %listener.local_addr()?, "listening for http");
         let (config, stats, stop, instance) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop), Arc::clone(&instance));
+        let registry = registry.clone();
         let disk = Disk::watch(config.state.dir.clone());
-        tokio::spawn(http::serve(listener, View { config, stats, events, stop, instance, disk, started: SystemTime::now() }));
+        tokio::spawn(http::serve(listener, View { config, stats, registry, events, stop, instance, disk, started: SystemTime::now() }));
     }
     let threads = {
         let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
         let instance = Arc::clone(&instance);
-        move || start(&config, stop, stats, &instance, &ended)
+        let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry);
+        move || start(&config, stop, stats, &instance, schemas, &ended)
     };
     // Waiting for a broker blocks; signals must be heard meanwhile.
     let starting = std::thread::spawn(threads);
@@ -129,6 +133,7 @@ fn start(
     stop: Arc<AtomicBool>,
     stats: Arc<Stats>,
     known: &OnceLock<String>,
+    schemas: Arc<dyn Schemas>,
     ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
@@ -145,6 +150,7 @@ fn start(
         store,
         stats,
         cross_partition_keys: Arc::default(),
+        schemas,
         stop,
         instance: instance.as_str().into(),
     };

@@ -1,12 +1,10 @@
 //! What remembers a topic's keys: kind, size, and what may become of them.
 
 use super::error::{Diagnostics, integer};
+use super::kind::Kind;
 use super::raw;
-use super::topics::KEYS;
-use super::units::Length;
+use super::units::{KEYS, Length};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The smallest rate that sizing keeps its promise for.
@@ -31,41 +29,6 @@ pub struct Filter {
     pub confirm: bool,
     /// How its memory follows the stream; sizes are of the whole topic.
     pub growth: Growth,
-}
-
-/// How keys are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Generations of Bloom filters.
-    Aging,
-    /// Fingerprints that say when they were put in, and can be deleted.
-    Cuckoo,
-    /// Cells that forget at random.
-    Stable,
-    /// The fingerprints themselves, on disk.
-    Exact,
-}
-
-impl Kind {
-    /// Its name, as it is written.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Aging => "aging",
-            Self::Cuckoo => "cuckoo",
-            Self::Stable => "stable",
-            Self::Exact => "exact",
-        }
-    }
-
-    /// Whether it is sized by the number of keys.
-    const fn has_capacity(self) -> bool {
-        match self {
-            Self::Aging | Self::Cuckoo => true,
-            Self::Stable | Self::Exact => false,
-        }
-    }
 }
 
 impl Filter {
@@ -122,7 +85,8 @@ impl Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Stored state depends on what is shown. A new option does not compile until somebody has said whether it does.
-        let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: _ } = self;
+        let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
+            self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
             // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
@@ -199,7 +163,7 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: 
         }
         return;
     };
-    if filter.kind != Kind::Aging {
+    if !filter.kind.grows() {
         diagnostics.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN

@@ -3,7 +3,7 @@
 //! Each is refused with what was expected and what there is instead. Must never take what a file would not.
 
 use super::filter::RATE_MIN;
-use super::topics::KEYS;
+use super::units::KEYS;
 use super::units::{Bytes, Count, Rate, Span, expected};
 use serde_json::Value;
 use std::time::Duration;

@@ -2,8 +2,9 @@
 //!
 //! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
 
+use super::format::FormatOption;
 use super::properties::{OWNED, Properties};
-use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch};
+use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch, Unit};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -18,8 +19,8 @@ fn whole(pattern: &str) -> String {
 }
 
 /// A whole number, alone or as text with a unit.
-fn quantity(units: &[(&str, u64)]) -> Schema {
-    let units: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+fn quantity(units: &[Unit]) -> Schema {
+    let units: Vec<_> = units.iter().map(|unit| unit.pattern()).collect();
     let pattern = whole(&format!(r"[0-9_]*[0-9][0-9_]*\s*({})", units.join("|")));
     json_schema!({ "type": ["integer", "string"], "minimum": 0, "pattern": pattern })
 }
@@ -67,6 +68,22 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "anyOf": [preset, part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
 }
 
+/// `"json"`, `"json_schema"`, `"avro"`, `"protobuf"`, or a table with a schema.
+fn format() -> Schema {
+    let kinds = json!({ "type": "string", "enum": ["json", "json_schema", "avro", "protobuf"] });
+    let table = json!({
+        "type": "object",
+        "properties": {
+            "kind": kinds,
+            "schema": { "description": "The file of the schema of all records: for Avro its JSON, for Protobuf a .proto file or a descriptor set.", "type": "string" },
+            "message": { "description": "Which message of a Protobuf schema a record is, by its full name.", "type": "string" },
+        },
+        "required": ["kind"],
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [kinds, table], "default": "json" })
+}
+
 /// `"xxh3"` or `{ siphash = "32 hex digits" }`.
 pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
     let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
@@ -100,6 +117,7 @@ written! {
     Rate: json_schema!({
         "type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1, "pattern": whole(r"\+?[0-9.]+([eE][-+]?[0-9]+)?"),
     });
+    FormatOption: format();
     Switch: json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
     Length: json_schema!({ "anyOf": [duration(), entry("keys", &quantity(&COUNT_UNITS))] });
     Properties: json_schema!({

@@ -11,10 +11,13 @@ mod effective;
 mod error;
 mod filter;
 pub mod flags;
+mod format;
 mod forms;
+mod kind;
 mod load;
 mod properties;
 mod raw;
+mod registry;
 mod resolve;
 mod schema;
 mod secrets;
@@ -24,15 +27,18 @@ mod units;
 mod vars;
 
 pub use error::{Error, Errors};
-pub use filter::{Filter, Kind};
+pub use filter::Filter;
+pub use kind::Kind;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
+pub use registry::SchemaRegistry;
 pub use schema::schema;
 pub use space::KeySpace;
 pub use units::window_text;
 
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
+use crate::format::Formats;
 use crate::key::KeySpec;
 use crate::record::{Reason, Verdict};
 use error::Diagnostics;
@@ -57,6 +63,8 @@ pub struct Config {
     pub http: Http,
     /// What is logged.
     pub log: Log,
+    /// Where schemas are, if there is a registry.
+    pub schema_registry: Option<SchemaRegistry>,
     /// The topics to deduplicate; at least one.
     pub topics: Vec<Topic>,
 }
@@ -261,6 +269,8 @@ pub struct Topic {
     pub space: String,
     /// Where the key is.
     pub key: KeySpec,
+    /// What its records' keys and values are.
+    pub formats: Formats,
     /// Whether its records are first brought to the partition that their key asks for.
     pub repartition: bool,
     /// How long a key stays seen.
@@ -336,7 +346,7 @@ impl Topic {
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        self.retract.is_some() || self.key.reads_headers()
+        self.retract.is_some() || self.key.reads_headers() || self.formats.reads_headers()
     }
 
     /// The verdict of a record that no key can be taken from, for this reason.

@@ -3,6 +3,7 @@
 //! Nothing here is checked beyond its own form; `resolve` looks at the whole. What is said of an option here is what
 //! editors show.
 
+use super::format::FormatOption;
 use super::forms;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
@@ -25,6 +26,7 @@ pub(super) struct Raw {
     pub(super) state: State,
     pub(super) http: Http,
     pub(super) log: Log,
+    pub(super) schema_registry: SchemaRegistry,
     /// The topics to deduplicate; at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
     // An empty place is a topic whose fault is already known.
@@ -154,6 +156,29 @@ impl Default for Log {
     }
 }
 
+/// Where the schemas of Avro and Protobuf records are. Needed only for such records.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct SchemaRegistry {
+    /// Its address, such as `http://localhost:8081`; of several, separated by commas, the next is tried where one does not
+    /// answer.
+    pub(super) url: Option<String>,
+    /// A user, for basic authentication.
+    pub(super) username: Option<String>,
+    /// That user's password.
+    pub(super) password: Option<String>,
+    /// A file of certificates in PEM that the registry's own is signed by. Those of the system by default.
+    pub(super) ca_location: Option<String>,
+    /// How long an answer may take.
+    pub(super) timeout: Span,
+}
+
+impl Default for SchemaRegistry {
+    fn default() -> Self {
+        Self { url: None, username: None, password: None, ca_location: None, timeout: Span(Duration::from_secs(10)) }
+    }
+}
+
 /// A topic to deduplicate.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
@@ -171,6 +196,11 @@ pub(super) struct Topic {
     #[schemars(schema_with = "forms::key")]
     // Read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
+    /// What the records' own keys are, where parts of the key are fields of them: as of `value_format`.
+    pub(super) key_format: FormatOption,
+    /// What the values are: `json`, `json_schema`, `avro` or `protobuf`. All but `json` have the frame of a schema registry.
+    /// `{ kind = "avro", schema = "file.avsc" }` is for records without a frame, all of which are of that schema.
+    pub(super) value_format: FormatOption,
     /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
@@ -208,6 +238,8 @@ impl Default for Topic {
             output: None,
             space: None,
             key: None,
+            key_format: FormatOption::default(),
+            value_format: FormatOption::default(),
             hash: None,
             retract: None,
             repartition: Switch(false),

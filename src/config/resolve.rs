@@ -4,7 +4,7 @@
 
 use super::error::{Diagnostics, integer, required};
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, properties, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, properties, registry, topics};
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -16,10 +16,26 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let state = state(raw.state, diagnostics);
     let http = http(&raw.http.listen, diagnostics);
     let log = log(raw.log, diagnostics);
+    let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let topics = topics::resolve(raw.topics, diagnostics);
-    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, topics };
+    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, schema_registry, topics };
+    schemas(&config, diagnostics);
     made_topics(&config, diagnostics);
     Some(config)
+}
+
+/// Frames that name schemas need a registry that has them.
+fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
+    for (at, topic) in config.topics.iter().enumerate() {
+        for (side, format) in [("key_format", &topic.formats.key), ("value_format", &topic.formats.value)] {
+            let path = format!("topics[{at}].{side}");
+            if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
+                let message =
+                    "needs schema_registry.url, or, for records without a frame, a schema of its own: { kind = \"…\", schema = \"file\" }";
+                diagnostics.add(&path, message);
+            }
+        }
+    }
 }
 
 /// The names of the topics that are made here are made of others.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Stands for a secret.
 const HIDDEN: &str = "(hidden)";
 
-/// Parts of the paths whose values are secrets: librdkafka's properties, and the key of a hash.
+/// Parts of the paths whose values are secrets: of librdkafka's properties, of a schema registry, and of a hash.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
 /// Whether the value at a path, such as `kafka.properties.sasl.password`, is a secret.
@@ -30,6 +30,8 @@ pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
 /// Hides the secrets below a path of a tree; the path of the whole is empty.
 pub(super) fn hide(path: &str, tree: &mut Value) {
     match tree {
+        // None was set where an option has no default.
+        Value::Null => {}
         value if is_secret(path) => *value = json!(HIDDEN),
         Value::Array(items) => items.iter_mut().for_each(|item| hide(path, item)),
         Value::Object(table) => table.iter_mut().for_each(|(name, item)| hide(&format!("{path}.{name}"), item)),
@@ -54,6 +56,7 @@ mod tests {
             "kafka.properties.sasl.oauthbearer.config",
             "kafka.properties.sasl.jaas.config",
             "topics[3].hash.siphash",
+            "schema_registry.password",
         ] {
             assert!(is_secret(path), "{path}");
         }

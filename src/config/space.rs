@@ -43,6 +43,14 @@ impl Config {
         group(self.topics.iter())
     }
 
+    /// The key space of a topic: the configured topics that name the same space.
+    #[must_use]
+    pub fn space_of<'c>(&'c self, topic: &'c Topic) -> KeySpace<'c> {
+        let spaces = self.spaces();
+        let alone = || KeySpace { id: SpaceId(spaces.len()), name: &topic.space, topics: vec![topic] };
+        spaces.iter().find(|space| space.name == topic.space).cloned().unwrap_or_else(alone)
+    }
+
     /// Whether topics share a key space, so that equal partition numbers must go to one worker.
     #[must_use]
     pub fn shares_spaces(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What a configuration is refused for, in which words, and what it means when it is not.
 
-use super::raw::{Filter, Http, Kafka, Log, Raw, State, Topic, Worker};
+use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
 use serde::de::DeserializeOwned;
@@ -62,10 +62,11 @@ fn examples_mention_every_option() {
         names::<State>(),
         names::<Http>(),
         names::<Log>(),
+        names::<SchemaRegistry>(),
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [6, 7, 7, 4, 1, 2, 15, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [7, 7, 7, 4, 1, 2, 5, 17, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -95,7 +96,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 37, "{name}: defaults that are stated");
+        assert_eq!(changed, 40, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -181,7 +182,7 @@ x.toml: worker.commit_interval: expected a duration of at most ten years, such a
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
 x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `max_transaction_records`, `shutdown_timeout`
 x.toml: worker.workers: expected a number from 1 to 64, got 100
-x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `topics`"#;
+x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `schema_registry`, `topics`"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
 }
 
@@ -321,8 +322,15 @@ fn variables_are_put_into_values_only() {
 
 #[test]
 fn quantities_are_read() {
-    for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)]
-    {
+    for (written, keys) in [
+        ("5000", 5000),
+        ("\"1_000_000\"", 1_000_000),
+        ("1_000", 1000),
+        ("\"10 k\"", 10_000),
+        ("\"10K\"", 10_000),
+        ("\"2g\"", 2_000_000_000),
+        ("\"1G\"", 1_000_000_000),
+    ] {
         assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].filter.capacity, Some(keys), "{written}");
     }
     for written in ["-1", "1.5", "\"\"", "\"k\"", "\"10m\"", "\"1e3\"", "\"99999999999G\"", "true", "[]"] {
@@ -336,7 +344,19 @@ fn quantities_are_read() {
         let errors = refused("capacity = \"10M\"", &format!("capacity = 1, false_positive_rate = {written}"));
         assert!(errors.contains("false_positive_rate: expected a rate between 0 and 1"), "{written}: {errors}");
     }
-    for (written, bytes) in [("\"64kB\"", 64_000), ("\"1 GiB\"", 1 << 30), ("5", 5)] {
+    assert_eq!(
+        refused("\"10M\"", "\"10m\""),
+        "x.toml: topics[0].filter.capacity: expected a whole number such as 5000, \"200k\" or \"10M\", got \"10m\"; a million is written M, for m is a thousandth"
+    );
+    for (written, bytes) in [
+        ("\"64kB\"", 64_000),
+        ("\"64kb\"", 64_000),
+        ("\"1 GiB\"", 1 << 30),
+        ("\"1GIB\"", 1 << 30),
+        ("\"1mib\"", 1 << 20),
+        ("5", 5),
+        ("\"5b\"", 5),
+    ] {
         let config = load(&format!("state.max_write_rate = {written}\n{MINIMAL}")).unwrap();
         assert_eq!(config.state.max_write_rate, bytes);
     }

@@ -2,16 +2,14 @@
 
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
-use super::units::{Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, raw};
+use super::units::{KEYS, Length, window_text};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
 use crate::key::{KeySpec, Part};
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
-/// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
-pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 const SLICES: RangeInclusive<u64> = 1..=64;
 /// What Kafka takes for a topic's name.
 const NAME_MAX: usize = 249;
@@ -45,6 +43,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     };
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
     let key = key.map(|key| hashing.into_iter().fold(key, KeySpec::with_hashing));
+    let formats = key.as_ref().and_then(|key| format::resolve(&raw.key_format, &raw.value_format, key, path, diagnostics));
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
     let filter = filter::resolve(&raw.filter, length, window, &at("filter"), diagnostics);
@@ -71,6 +70,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         input,
         output: output?,
         key: key?,
+        formats: formats?,
         repartition: raw.repartition.0,
         window: window?,
         filter,
@@ -199,10 +199,12 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         input: _,
         output: _,
         space: _,
-        key: _, // Each topic has its own; how keys are hashed is below.
+        key: _,     // Each topic has its own; how keys are hashed is below.
+        formats: _, // A text or a number is the same id in each of them.
         repartition: _,
         window: _,
-        filter: Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: _ },
+        filter:
+            Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } },
         retract: _, // A record that another topic does not take for a retraction is one more key.
         refresh: _,
         max_future: _,

@@ -8,11 +8,19 @@
 
 #[cfg(feature = "formats")]
 mod avro;
+mod frame;
 #[cfg(feature = "formats")]
 mod protobuf;
+mod reader;
 
+pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
+pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas};
+
+#[cfg(feature = "formats")]
+use crate::key::{KeySpec, Part};
 use crate::key::{Node, Scalar};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Most containers within each other that are walked through.
 pub const DEPTH_MAX: usize = 64;
@@ -30,6 +38,17 @@ pub enum Format {
     Avro,
     /// Protocol Buffers' binary encoding.
     Protobuf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Json => "JSON",
+            Self::JsonSchema => "JSON Schema",
+            Self::Avro => "Avro",
+            Self::Protobuf => "Protobuf",
+        })
+    }
 }
 
 /// A schema, as a registry or a file has it.
@@ -89,7 +108,10 @@ pub struct Malformed {
 
 /// A schema and the places to find in its records.
 #[derive(Clone, Debug)]
-pub enum Walk {
+pub struct Walk(Of);
+
+#[derive(Clone, Debug)]
+enum Of {
     /// Through Avro's binary encoding.
     #[cfg(feature = "formats")]
     Avro(avro::Walk),
@@ -106,9 +128,21 @@ impl Walk {
     #[cfg(feature = "formats")]
     pub fn compile(schema: &Schema, message: Message<'_>, places: &Node) -> Result<Self, SchemaError> {
         match schema.format {
-            Format::Avro => avro::Walk::compile(schema, places).map(Self::Avro),
-            Format::Protobuf => protobuf::Walk::compile(schema, message, places).map(Self::Protobuf),
+            Format::Avro => avro::Walk::compile(schema, places).map(|walk| Self(Of::Avro(walk))),
+            Format::Protobuf => protobuf::Walk::compile(schema, message, places).map(|walk| Self(Of::Protobuf(walk))),
             Format::Json | Format::JsonSchema => Err(SchemaError("it is a schema for JSON".to_owned())),
+        }
+    }
+
+    /// Whether no record of the schema can have the place with this slot.
+    #[must_use]
+    #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
+    pub fn lacks(&self, slot: usize) -> bool {
+        match self.0 {
+            #[cfg(feature = "formats")]
+            Of::Avro(ref walk) => walk.lacks(slot),
+            #[cfg(feature = "formats")]
+            Of::Protobuf(ref walk) => walk.lacks(slot),
         }
     }
 
@@ -119,11 +153,27 @@ impl Walk {
     /// [`Malformed`] when the record is not of the schema.
     #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
     pub fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
-        match *self {
+        match self.0 {
             #[cfg(feature = "formats")]
-            Self::Avro(ref walk) => walk.find(record, found),
+            Of::Avro(ref walk) => walk.find(record, found),
             #[cfg(feature = "formats")]
-            Self::Protobuf(ref walk) => walk.find(record, found),
+            Of::Protobuf(ref walk) => walk.find(record, found),
         }
     }
+}
+
+/// The places of a key that no record of a schema can have: those of the record key, or of the value.
+///
+/// # Errors
+/// [`SchemaError`] as of [`Walk::compile`].
+#[cfg(feature = "formats")]
+pub fn missing_fields(schema: &Schema, message: Message<'_>, spec: &KeySpec, is_key: bool) -> Result<Vec<String>, SchemaError> {
+    let (places, _) = if is_key { spec.key_fields() } else { spec.value_fields() };
+    let walk = Walk::compile(schema, message, places)?;
+    let pointers = spec.parts().iter().filter_map(|part| match part {
+        Part::Field(pointer) if !is_key => Some(pointer),
+        Part::KeyField(pointer) if is_key => Some(pointer),
+        _ => None,
+    });
+    Ok(pointers.enumerate().filter(|&(slot, _)| walk.lacks(slot)).map(|(_, pointer)| pointer.clone()).collect())
 }

@@ -107,6 +107,7 @@ impl Collector for Metrics {
         transactions(status, &mut encoder)?;
         filters(status, &mut encoder)?;
         checkpoints(status, &mut encoder)?;
+        schemas(status, &mut encoder)?;
         process(status, &mut encoder)
     }
 }
@@ -235,6 +236,18 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
         Some(float(status.rebuilds.running)),
     )?;
     encoder.histogram("unseen_restore_duration_seconds", "Assignment of a partition to its first record", &status.restore_duration)
+}
+
+fn schemas(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
+    let Some(registry) = &status.schema_registry else { return Ok(()) };
+    let results = [("answered", registry.answers), ("failed", registry.failures)];
+    encoder.counters(
+        "unseen_schema_registry_requests_total",
+        "Questions to the schema registry, by result",
+        results.map(|(result, count)| ([("result", result.to_owned())], count)),
+    )?;
+    encoder.gauge("unseen_schemas", "Schemas of the registry that are known, or known not to exist", Some(float(registry.known)))?;
+    encoder.gauge("unseen_awaited_schemas", "Schemas that are being asked for; their partitions wait", Some(float(registry.awaited)))
 }
 
 fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {

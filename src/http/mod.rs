@@ -22,6 +22,7 @@ pub use process::Disk;
 
 use crate::clock;
 use crate::config::Config;
+use crate::registry::Registry;
 use crate::stats::{LastTime, Stats};
 use crate::status::{self, Identity, Status};
 use axum::Router;
@@ -46,6 +47,8 @@ pub struct View {
     pub config: Arc<Config>,
     /// What is counted.
     pub stats: Arc<Stats>,
+    /// The schema registry, if a topic needs one.
+    pub registry: Option<Arc<Registry>>,
     /// What was logged last.
     pub events: Events,
     /// Set once the process was told to stop.
@@ -68,7 +71,8 @@ impl View {
             started_ms: clock::millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
         };
-        Status::new(&self.config, &self.stats, &identity, process::look(&self.disk), self.events.last())
+        let registry = self.registry.as_ref().map(|registry| registry.report());
+        Status::new(&self.config, &self.stats, &identity, registry.as_ref(), process::look(&self.disk), self.events.last())
     }
 }
 

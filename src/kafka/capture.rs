@@ -4,6 +4,7 @@
 //! records that were not there when it began.
 
 use super::Error;
+use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
 use super::ffi::{Fetcher, Message};
@@ -75,7 +76,7 @@ impl Capture {
             .map_err(|error| client::property_error(&error))?;
         cluster::wait(&consumer, config, false, stop, report)?;
         let topic = &wanted.topic;
-        let partitions = match cluster::partitions(&consumer, topic) {
+        let partitions = match partitions(&consumer, topic) {
             Ok(0) => return Err(Error::Fatal(format!("topic {topic:?} does not exist; name one that does"))),
             Ok(count) => count,
             // Without any right, a topic that is not there looks the same.

@@ -4,12 +4,12 @@
 //! record of it means.
 
 use super::Error;
+use super::admin::{block_on, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
-use super::cluster::{Cluster, block_on, partitions};
 use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
-use crate::record::{Offset, TopicPartition};
+use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -34,15 +34,23 @@ const SETTINGS: [(&str, &str); 6] = [
 const SEGMENT_BYTES: &str = "67108864";
 
 /// How long to look for records at a time; bounds how late a stop is noticed.
-const TURN: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
-/// Makes sure that the internal topics are there as they must be; with `make`, by making them.
-pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster: &mut Cluster, make: bool, problems: &mut Vec<String>) {
+/// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
+/// each topic has, and gets theirs.
+pub(super) fn ensure(
+    config: &Config,
+    observer: &BaseConsumer<Observer>,
+    known: &mut BTreeMap<String, u32>,
+    make: bool,
+    problems: &mut Vec<String>,
+) {
     // How many partitions the topics of a space are judged in, and one of them.
-    let mut judged: BTreeMap<&str, (u32, String)> = BTreeMap::new();
+    let mut judged: BTreeMap<SpaceId, (u32, String)> = BTreeMap::new();
     for (at, topic) in config.topics.iter().enumerate() {
-        let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
-        let of_space = judged.get(&*topic.space).cloned();
+        let Some(&input) = known.get(&topic.input) else { continue };
+        let space = config.space_of(topic).id;
+        let of_space = judged.get(&space).cloned();
         let mut report = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; {}", advice(problem)));
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),
@@ -62,12 +70,12 @@ pub(super) fn ensure(config: &Config, observer: &BaseConsumer<Observer>, cluster
         };
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| of_space.is_none()) {
             match ensure_one(config, observer, &changelog, count, false, make) {
-                Ok(found) => drop(cluster.partitions.insert(changelog, found)),
+                Ok(found) => drop(known.insert(changelog, found)),
                 Err(problem) => report("state.changelog", &problem),
             }
         }
-        cluster.partitions.insert(name.clone(), count);
-        judged.entry(&topic.space).or_insert((count, name));
+        known.insert(name.clone(), count);
+        judged.entry(space).or_insert((count, name));
     }
 }
 
@@ -142,7 +150,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         if asked.elapsed() > CALL_TIMEOUT {
             return Err(format!("topic {name:?} was made, but the brokers do not show it"));
         }
-        std::thread::sleep(TURN / 2);
+        std::thread::sleep(POLL / 2);
     }
     // Somebody else may have been faster, and have known of more.
     let found = if keeps { look()? } else { wanted };
@@ -205,16 +213,16 @@ impl ChangelogReader {
         Ok(Self { committed: consumer("read_committed")?, uncommitted: consumer("read_uncommitted")?, admin, options })
     }
 
-    /// The first offset of a log and the one after its last, once no transaction is open in it that was when it
+    /// The first offset of a changelog and the one after its last, once no transaction is open in it that was when it
     /// was asked; `None` while one is.
     ///
     /// # Errors
     /// When no answer came; worth another try.
-    pub fn ends(&self, log: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
+    pub fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
         let ask = |consumer: &BaseConsumer<Observer>| {
             consumer
-                .fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT)
-                .map_err(|error| Error::Fatal(format!("cannot read how far {log} reaches: {error}")))
+                .fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT)
+                .map_err(|error| Error::Fatal(format!("cannot read how far {changelog} reaches: {error}")))
         };
         let (_, end) = ask(&self.uncommitted)?;
         let (low, stable) = ask(&self.committed)?;
@@ -222,23 +230,23 @@ impl ChangelogReader {
     }
 
     /// Hands over the committed records from `from` to `end`, and what follows that by then, in order, until `take` says
-    /// to stop by `false`, or `stop` does. Returns false if the log does not reach back to there any more.
+    /// to stop by `false`, or `stop` does. Returns false if the changelog does not reach back to there any more.
     ///
     /// # Errors
-    /// When the log cannot be read, or what `take` fails with.
+    /// When the changelog cannot be read, or what `take` fails with.
     pub fn read<E: From<Error>>(
         &self,
-        log: &TopicPartition,
+        changelog: &TopicPartition,
         (from, end): (Offset, Offset),
         stop: &dyn Fn() -> bool,
         take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {log}: {error}"));
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {changelog}: {error}"));
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&log.topic, log.partition, Position::Offset(from)).map_err(failed)?;
+        list.add_partition_offset(&changelog.topic, changelog.partition, Position::Offset(from)).map_err(failed)?;
         self.committed.assign(&list).map_err(failed)?;
         let ended = loop {
-            match self.committed.poll(TURN) {
+            match self.committed.poll(POLL) {
                 _ if stop() => break Ok(true),
                 Some(Ok(message)) => match take(Logged { offset: message.offset(), value: message.payload().unwrap_or_default() }) {
                     Ok(true) => {}
@@ -246,13 +254,13 @@ impl ChangelogReader {
                     Err(error) => break Err(error),
                 },
                 // A leader that has just become one may not know yet that more is committed.
-                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(log, end) => break Ok(true),
+                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(changelog, end) => break Ok(true),
                 None | Some(Err(KafkaError::PartitionEOF(_))) => {}
                 Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
                     break Ok(false);
                 }
-                Some(Err(error)) => throttle::report(&format!("reading {log} {error}"), |left_out| {
-                    tracing::warn!(log = %log, error = %error, left_out, "trouble reading a changelog; still trying");
+                Some(Err(error)) => throttle::report(&format!("reading {changelog} {error}"), |left_out| {
+                    tracing::warn!(changelog = %changelog, error = %error, left_out, "trouble reading a changelog; still trying");
                 }),
             }
         };
@@ -260,8 +268,8 @@ impl ChangelogReader {
         ended
     }
 
-    fn reaches(&self, log: &TopicPartition, end: Offset) -> bool {
-        let found = self.committed.fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT);
+    fn reaches(&self, changelog: &TopicPartition, end: Offset) -> bool {
+        let found = self.committed.fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT);
         found.is_ok_and(|(_, reached)| reached >= end)
     }
 

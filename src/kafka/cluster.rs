@@ -1,6 +1,7 @@
 //! What the cluster looks like, and whether that suits the configuration.
 
 use super::Error;
+use super::admin::{block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
 use super::observer::{Complaint, Observer};
 use super::security;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 const BATCH_OVERHEAD: usize = 512;
 
 /// How long a broker is asked before a word is said about it.
-const TURN: Duration = Duration::from_secs(2);
+const ASK: Duration = Duration::from_secs(2);
 
 /// The topics that the configuration names, as they are.
 #[derive(Clone, Debug, Default)]
@@ -86,7 +87,7 @@ fn look(config: &Config, insist: bool, stop: &dyn Fn() -> bool, report: &dyn Fn(
     }
     compare(config, &mut cluster, &mut problems);
     if problems.is_empty() {
-        super::changelog::ensure(config, &observer, &mut cluster, insist, &mut problems);
+        super::changelog::ensure(config, &observer, &mut cluster.partitions, insist, &mut problems);
     }
     if !problems.is_empty() {
         return Err(Error::Cluster(problems));
@@ -101,7 +102,7 @@ fn observe(config: &Config, client: &ClientConfig) -> Result<BaseConsumer<Observ
 
 /// Asks for metadata once. `None` if there was an answer, else the complaint.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
-    let error = observer.fetch_metadata(Some(&config.topics[0].input), TURN).err()?;
+    let error = observer.fetch_metadata(Some(&config.topics[0].input), ASK).err()?;
     // Lets the client deliver its complaints; each ends a poll.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();
@@ -179,18 +180,7 @@ fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
     outputs
 }
 
-/// Number of partitions; none if there is no such topic.
-pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
-    let metadata = observer.fetch_metadata(Some(topic), client::CALL_TIMEOUT)?;
-    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
-    match found.error().map(RDKafkaErrorCode::from) {
-        None | Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(u32::try_from(found.partitions().len()).unwrap_or(0)),
-        Some(code) => Err(KafkaError::MetadataFetch(code)),
-    }
-}
-
 fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
-    let spaces = config.spaces();
     for (at, topic) in config.topics.iter().enumerate() {
         let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
         for (setting, name) in outputs(topic) {
@@ -205,8 +195,11 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
             problems.push(format!("topics[{at}].filter.max_memory: {problem}"));
         }
         // Where records are brought to their partitions first, it is those that count.
-        let of_space = spaces.iter().filter(|space| space.name == topic.space && !topic.repartition);
-        let mut known = of_space.flat_map(|space| &space.topics).filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
+        if topic.repartition {
+            continue;
+        }
+        let space = config.space_of(topic);
+        let mut known = space.topics.iter().filter_map(|other| Some((other, *cluster.partitions.get(&other.input)?)));
         if let Some((other, count)) = known.next().filter(|&(_, count)| count != input) {
             problems.push(format!(
                 "topics[{at}].space: {:?} has {input} partitions and {:?} has {count}, but both are of space {:?}; give them as many, or an id's repeats meet in different partitions",
@@ -231,12 +224,4 @@ fn batch_bytes(config: &Config) -> usize {
         .flatten()
         .filter_map(|resource| resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok()));
     limits.map(|limit| limit.saturating_sub(BATCH_OVERHEAD).max(1)).fold(BATCH_BYTES, usize::min)
-}
-
-/// Waits for an answer of the brokers.
-pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
-    match tokio::runtime::Builder::new_current_thread().enable_time().build() {
-        Ok(runtime) => runtime.block_on(answer),
-        Err(error) => Err(KafkaError::AdminOpCreation(error.to_string())),
-    }
 }

@@ -93,7 +93,7 @@ impl Generator {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, partition: i32, key: &str, value: &str, time: Timestamp) -> Result<(), Error> {
+    pub fn write(&self, partition: i32, key: &str, value: &[u8], time: Timestamp) -> Result<(), Error> {
         let mut record = BaseRecord::to(&self.topic).partition(partition).key(key).payload(value).timestamp(time);
         loop {
             match self.producer.send(record) {

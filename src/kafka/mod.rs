@@ -3,6 +3,7 @@
 //! The only place that names rdkafka. Owns how librdkafka is configured and what its errors mean;
 //! must never decide what becomes of a record.
 
+mod admin;
 mod capture;
 mod changelog;
 mod client_config;

@@ -219,6 +219,18 @@ impl KeySpec {
         self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
     }
 
+    /// Whether any part is of the record key.
+    #[must_use]
+    pub fn reads_key(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::RecordKey | Part::KeyField(_)))
+    }
+
+    /// Whether any part is of the record value.
+    #[must_use]
+    pub const fn reads_value(&self) -> bool {
+        self.needs_value
+    }
+
     /// The places in the record key that it asks for, and how many they are.
     #[must_use]
     pub fn key_fields(&self) -> (&Node, usize) {

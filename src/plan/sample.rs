@@ -5,12 +5,14 @@
 //! left out, by their fingerprints, from then on and in hindsight. Must never take more memory, whatever it reads.
 
 use crate::filter::{Slice, Window};
+use crate::format::{Formats, NoKey, Reader, Schemas};
 use crate::key::{Field, Fingerprint, KeySpec, Scratch};
 use crate::record::{Record, Timestamp};
-use crate::replay::{Error as ReplayError, Format, Lines, Recorded};
+use crate::replay::{Error as ReplayError, Format, LineError, Lines, Recorded};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
+use std::sync::Arc;
 
 /// Most keys in memory: what a table of 2^20 places holds, 33 bytes each. At least half as many make an estimate.
 const KEYS_MAX: usize = 900_000;
@@ -22,6 +24,10 @@ pub struct SampleOptions {
     pub format: Format,
     /// Where the key is.
     pub key: KeySpec,
+    /// What keys and values are.
+    pub formats: Formats,
+    /// Who has their schemas.
+    pub schemas: Arc<dyn Schemas>,
     /// Where the time is, for formats whose lines have no other.
     pub time: Option<Field>,
     /// The window to count keys in.
@@ -84,7 +90,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     let mut lines = Lines::new(input);
     let mut sample = Sample::default();
     let mut windows = Windows { window: options.window, keys_max, ..Windows::default() };
-    let mut scratch = Scratch::default();
+    let (mut scratch, mut reader) = (Scratch::default(), Reader::default());
     let mut first = None;
     loop {
         let fingerprint = match lines.next_line() {
@@ -100,13 +106,17 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
                 }
                 let headers = recorded.headers();
                 let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-                options.key.fingerprint(&record, &mut scratch)
+                reader.fingerprint(&options.key, &options.formats, &record, &mut scratch, &*options.schemas)
             }),
             Err(fault) => Err(fault),
         };
         match fingerprint.map_err(|fault| ReplayError::Line { line: lines.number(), offset: lines.offset(), fault })? {
             Ok(fingerprint) => windows.see(fingerprint),
-            Err(_) => sample.invalid += 1,
+            Err(NoKey::Invalid(_)) => sample.invalid += 1,
+            Err(NoKey::Awaits(schema)) => {
+                let fault = LineError::Awaits(schema);
+                return Err(ReplayError::Line { line: lines.number(), offset: lines.offset(), fault }.into());
+            }
         }
     }
     windows.close();
@@ -218,11 +228,17 @@ const fn is_counted(fingerprint: Fingerprint, halvings: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::NoSchemas;
     use crate::key::Part;
+
+    fn options(format: Format, key: Part) -> SampleOptions {
+        let key = KeySpec::new(vec![key]).unwrap();
+        SampleOptions { format, key, formats: Formats::default(), schemas: Arc::new(NoSchemas), time: None, window: None }
+    }
 
     fn counted(format: Format, key: Part, time: Option<&str>, window: Option<Window>, lines: &str) -> Sample {
         let time = time.map(|pointer| Field::new(pointer).unwrap());
-        let options = SampleOptions { format, key: KeySpec::new(vec![key]).unwrap(), time, window };
+        let options = SampleOptions { time, window, ..options(format, key) };
         Sample::count(lines.as_bytes(), &options).unwrap()
     }
 
@@ -285,10 +301,9 @@ mod tests {
             (0..10_u32).flat_map(|slice| (0..40_000).map(move |key| format!("{{\"id\":{},\"t\":{}}}", slice * 20_000 + key, slice * 100)));
         let lines = lines.collect::<Vec<_>>().join("\n");
         let options = SampleOptions {
-            format: Format::Ndjson,
-            key: KeySpec::new(vec![Part::Field("/id".into())]).unwrap(),
             time: Some(Field::new("/t").unwrap()),
             window: Some(Window::time(200, 2)),
+            ..options(Format::Ndjson, Part::Field("/id".into()))
         };
         let exact = count(lines.as_bytes(), &options, usize::MAX).unwrap();
         assert_eq!((exact.distinct, exact.repeats, exact.window_keys, exact.relative_error), (220_000, 180_000, Some(60_000), 0.0));
@@ -312,7 +327,7 @@ mod tests {
 
     #[test]
     fn faults_are_named() {
-        let options = |format| SampleOptions { format, key: KeySpec::new(vec![Part::RecordValue]).unwrap(), time: None, window: None };
+        let options = |format| options(format, Part::RecordValue);
         let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
         assert!(error.starts_with("line 2, at byte 1: expected a record as `unseen capture` writes it or `kcat -J` prints it"), "{error}");
         let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();

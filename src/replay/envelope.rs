@@ -15,7 +15,8 @@
 //! kcat (<https://github.com/edenhill/kcat>, `json.c`) has no base64: it prints all bytes that JSON need not escape as they
 //! are. So the strings of a line need not be UTF-8, and are read as bytes.
 
-use super::{Header, LineError, Recorded};
+use super::LineError;
+use super::recorded::{Header, Recorded};
 use crate::record::{Offset, Timestamp, TimestampType};
 use data_encoding::BASE64;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
@@ -52,7 +53,7 @@ impl Captured<'_> {
         let parts = self.headers.iter().flat_map(|&(name, value)| [Some(name), value]);
         let texts: Option<Vec<_>> = parts.clone().map(text).collect();
         let (key, payload) = (text(self.key), text(self.value));
-        let line = Line {
+        let line = CaptureLine {
             topic: self.topic,
             partition: self.partition,
             offset: self.offset,
@@ -83,7 +84,7 @@ fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
 struct Nullable<'a>(Option<&'a str>);
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct CaptureLine<'a> {
     topic: &'a str,
     partition: i32,
     offset: Offset,

@@ -2,6 +2,7 @@
 //!
 //! Owns what a recorded line means; `envelope` has the fields of one. Must never change a byte of it: what goes out is what came in.
 
+use super::recorded::Recorded;
 use super::{LineError, envelope};
 use crate::key::Field;
 use crate::record::Timestamp;
@@ -73,26 +74,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// Name and value of a header.
-pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
-
-/// A record as a line has it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recorded<'a> {
-    pub(crate) partition: i32,
-    /// As in a worker, what lies before the epoch is no time.
-    pub(crate) time: Option<Timestamp>,
-    pub(crate) key: Option<Cow<'a, [u8]>>,
-    pub(crate) value: Option<Cow<'a, [u8]>>,
-    pub(super) headers: Vec<Header<'a>>,
-}
-
 impl<'a> Recorded<'a> {
-    /// The headers that can be asked for, as in a worker: those whose names are text.
-    pub(crate) fn headers(&self) -> Vec<(&str, Option<&[u8]>)> {
-        self.headers.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_deref()))).collect()
-    }
-
     /// The record of a line; `time` is the field of the value that holds its time, if any does.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {

@@ -6,21 +6,24 @@
 
 mod envelope;
 mod input;
+mod recorded;
 mod truth;
 
 pub use envelope::Captured;
-use input::Header;
+pub(crate) use input::Lines;
 pub use input::{Format, parse_rfc3339};
-pub(crate) use input::{Lines, Recorded};
+pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
+use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};
 use crate::key::{Field, Part, Scratch, SpecError};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
+use std::sync::Arc;
 use truth::Truth;
 
 /// How a recorded stream is to be read.
@@ -46,6 +49,9 @@ pub struct Replay<'t> {
     truth: bool,
     partitions: Vec<Option<Partition>>,
     scratch: Scratch,
+    reader: Reader,
+    formats: Formats,
+    schemas: Arc<dyn Schemas>,
     counted: Summary,
     /// Whether the last record was dropped though its key had not been seen.
     is_wrong: bool,
@@ -68,7 +74,7 @@ pub struct Summary {
     pub duplicates: u64,
     /// Older than the window and not remembered; `late` decided what became of them.
     pub late: u64,
-    /// Such as took their key back; they are not emitted.
+    /// Retractions; they are not emitted.
     pub retracted: u64,
     /// Without a value to take a key from; `on_tombstone` decided what became of them.
     pub tombstones: u64,
@@ -103,9 +109,9 @@ pub enum Error {
         "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Part(Part),
-    /// The topic takes keys back by a header, which the format does not have.
+    /// The topic retracts keys by a header, which the format does not have.
     #[error(
-        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+        "the topic retracts keys by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
     /// The format has no partitions.
@@ -113,6 +119,9 @@ pub enum Error {
         "--partitions: a line of ndjson does not say which partition it is of, and all are taken to be of one; record with `unseen capture` and replay with --format capture"
     )]
     Partitions,
+    /// The values are in a format that a line cannot have.
+    #[error("a line of ndjson is JSON, and the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
+    Format(format::Format),
     /// The time's pointer is malformed.
     #[error("--time")]
     Time(#[from] SpecError),
@@ -136,6 +145,7 @@ pub enum Error {
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LineError {
     /// It cannot be read.
     #[error("cannot read it: {0}")]
@@ -157,9 +167,12 @@ pub enum LineError {
     /// The record has no key, and the topic says to stop then.
     #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
     Invalid(Invalid),
+    /// The schema that it names is not to be had.
+    #[error("it is of schema {0}, and the schema registry does not answer")]
+    Awaits(SchemaId),
     /// Its key cannot be decided.
     #[error("{0}")]
-    Undecided(filter::ExactError),
+    Verdict(filter::ExactError),
 }
 
 impl<'t> Replay<'t> {
@@ -171,11 +184,16 @@ impl<'t> Replay<'t> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
             Format::Ndjson => {
-                let absent = topic.key.parts().iter().find(|part| matches!(part, Part::RecordKey | Part::Header(_)));
+                let is_absent = |part: &&Part| matches!(part, Part::RecordKey | Part::KeyField(_) | Part::Header(_) | Part::CloudEvent(_));
+                let absent = topic.key.parts().iter().find(is_absent);
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
                 topic.retract.as_ref().map_or(Ok(()), |header| Err(Error::Retract(header.clone())))?;
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
+                }
+                match topic.formats.value.format {
+                    format::Format::Json | format::Format::JsonSchema => {}
+                    format => return Err(Error::Format(format)),
                 }
             }
             Format::Kcat => {}
@@ -189,9 +207,19 @@ impl<'t> Replay<'t> {
             truth: options.truth,
             partitions: (0..partitions).map(|_| None).collect(),
             scratch: Scratch::default(),
+            reader: Reader::default(),
+            // A line of values has no frame.
+            formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
+            schemas: Arc::new(NoSchemas),
             counted: Summary::default(),
             is_wrong: false,
         })
+    }
+
+    /// The same, with schemas from elsewhere. Without them, records that name a schema are invalid.
+    #[must_use]
+    pub fn with_schemas(self, schemas: Arc<dyn Schemas>) -> Self {
+        Self { schemas, ..self }
     }
 
     /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
@@ -242,9 +270,11 @@ impl<'t> Replay<'t> {
         let Partition { dedup, truth } = partition(&mut self.partitions, recorded.partition, self.rules, self.truth)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = match self.topic.key.fingerprint(&record, &mut self.scratch) {
+        let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
+        let fingerprint = match fingerprint {
             Ok(fingerprint) => fingerprint,
-            Err(invalid) => {
+            Err(NoKey::Awaits(schema)) => return Err(LineError::Awaits(schema)),
+            Err(NoKey::Invalid(invalid)) => {
                 let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
                 self.counted.envelopes += u64::from(looks);
                 return self.without_key(*invalid);
@@ -257,7 +287,7 @@ impl<'t> Replay<'t> {
         } else {
             dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
-        let verdict = verdict.map_err(LineError::Undecided)?;
+        let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(truth) = truth {
             self.is_wrong = truth.check(fingerprint, verdict, dedup);
         }

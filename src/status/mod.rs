@@ -12,7 +12,8 @@ use crate::dedup::Observed;
 use crate::filter::Window;
 use crate::record::{Offset, Reason, Timestamp};
 use crate::stats::{
-    BUCKETS, Histogram, InputReport, InputState, LastTime, SpaceCounts, StateReport, Stats, TopicCounts, WorkerReport, get, topics,
+    BUCKETS, Histogram, InputReport, InputState, LastTime, RegistryReport, SpaceCounts, StateReport, Stats, TopicCounts, WorkerReport, get,
+    topics,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -67,10 +68,27 @@ pub struct Status {
     pub checkpoints: Checkpoints,
     /// States rebuilt from changelogs.
     pub rebuilds: Rebuilds,
+    /// The schema registry; null if no topic needs one.
+    pub schema_registry: Option<RegistryStatus>,
     /// The process itself.
     pub process: Process,
     /// What was logged last, but for debugging; newest last, at most 100.
     pub events: Vec<Event>,
+}
+
+/// How the schema registry stands.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct RegistryStatus {
+    /// Questions that it answered.
+    pub answers: u64,
+    /// Tries that failed.
+    pub failures: u64,
+    /// Schemas that are known, or known not to exist.
+    pub known: u64,
+    /// Schemas that are being asked for.
+    pub awaited: u64,
+    /// Why the last try failed, as a sentence; null once one has not.
+    pub trouble: Option<String>,
 }
 
 /// What was decided of one topic's records.
@@ -298,11 +316,18 @@ pub struct Identity<'a> {
 impl Status {
     /// What the counts and reports say together.
     #[must_use]
-    pub fn new(config: &Config, stats: &Stats, identity: &Identity<'_>, process: Process, events: Vec<Event>) -> Self {
+    pub fn new(
+        config: &Config,
+        stats: &Stats,
+        identity: &Identity<'_>,
+        registry: Option<&RegistryReport>,
+        process: Process,
+        events: Vec<Event>,
+    ) -> Self {
         let reports = stats.reports();
         let contact = stats.broker_contact.age();
         let rounds: Vec<_> = stats.rounds.iter().map(LastTime::age).collect();
-        let (doing, reason) = state::look(config, identity, &reports, contact, &rounds);
+        let (doing, reason) = state::look(config, identity, &reports, contact, &rounds, registry);
         let checkpoint_at = stats.checkpoint_at.load(Ordering::Relaxed);
         let written = get(&stats.checkpoints);
         Self {
@@ -333,10 +358,16 @@ impl Status {
                 last_bytes: (written > 0).then(|| get(&stats.checkpoint_bytes)),
             },
             rebuilds: Rebuilds { running: get(&stats.rebuilding), done: get(&stats.rebuilds), keys: get(&stats.rebuilt_keys) },
+            schema_registry: registry.map(registry_status),
             process,
             events,
         }
     }
+}
+
+fn registry_status(report: &RegistryReport) -> RegistryStatus {
+    let RegistryReport { answers, failures, known, awaited, trouble } = report.clone();
+    RegistryStatus { answers, failures, known: known as u64, awaited: awaited as u64, trouble }
 }
 
 fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> TopicStatus {

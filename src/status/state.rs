@@ -5,7 +5,7 @@
 
 use super::Identity;
 use crate::config::Config;
-use crate::stats::{InputState, WorkerReport};
+use crate::stats::{InputState, RegistryReport, WorkerReport};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -35,6 +35,8 @@ pub enum State {
     Restoring,
     /// Records flow.
     Running,
+    /// Some of its partitions wait for a schema, and the schema registry does not answer.
+    AwaitingSchema,
     /// It was told to stop.
     Draining,
     /// Nothing can be committed: transactions are aborted one after the other.
@@ -47,8 +49,16 @@ pub enum State {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Connecting, Self::Restoring, Self::Running, Self::Draining, Self::Blocked, Self::Disconnected, Self::Hung];
+    pub const ALL: [Self; 8] = [
+        Self::Connecting,
+        Self::Restoring,
+        Self::Running,
+        Self::AwaitingSchema,
+        Self::Draining,
+        Self::Blocked,
+        Self::Disconnected,
+        Self::Hung,
+    ];
 
     /// As a metric label.
     #[must_use]
@@ -57,6 +67,7 @@ impl State {
             Self::Connecting => "connecting",
             Self::Restoring => "restoring",
             Self::Running => "running",
+            Self::AwaitingSchema => "awaiting_schema",
             Self::Draining => "draining",
             Self::Blocked => "blocked",
             Self::Disconnected => "disconnected",
@@ -73,11 +84,13 @@ pub(super) fn look(
     reports: &BTreeMap<usize, WorkerReport>,
     contact: Option<Duration>,
     rounds: &[Option<Duration>],
+    registry: Option<&RegistryReport>,
 ) -> (State, Option<String>) {
     let inputs = || reports.values().flat_map(|report| &report.inputs);
     let workers = config.worker.workers;
     let joined = reports.values().filter(|report| report.joined).count();
-    let restoring = inputs().filter(|input| input.state != InputState::Running).count();
+    let are = |state: InputState| inputs().filter(|input| input.state == state).count();
+    let restoring = are(InputState::Rebuilding) + are(InputState::WarmingUp);
     let (state, reason) = if identity.draining {
         (State::Draining, "it was told to stop, and commits what it has read".to_owned())
     } else if identity.instance.is_none() {
@@ -94,6 +107,11 @@ pub(super) fn look(
         (State::Connecting, format!("{joined} of {workers} workers have joined the group; {wait}"))
     } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
         (State::Blocked, reason)
+    } else if let (1.., Some(trouble)) = (are(InputState::AwaitingSchema), registry.and_then(|registry| registry.trouble.as_ref())) {
+        (
+            State::AwaitingSchema,
+            format!("{} of {} partitions wait for a schema: {trouble}", are(InputState::AwaitingSchema), inputs().count()),
+        )
     } else if restoring > 0 {
         (State::Restoring, format!("{restoring} of {} partitions are being restored", inputs().count()))
     } else {

@@ -23,6 +23,8 @@ pub(super) struct Assignment {
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
     /// Whether any topic warms up that shares its state.
     pub(super) warming: bool,
+    /// Whether any partition waits for a schema.
+    pub(super) awaiting: bool,
     /// The store's epoch when the states in it were last known to be there.
     pub(super) store_epoch: u64,
 }
@@ -42,6 +44,7 @@ impl Assignment {
             rebuilt: channel(),
             beginnings: BTreeMap::new(),
             warming: false,
+            awaiting: false,
             store_epoch,
         }
     }
@@ -119,8 +122,8 @@ impl Assignment {
             let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
             (input.partition.clone(), input.position, note.to_string())
         });
-        let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
-        let unmoved = self.inputs.values().filter(is_told);
+        let is_noted = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
+        let unmoved = self.inputs.values().filter(is_noted);
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();

@@ -6,27 +6,26 @@
 //! are decided when they are read from the topic in between. A replay asks [`crate::dedup`] itself. Must never ask the filter
 //! for a record that has a verdict.
 
+use super::key_reader::Keyed;
 use super::partition::{Input, PartitionState};
-use super::topics::InputTopic;
 use super::verdicts::Recall;
 use crate::config::Topic;
 use crate::filter::ExactError;
-use crate::kafka::Message;
-use crate::key::{Fingerprint, Scratch};
-use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use crate::format::{NoKey, SchemaId};
+use crate::record::{Offset, Timestamp, Verdict};
 
 /// Why a record cannot be decided.
 pub(super) enum VerdictError {
+    /// Its schema is not known yet.
+    Awaits(SchemaId),
     /// Records that were decided do not come again: the offset of the first of them.
     Gap(Offset),
     /// The state cannot decide.
     State(ExactError),
 }
 
-/// The fingerprint of a record's key, and whether the record takes that key back.
-pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
-
-/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
+/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that may advance
+/// stream time, by this machine's clock.
 #[inline]
 pub(super) fn decide(
     topic: &Topic,
@@ -44,7 +43,8 @@ pub(super) fn decide(
     }
     let &(fingerprint, is_retraction) = match keyed {
         Ok(key) => key,
-        Err(invalid) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
     let max_timestamp = if input.is_warm_up(offset) { input.warm_up_max_timestamp.unwrap_or(max_timestamp) } else { max_timestamp };
     state.changed = true;
@@ -58,12 +58,4 @@ pub(super) fn decide(
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);
     }
     Ok(verdict)
-}
-
-/// Takes the key of a record.
-#[inline]
-pub(super) fn key_of(topic: &InputTopic, message: &Message<'_>, scratch: &mut Scratch) -> Keyed {
-    let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
-    let record = Record { key: message.key(), value: message.value(), headers: &headers };
-    Ok((topic.config.key.fingerprint(&record, scratch)?, topic.config.is_retraction(&headers)))
 }

@@ -17,3 +17,7 @@ pub(super) struct StateId {
     pub(super) space: SpaceId,
     pub(super) partition: i32,
 }
+
+/// Place of a topic in [`crate::stats::Stats::topics`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CountsId(pub(super) usize);

@@ -11,9 +11,11 @@ mod commit;
 mod decide;
 mod ids;
 mod in_flight;
+mod key_reader;
 mod note;
 mod outbox;
 mod partition;
+mod pausing;
 mod read_ahead;
 mod rebalance;
 mod rebuild;
@@ -25,18 +27,19 @@ mod routes;
 mod topics;
 mod verdicts;
 mod waiting;
-mod warm_up;
 
 use crate::checkpoint::{self, Store};
 use crate::config::Config;
 use crate::fault;
 use crate::filter::CapacityError;
+use crate::format::Schemas;
 use crate::kafka::{self, Cluster, Source};
 use crate::record::{Invalid, Offset, TopicPartition};
 use crate::stats::Stats;
 use assignment::Assignment;
 use checkpointing::Schedule;
 pub use co_partitioning::CrossPartitionKeys;
+use key_reader::KeyReader;
 use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
@@ -65,6 +68,8 @@ pub struct Shared {
     pub stats: Arc<Stats>,
     /// Where the keys of a sample have come out.
     pub cross_partition_keys: Arc<CrossPartitionKeys>,
+    /// Who has the schemas of records.
+    pub schemas: Arc<dyn Schemas>,
     /// Set to make the workers drain and end.
     pub stop: Arc<AtomicBool>,
     /// The part of the transactional ids that distinguishes this process from others.
@@ -146,6 +151,7 @@ pub struct Worker {
     schedule: Schedule,
     reporter: Reporter,
     buffers: Buffers,
+    key_reader: KeyReader,
     /// When the group lately took another for this member.
     rejoins: Vec<Instant>,
 }
@@ -164,15 +170,18 @@ impl Worker {
     /// When Kafka refuses.
     pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
         let outbox = Outbox::connect(&shared, number)?;
+        let topics = Topics::new(&shared);
+        let key_reader = KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas));
         fault::point("connect.ready");
         Ok(Self {
             number,
-            topics: Topics::new(&shared),
+            topics,
             assignment: Assignment::new(shared.store.epoch()),
             outbox,
             schedule: Schedule::new(Instant::now() + shared.config.worker.checkpoint_interval),
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
+            key_reader,
             rejoins: Vec::new(),
             shared,
         })
@@ -195,9 +204,7 @@ impl Worker {
                     self.commit_and_read(source, &mut ahead)?;
                 }
             }
-            if self.assignment.warming {
-                self.tend_warm_ups(source, &[])?;
-            }
+            self.tend_waiting(source, &[])?;
             if let Flow::Back = self.commit_beginnings(source)? {
                 ahead.clear();
             }
@@ -210,11 +217,8 @@ impl Worker {
             self.outbox.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source, &ahead.batch.errored);
-            if self.assignment.warming {
-                // Set back, they were not read to those ends.
-                let ends = if let Flow::On = processed { &*ahead.batch.ends } else { &[] };
-                self.tend_warm_ups(source, ends)?;
-            }
+            // Set back, they were not read to those ends.
+            self.tend_waiting(source, if let Flow::On = processed { &ahead.batch.ends } else { &[] })?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Slice};
+use crate::format::SchemaId;
 use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicId, TopicPartition, log_topic};
 use crate::stats::{SpaceCounts, Stats, add};
@@ -25,7 +26,7 @@ const FILLING: f64 = 0.7;
 /// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
-/// How a topic-partition waits for the warm-up of another that shares its state.
+/// How a topic-partition waits: for the warm-up of another that shares its state, or for a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// It does not.
@@ -62,8 +63,10 @@ pub(super) struct Input {
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
     pub(super) verdicts: Verdicts,
-    /// Whether it waits for another topic of its state to warm up.
+    /// Whether it waits, for another topic of its state to warm up or for a schema.
     pub(super) wait: Wait,
+    /// The schema that its next record is of, while that is asked for.
+    pub(super) awaits: Option<SchemaId>,
     /// Whether its next record is neither to be written nor passed over: the worker ends before it.
     pub(super) ends_worker: bool,
     /// Up to where its records are counted.
@@ -166,7 +169,7 @@ impl PartitionState {
         }
     }
 
-    /// What the store has of a partition, if that can be used. A corrupt store is set aside.
+    /// What the store has of a partition, if that can be used. A corrupt store is quarantined.
     pub(super) fn load(
         store: &Arc<Store>,
         id: &PartitionId,
@@ -323,7 +326,7 @@ impl PartitionState {
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "corrupt state cannot be set aside");
+                    tracing::error!(error = %error, "corrupt state cannot be quarantined");
                 }
                 0
             }
@@ -337,11 +340,6 @@ pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Sett
     let keys = format!("{} {:?}", settings.hash, settings.keys);
     let clock = if rules.is_sliced() { settings.window.to_string() } else { format!("insertions into {}", settings.filter) };
     Origin::new(&owner, &keys, &clock, &settings.filter)
-}
-
-/// What a topic's stored bits depend on.
-pub(super) fn settings(config: &Config, topic: &Topic) -> checkpoint::Settings {
-    checkpoint::Settings::of(config, topic)
 }
 
 /// Partitions as a log line shows them.

@@ -3,11 +3,11 @@
 //! Owns a batch whose keys are taken, and of which nothing is judged yet. Must never grow beyond its bounds, nor be
 //! gone on with once its partitions were set back: it is read again.
 
-use super::decide::{Keyed, key_of};
 use super::ids::InputId;
+use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
 use crate::kafka::{self, Batch, Message, Source};
-use crate::key::{Fingerprint, Scratch};
+use crate::key::Fingerprint;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl Groups {
 
 impl<'s> ReadAhead<'s> {
     /// Reads until the commit `is_done`, or it is enough.
-    pub(super) fn read(&mut self, source: &'s Source, topics: &Topics, scratch: &mut Scratch, is_done: &dyn Fn() -> bool) {
+    pub(super) fn read(&mut self, source: &'s Source, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
             let before = self.batch.messages.len();
@@ -80,7 +80,7 @@ impl<'s> ReadAhead<'s> {
                 return;
             }
             self.groups.extend(topics, &self.batch.messages);
-            take_keys(topics, scratch, &self.batch.messages, &self.groups, &mut self.keys, self.batch.messages.len());
+            take_keys(topics, reader, &self.batch.messages, &self.groups, &mut self.keys, self.batch.messages.len());
             bytes += self.batch.messages[before..].iter().map(Message::bytes).sum::<usize>();
         }
     }
@@ -108,7 +108,7 @@ impl<'s> ReadAhead<'s> {
 /// Takes the keys of records up to the one of number `end`, as far as they are not taken.
 pub(super) fn take_keys(
     topics: &Topics,
-    scratch: &mut Scratch,
+    reader: &mut KeyReader,
     messages: &[Message<'_>],
     groups: &Groups,
     keys: &mut Vec<Keyed>,
@@ -116,7 +116,7 @@ pub(super) fn take_keys(
 ) {
     for (of, numbers) in groups.within(keys.len()..end) {
         match of {
-            Some(of) => keys.extend(messages[numbers].iter().map(|message| key_of(&topics[of.topic], message, scratch))),
+            Some(of) => keys.extend(messages[numbers].iter().map(|message| reader.key_of(of.topic, &topics[of.topic], message))),
             // Nobody will ask for them.
             None => keys.extend(numbers.map(|_| Ok((Fingerprint(0), false)))),
         }

@@ -3,8 +3,9 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
-use super::decide::{Keyed, VerdictError, decide};
+use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
+use super::key_reader::Keyed;
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
 use super::read_ahead::{ReadAhead, take_keys};
@@ -14,8 +15,9 @@ use super::{Error, Flow, Shared, Worker, co_partitioning};
 use crate::clock;
 use crate::fault;
 use crate::filter::ExactError;
+use crate::format::NoKey;
 use crate::kafka::{Message, Outgoing, SinkError, Source};
-use crate::key::{Fingerprint, Scratch};
+use crate::key::Fingerprint;
 use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
 use crate::stats::Tally;
 use std::ops::Range;
@@ -26,7 +28,6 @@ const PREFETCH_RECORDS: usize = 64;
 /// Memory that is used again and again.
 #[derive(Default)]
 pub(super) struct Buffers {
-    pub(super) scratch: Scratch,
     prefetched: Vec<Fingerprint>,
     headers: Vec<AddedHeader>,
 }
@@ -78,7 +79,7 @@ impl Worker {
         let mut judged = Ok(Flow::On);
         for first in (0..messages.len()).step_by(PREFETCH_RECORDS) {
             let end = (first + PREFETCH_RECORDS).min(messages.len());
-            take_keys(&self.topics, &mut self.buffers.scratch, messages, groups, &mut ahead.keys, end);
+            take_keys(&self.topics, &mut self.key_reader, messages, groups, &mut ahead.keys, end);
             self.prefetch(groups.within(first..end), &ahead.keys);
             judged = groups.within(first..end).try_fold(Flow::On, |flow, (of, numbers)| match (flow, of) {
                 (Flow::On, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
@@ -120,7 +121,7 @@ impl Worker {
         let mut left = messages.iter().zip(keys);
         self.reporter.tallies[self.topics[of.topic].read].bytes += messages.iter().map(|message| message.bytes() as u64).sum::<u64>();
         while let Some((message, keyed, stop)) = self.record_loop(of, now).and_then(|mut records| records.run(&mut left)) {
-            if let Flow::Back = self.stopped(source, message, keyed, stop)? {
+            if let Flow::Back = self.stopped(source, of, message, keyed, stop)? {
                 return Ok(Flow::Back);
             }
         }
@@ -135,7 +136,10 @@ impl Worker {
             input.pass_over();
             return None;
         }
-        if input.ends_worker {
+        if input.awaits.is_some() {
+            input.pass_over();
+        }
+        if input.ends_worker || input.awaits.is_some() {
             return None;
         }
         let topic = &self.topics[of.topic];
@@ -158,7 +162,7 @@ impl Worker {
     }
 
     /// Does what a loop cannot do for itself.
-    fn stopped(&mut self, source: &Source, message: &Message<'_>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
+    fn stopped(&mut self, source: &Source, of: InputId, message: &Message<'_>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
             // What must be in it may come behind much that is new.
@@ -175,6 +179,10 @@ impl Worker {
             Stop::Unlogged => self.log_warm_up(source),
             Stop::WarmedUp => Ok(Flow::On),
             Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),
+            Stop::Undecided(VerdictError::Awaits(schema)) => {
+                self.await_schema(of, schema);
+                Ok(Flow::On)
+            }
             Stop::Undecided(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
                 self.restart_at_hand(source, partition)
@@ -189,8 +197,8 @@ impl Worker {
                 let refused = input.and_then(|input| input.verdicts.refused(offset));
                 let invalid = match (refused, keyed) {
                     (Some(refused), _) => refused.clone(),
-                    (None, Err(invalid)) => Invalid::clone(invalid),
-                    (None, Ok(_)) => Invalid { reason, message: reason.label().to_owned() },
+                    (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
+                    (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
                 // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
                 // by here again.
@@ -260,8 +268,12 @@ impl RecordLoop<'_> {
     /// Brings a record to the partition where it is judged.
     fn forward(&mut self, message: &Message<'_>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
         let (Some(to), Ok((fingerprint, _))) = (&self.topic.forward, keyed) else {
-            // Only a record without a key comes by here, for this topic is forwarded: `Unseen` is never taken.
-            let verdict = keyed.as_ref().map_or_else(|invalid| self.topic.config.verdict_without_key(invalid.reason), |_| Verdict::Unseen);
+            let verdict = match keyed {
+                Err(NoKey::Awaits(schema)) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
+                Err(NoKey::Invalid(invalid)) => self.topic.config.verdict_without_key(invalid.reason),
+                // Never taken: this topic is forwarded, so only a record without a key comes by here.
+                Ok(_) => Verdict::Unseen,
+            };
             return self.emit(message, time, verdict, keyed);
         };
         self.outbox.begin().map_err(Stop::Failed)?;
@@ -282,7 +294,10 @@ impl RecordLoop<'_> {
         } else {
             None
         };
-        let invalid = refused.or(keyed.as_ref().err().map(|invalid| &**invalid));
+        let invalid = refused.or(match keyed {
+            Err(NoKey::Invalid(invalid)) => Some(&**invalid),
+            _ => None,
+        });
         // A dead letter's topic may refuse its time, too; a header has it.
         let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
         let is_written = match topic.routes.route(&topic.config, verdict, invalid, message, self.headers) {

@@ -4,16 +4,34 @@
 //! a broker.
 
 use super::assignment::Assignment;
-use super::ids::StateId;
+use super::ids::{CountsId, StateId};
 use super::partition::{Input, PartitionState};
 use super::topics::Topics;
 use crate::kafka::Source;
 use crate::record::SpaceId;
 use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, WorkerReport};
+use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
 /// Least time between two reports.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What was counted of each topic in [`Stats::topics`].
+pub(super) struct Tallies(Vec<Tally>);
+
+impl Index<CountsId> for Tallies {
+    type Output = Tally;
+
+    fn index(&self, id: CountsId) -> &Tally {
+        &self.0[id.0]
+    }
+}
+
+impl IndexMut<CountsId> for Tallies {
+    fn index_mut(&mut self, id: CountsId) -> &mut Tally {
+        &mut self.0[id.0]
+    }
+}
 
 /// Reports how a worker stands.
 pub(super) struct Reporter {
@@ -21,14 +39,14 @@ pub(super) struct Reporter {
     pub(super) joined: bool,
     /// Why nothing can be committed, once that has been so for a while.
     pub(super) blocked: Option<String>,
-    /// What was counted of each topic, by its place in [`Stats::topics`].
-    pub(super) tallies: Vec<Tally>,
+    /// What was counted of each topic.
+    pub(super) tallies: Tallies,
     next: Instant,
 }
 
 impl Reporter {
     pub(super) fn new(stats: &Stats) -> Self {
-        Self { joined: false, blocked: None, tallies: vec![Tally::default(); stats.topics.len()], next: Instant::now() }
+        Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: Instant::now() }
     }
 
     /// Something has changed that a person waits for: the next report comes at once.
@@ -38,7 +56,7 @@ impl Reporter {
 
     /// Adds what was counted to what all workers have counted.
     pub(super) fn count(&mut self, stats: &Stats) {
-        self.tallies.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
+        self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
     /// Says how the worker `number` stands, if it is time.
@@ -59,7 +77,11 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> V
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),
         space: topics[input.topic].space,
-        state: if input.warming_up { InputState::WarmingUp } else { InputState::Running },
+        state: match input {
+            Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
+            Input { warming_up: true, .. } => InputState::WarmingUp,
+            _ => InputState::Running,
+        },
         position: input.position,
         committed: input.group.offset.unwrap_or(input.committed),
         end: source.end(&input.partition),

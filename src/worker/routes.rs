@@ -116,13 +116,21 @@ const fn label(verdict: Verdict) -> &'static str {
     }
 }
 
+/// What is said of a record that nothing more is known of.
+const fn without_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Invalid(_) => "the record was invalid when it was first read",
+        _ => "the record is older than the window",
+    }
+}
+
 /// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.
 fn explain(verdict: Verdict, invalid: Option<&Invalid>, message: &Message<'_>, headers: &mut Vec<AddedHeader>) {
     let reason = match verdict {
         Verdict::Invalid(reason) => reason.label(),
         _ => label(verdict),
     };
-    let sentence = invalid.map_or_else(|| "the record is older than the window".to_owned(), ToString::to_string);
+    let sentence = invalid.map_or_else(|| without_words(verdict).to_owned(), ToString::to_string);
     headers.extend([
         ("__connect.errors.topic", message.topic().to_owned()),
         ("__connect.errors.partition", message.partition().to_string()),

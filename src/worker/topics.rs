@@ -2,6 +2,7 @@
 //!
 //! Owns what follows from the configuration and the cluster together. Must never depend on what was read.
 
+use super::ids::CountsId;
 use super::routes::Routes;
 use super::{Shared, partition};
 use crate::changelog::Origin;
@@ -20,10 +21,10 @@ pub(super) struct InputTopic {
     /// Its key space. A topic whose records are only brought elsewhere has one of its own, of which nothing is remembered.
     pub(super) space: SpaceId,
     pub(super) rules: Rules,
-    /// Where its records are counted in [`stats::Stats::topics`]: the configured topic.
-    pub(super) counted: usize,
+    /// Where its records are counted: the configured topic.
+    pub(super) counted: CountsId,
     /// Where its bytes are: the topic that is really read.
-    pub(super) read: usize,
+    pub(super) read: CountsId,
     /// Keys that a partition's filter is made for.
     pub(super) capacity: u64,
     pub(super) settings: checkpoint::Settings,
@@ -66,18 +67,18 @@ impl Topics {
     pub(super) fn new(shared: &Shared) -> Self {
         let config = &shared.config;
         let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
-        let read = |input: &str| stats::topics(config).position(|(name, _)| name == input).unwrap_or(0);
-        let spaces = config.spaces();
+        let read = |input: &str| CountsId(stats::topics(config).position(|(name, _)| name == input).unwrap_or(0));
         let judged = |(number, topic): (usize, &Topic)| {
-            let settings = partition::settings(config, topic);
+            let settings = checkpoint::Settings::of(config, topic);
+            let space = config.space_of(topic).id;
             let repartitioned = config.repartitioned(topic);
             let is_internal = repartitioned.is_some();
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
             let rules = topic.rules(partitions(&topic.input));
             InputTopic {
-                space: spaces.iter().find(|space| space.name == topic.space).map(|space| space.id).unwrap_or_default(),
+                space,
                 rules,
-                counted: number,
+                counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: rules.capacity().unwrap_or(0),
                 origin: partition::origin(config, &topic, &settings, &rules),
@@ -97,7 +98,7 @@ impl Topics {
                 config: topic.clone(),
                 space: SpaceId(topics.len()),
                 rules: judged.rules,
-                counted: number,
+                counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: 0,
                 settings: judged.settings.clone(),

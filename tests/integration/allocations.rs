@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use unseen::checkpoint::Store;
 use unseen::config::Config;
+use unseen::format::NoSchemas;
 use unseen::kafka;
 use unseen::stats::Stats;
 use unseen::worker::{Rebuilder, Shared, Worker};
@@ -103,6 +104,7 @@ fn shared(stream: &Stream) -> Shared {
     let config = Arc::new(config);
     Shared {
         cluster: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
+        schemas: Arc::new(NoSchemas),
         instance: store.instance_id().expect("an id").into(),
         rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
         store,

@@ -17,6 +17,7 @@ mod dashboard;
 mod drain;
 mod exact_stores;
 mod faults;
+mod formats;
 mod invalid;
 mod kills;
 mod members;

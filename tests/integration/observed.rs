@@ -1,7 +1,7 @@
 //! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, broker, client, committed_offset, produce, read_committed, told, topic, unique, wait_until,
+    Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -102,8 +102,23 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         "{events:?}"
     );
 
-    // What is scraped is the same.
-    let (code, head, text) = ask(&address, "/metrics");
+    is_scraped_so(&address, &input, keys);
+    for (path, code, start) in
+        [("/livez", 200, "ok"), ("/readyz", 200, "ready"), ("/version", 200, env!("CARGO_PKG_VERSION")), ("/nothing", 404, "")]
+    {
+        let (got, _, body) = ask(&address, path);
+        assert!(got == code && body.starts_with(start), "{path}: {got} {body}");
+    }
+    let (_, head, page) = ask(&address, "/");
+    assert!(head.contains("content-security-policy: default-src 'self'") && page.contains("dashboard.js"), "{head}");
+    let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
+    assert_eq!(schema["title"], "Status");
+    worker.drain();
+}
+
+/// What is scraped is the same, and what is documented is what is scraped.
+fn is_scraped_so(address: &str, input: &str, keys: u64) {
+    let (code, head, text) = ask(address, "/metrics");
     assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     let samples = samples(&text);
     let sample = |name: &str, labels: &str| samples.get(&format!("{name}{{{labels}}}")).copied();
@@ -116,20 +131,7 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
     assert!(text.ends_with("# EOF\n"));
-    // And what is documented is what is scraped.
     assert_eq!(exported(&text), documented(), "docs/metrics.md, on the right, must list what is exported, on the left");
-
-    for (path, code, start) in
-        [("/livez", 200, "ok"), ("/readyz", 200, "ready"), ("/version", 200, env!("CARGO_PKG_VERSION")), ("/nothing", 404, "")]
-    {
-        let (got, _, body) = ask(&address, path);
-        assert!(got == code && body.starts_with(start), "{path}: {got} {body}");
-    }
-    let (_, head, page) = ask(&address, "/");
-    assert!(head.contains("content-security-policy: default-src 'self'") && page.contains("dashboard.js"), "{head}");
-    let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
-    assert_eq!(schema["title"], "Status");
-    worker.drain();
 }
 
 /// Names of metrics, their types and labels.
@@ -204,7 +206,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
     // What was watched is stored with the rest, and there again afterwards.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter's current slice is past 70 %")).expect("it is told");
-    assert!(told(line, "window_capacity") == 50_000 && told(line, "slice_capacity") >= 12_500, "{line}");
+    assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");
     let mut worker = setup.start("a");
     let address = self::address(&mut worker);
     let again =
@@ -240,11 +242,11 @@ fn readiness_says_what_it_waits_for() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = setup.start("a");
     let waits = address(&mut worker);
-    let told = wait_until("it says that it waits for one partition", LIMIT, || {
+    let body = wait_until("it says that it waits for one partition", LIMIT, || {
         let (code, _, body) = ask(&waits, "/readyz");
         (code == 503 && body.contains("1 of 4 partitions")).then_some(body)
     });
-    assert_eq!(told, "not ready: 1 of 4 partitions are being restored\n");
+    assert_eq!(body, "not ready: 1 of 4 partitions are being restored\n");
     let status = status(&waits);
     let doing: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
     assert_eq!(doing, ["running", "running", "rebuilding", "running"].map(Value::from));

@@ -21,6 +21,11 @@ config.state.dir: is on the pod's volume and set by the chart; leave it out
 config.http.listen: is set by the chart; use http.host and http.port
 {{- end }}
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
+{{- with $config.schema_registry }}
+{{- with .password }}
+{{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
+{{- end }}
+{{- end }}
 {{- range $index, $topic := $config.topics }}
 {{- if kindIs "map" (get $topic "hash") }}
 {{- include "unseen.readable" (list $ (printf "config.topics[%d].hash.siphash" $index) (get $topic.hash "siphash")) }}

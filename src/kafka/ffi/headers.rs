@@ -16,19 +16,26 @@ fn list(message: &Message<'_>) -> Option<NonNull<rd::rd_kafka_headers_t>> {
     NonNull::new(headers).filter(|_| answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
 }
 
-/// The headers of a message, in order.
-pub(super) fn of<'a>(message: &'a Message<'_>) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
-    let list = list(message);
-    (0..).map_while(move |at| {
-        let (mut name, mut value, mut size) = (null(), null(), 0);
-        // SAFETY: the list lives as long as its message, and the places are there to be written to.
-        let answer = unsafe { rd::rd_kafka_header_get_all(list?.as_ptr(), at, &raw mut name, &raw mut value, &raw mut size) };
-        if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            return None;
-        }
-        // SAFETY: a header's name is a C string that lives as long as the list, and so do the bytes of its value.
-        Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
-    })
+impl Message<'_> {
+    /// Its headers, in order; without those whose name is not UTF-8, which nobody can ask for.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        self.all_headers().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
+    }
+
+    /// All of its headers, in order.
+    pub fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let list = list(self);
+        (0..).map_while(move |at| {
+            let (mut name, mut value, mut size) = (null(), null(), 0);
+            // SAFETY: the list lives as long as its message, and the places are there to be written to.
+            let answer = unsafe { rd::rd_kafka_header_get_all(list?.as_ptr(), at, &raw mut name, &raw mut value, &raw mut size) };
+            if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return None;
+            }
+            // SAFETY: a header's name is a C string that lives as long as the list, and so do the bytes of its value.
+            Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
+        })
+    }
 }
 
 /// Headers for a message that is written.

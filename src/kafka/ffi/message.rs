@@ -2,7 +2,6 @@
 //!
 //! Owns it until dropped. Must never outlive the consumer that read it.
 
-use super::headers;
 use crate::record::{Offset, Timestamp, TimestampType};
 use rdkafka::bindings as rd;
 use rdkafka::error::RDKafkaErrorCode;
@@ -110,16 +109,6 @@ impl Message<'_> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
-    }
-
-    /// Its headers, in order; without those whose name is not UTF-8, which nobody can ask for.
-    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
-        self.all_headers().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value)))
-    }
-
-    /// All of its headers, in order.
-    pub fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-        headers::of(self)
     }
 }
 

@@ -9,6 +9,7 @@ use rdkafka::error::RDKafkaErrorCode;
 
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum SinkError {
     /// Abort the transaction, and write what was in it again.
     Abort(String),

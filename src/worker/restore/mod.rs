@@ -254,6 +254,7 @@ impl Worker {
             logged: if self.topics[found.topic].changelog.is_some() { resumption.start } else { Offset::MAX },
             verdicts: super::verdicts::Verdicts::default(),
             wait: Wait::No,
+            awaits: None,
             ends_worker: false,
             counted: resumption.start,
             partition: found.partition,
@@ -395,7 +396,7 @@ impl Worker {
         self.fetch_again(source, &partitions)
     }
 
-    /// The store was set aside: restores what was in it and nowhere else, asked for or not.
+    /// The store was quarantined: restores what was in it and nowhere else, asked for or not.
     pub(super) fn restart_lost(&mut self, source: &Source) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {

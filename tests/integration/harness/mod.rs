@@ -12,6 +12,7 @@ mod oracle;
 mod produce;
 mod read;
 mod record;
+mod registry;
 mod rights;
 mod segments;
 mod setup;
@@ -28,6 +29,7 @@ pub use oracle::{Oracle, RETRACT};
 pub use produce::{Feed, produce};
 pub use read::{Reader, read_committed, wait_for_output};
 pub use record::{TestRecord, by_partition, offset_of};
+pub use registry::SchemaRegistry;
 pub use rights::{Right, grant};
 pub use setup::Setup;
 pub use topic::{
@@ -35,7 +37,7 @@ pub use topic::{
     make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
 };
 pub use wire::produce_raw;
-pub use worker::{Worker, told, unseen, unseen_with};
+pub use worker::{Worker, logged, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

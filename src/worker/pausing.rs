@@ -1,19 +1,35 @@
-//! Topics that share a state wait for each other's warm-up.
+//! Partitions that must not be read for a while: topics that share a state wait for each other's warm-up, and a record
+//! waits for its schema.
 //!
 //! Owns who of them is paused. A record must not be judged by a state that is still to learn what another topic of the
-//! space had emitted by then. Must never wait for a record that may not come: the end of a partition is as good.
+//! space had emitted by then, nor be passed over because nobody knows yet what its key is. Must never wait for a record
+//! that may not come: the end of a partition is as good.
 
+use super::ids::InputId;
 use super::partition::Wait;
 use super::{Error, Worker};
+use crate::format::SchemaId;
 use crate::kafka::Source;
 use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
 impl Worker {
-    /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state, and
-    /// has those go on that need not wait any more.
-    pub(super) fn tend_warm_ups(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
-        for input in self.assignment.inputs.values_mut().filter(|input| ends.contains(&input.partition)) {
+    /// The next record of a partition can be decided once a schema is known; those of other partitions go on.
+    pub(super) fn await_schema(&mut self, of: InputId, schema: SchemaId) {
+        let Some(input) = self.assignment.inputs.get_mut(&of) else { return };
+        tracing::debug!(partition = %input.partition, schema = %schema, offset = input.position, "waiting for a schema");
+        input.awaits = Some(schema);
+        self.assignment.awaiting = true;
+    }
+
+    /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state or for a
+    /// schema, and has those go on that need not wait any more.
+    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
+        if !self.assignment.warming && !self.assignment.awaiting {
+            return Ok(());
+        }
+        // One that waits for a schema has records to come, though they were at hand.
+        for input in self.assignment.inputs.values_mut().filter(|input| input.awaits.is_none() && ends.contains(&input.partition)) {
             // What is left of the stretch was aborted, or is a marker.
             if input.is_warm_up(input.position) {
                 input.warmed_up(input.warm_until - 1);
@@ -23,7 +39,8 @@ impl Worker {
         let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values_mut() {
-            let must_wait = warming.contains(&input.state) && !input.is_warm_up(input.position);
+            input.awaits = input.awaits.filter(|&schema| self.key_reader.awaits(schema));
+            let must_wait = warming.contains(&input.state) && !input.is_warm_up(input.position) || input.awaits.is_some();
             if must_wait && input.wait != Wait::Paused {
                 waiting.push((input.partition.clone(), input.position));
                 input.wait = Wait::Paused;
@@ -46,6 +63,7 @@ impl Worker {
             }
         }
         self.assignment.warming = !warming.is_empty();
+        self.assignment.awaiting = self.assignment.inputs.values().any(|input| input.awaits.is_some());
         Ok(())
     }
 }

@@ -1,6 +1,9 @@
 //! `unseen demo`: a news feed with repeats, an in-process broker, the real worker, and the exact truth beside it.
 
+mod news;
+
 use anyhow::Context as _;
+use news::NewsFormat;
 use std::collections::{HashMap, HashSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,6 +13,7 @@ use std::time::{Duration, Instant};
 use unseen::checkpoint::Store;
 use unseen::clock;
 use unseen::config::Config;
+use unseen::format::NoSchemas;
 use unseen::kafka::{self, Embedded, Generator, Reader};
 use unseen::stats::{Stats, Totals};
 use unseen::worker::{Rebuilder, Shared, Worker};
@@ -28,10 +32,13 @@ pub struct Args {
     /// Out of a hundred records, how many repeat an earlier one.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=99))]
     repeats: u64,
+    /// What the values of the records are.
+    #[arg(long, value_enum, default_value_t = NewsFormat::Json)]
+    format: NewsFormat,
 }
 
 /// The configuration of the demo, as a user would write it.
-fn configuration(servers: &str, dir: &Path) -> String {
+fn configuration(servers: &str, dir: &Path, format: &str) -> String {
     format!(
         r#"[kafka]
 bootstrap_servers = "{servers}"
@@ -47,7 +54,7 @@ changelog = false          # the embedded broker hides nothing on an abort, and 
 input  = "news.events"
 output = "news.unseen"
 space  = "seen-news"
-key    = [{{ field = "/news_id" }}]
+{format}key    = [{{ field = "/news_id" }}]
 window = "24h"
 filter = {{ kind = "aging", capacity = "12M", false_positive_rate = 1e-4 }}
 "#,
@@ -69,7 +76,7 @@ fn introduce(args: &Args, configuration: &str) {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let dir = Scratch::new()?;
     let broker = Embedded::start(&["news.events", "news.unseen"], PARTITIONS)?;
-    let text = configuration(&broker.address(), &dir.0);
+    let text = configuration(&broker.address(), &dir.0, &args.format.prepare(&dir.0)?);
     let file = dir.0.join("unseen.toml");
     std::fs::write(&file, &text)?;
     introduce(args, &text);
@@ -83,6 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         store,
         stats: Arc::clone(&stats),
         cross_partition_keys: Arc::default(),
+        schemas: Arc::new(NoSchemas),
         stop: Arc::clone(&stop),
         instance: "demo".into(),
         config,
@@ -97,11 +105,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let writer = {
         let (generator, stats, read, written) =
             (broker.generator("news.events")?, Arc::clone(&stats), Arc::clone(&read), Arc::clone(&written));
-        let feed = Feed { repeats: args.repeats, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
+        let feed = Feed { format: args.format, repeats: args.repeats, length: Duration::from_secs(args.seconds), random: 0, ids: 0 };
         std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
     };
 
-    let mut line = Line { began, shown: 0, at: began };
+    let mut line = ProgressLine { began, shown: 0, at: began };
     while !writer.is_finished() && !worker.is_finished() {
         std::thread::sleep(Duration::from_millis(200));
         line.show(&stats, false);
@@ -127,6 +135,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Generates records: some with a new id, some that repeat an earlier one.
 struct Feed {
+    format: NewsFormat,
     repeats: u64,
     length: Duration,
     random: u64,
@@ -157,10 +166,7 @@ impl Feed {
                 truth.insert(id);
                 let news_id = format!("news-{id:08}");
                 let time = clock::now();
-                let value = format!(
-                    r#"{{"news_id":"{news_id}","source":"wire-{}","title":"Something happened for the {id}th time, say sources close to the matter","lang":"en","published":{time}}}"#,
-                    id % 97
-                );
+                let value = self.format.value(id, &news_id, time);
                 let partition = i32::try_from(mix(id) % u64::from(PARTITIONS.unsigned_abs())).unwrap_or(0);
                 generator.write(partition, &news_id, &value, time)?;
             }
@@ -204,13 +210,13 @@ fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<
 }
 
 /// The line that shows how it goes.
-struct Line {
+struct ProgressLine {
     began: Instant,
     shown: u64,
     at: Instant,
 }
 
-impl Line {
+impl ProgressLine {
     fn show(&mut self, stats: &Stats, last: bool) {
         let Totals { records, unseen, duplicates, .. } = stats.totals();
         let terminal = std::io::stderr().is_terminal();

@@ -1,0 +1,84 @@
+//! Whatever bytes a record has, the walk through it ends; and where prost-reflect takes them for a message, the walk finds
+//! what that message has.
+//!
+//! With one exception, in `found`: prost-reflect reads more groups within each other than the walk does.
+#![no_main]
+
+#[path = "../../src/format/protobuf/oracle_tests.rs"]
+mod oracle;
+
+use libfuzzer_sys::fuzz_target;
+use oracle::{OLD, SCHEMA, Truth, descriptor, place, repacked, truth};
+use prost_reflect::{DynamicMessage, MessageDescriptor};
+use std::sync::OnceLock;
+use unseen::format::{Body, Format, Message, Reference, Schema, Walk};
+use unseen::key::{KeySpec, Part, Scalar};
+
+/// Walks to different places, one of which the first byte of an input chooses.
+const WALKS: usize = 256;
+
+struct Setting {
+    maps: MessageDescriptor,
+    /// The same with entries instead of maps, of which prost-reflect checks the wire types.
+    entries: MessageDescriptor,
+    walks: Vec<(Vec<String>, Walk)>,
+}
+
+fn setting() -> &'static Setting {
+    static SETTING: OnceLock<Setting> = OnceLock::new();
+    SETTING.get_or_init(|| {
+        let maps = descriptor(true);
+        let walks = (0..WALKS as u64).map(|seed| walk(&maps, seed)).collect();
+        Setting { maps, entries: descriptor(false), walks }
+    })
+}
+
+/// A walk to a few places, always the same for a seed.
+fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Walk) {
+    let mut state = seed;
+    let mut choices = || {
+        [0; 12].map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+    };
+    let places: Vec<_> = (0..12).filter_map(|_| place(message, &choices())).collect();
+    let text = |text: &str| Body::Text(if seed % 2 == 0 { text.to_owned() } else { repacked(text) });
+    let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
+    let schema = Schema { format: Format::Protobuf, body: text(SCHEMA), references };
+    let mut parts: Vec<_> = places.iter().cloned().map(Part::Field).collect();
+    parts.push(Part::RecordKey);
+    let key = KeySpec::new(parts).unwrap();
+    let walk = Walk::compile(&schema, Message::Named("truth.All"), key.value_fields().0).unwrap();
+    (places, walk)
+}
+
+/// What the walk finds, unless it leaves it to prost-reflect alone.
+fn found(walk: &Walk, places: &[String], record: &[u8]) -> Option<Vec<Option<Truth>>> {
+    let mut found = vec![None; places.len()];
+    match walk.find(record, &mut found) {
+        Err(error) if error.what == "too many groups are within each other" => return None,
+        result => result.expect("prost-reflect takes it for a message"),
+    }
+    let owned = |scalar: Scalar<'_>| match scalar {
+        Scalar::Integer(number) => Truth::Integer(number),
+        Scalar::Bool(text) => Truth::Bool(text == b"true"),
+        Scalar::String(text) => Truth::Text(text.to_vec()),
+        other => panic!("{other:?} is of no Protobuf message"),
+    };
+    Some(found.into_iter().map(|found| found.map(owned)).collect())
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&choice, record)) = input.split_first() else { return };
+    let Setting { maps, entries, walks } = setting();
+    let (places, walk) = &walks[usize::from(choice)];
+    let _ = walk.find(record, &mut vec![None; places.len()]);
+    let Ok(message) = DynamicMessage::decode(maps.clone(), record) else { return };
+    if DynamicMessage::decode(entries.clone(), record).is_ok() {
+        if let Some(found) = found(walk, places, record) {
+            let expected: Vec<_> = places.iter().map(|place| truth(&message, place)).collect();
+            assert_eq!(found, expected, "{places:?}");
+        }
+    }
+});

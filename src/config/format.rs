@@ -1,0 +1,122 @@
+//! What keys and values of a topic are, and the files of their schemas.
+//!
+//! Must never ask a registry.
+
+use super::error::Diagnostics;
+use super::units::expected;
+use crate::format::{Body, Format, Formats, LocalSchema, RecordFormat, Schema};
+use crate::key::{KeySpec, Part};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Largest file of a schema. Descriptors of a whole repository have a few megabytes.
+const FILE_MAX: u64 = 16 << 20;
+
+/// A format as it is written: its name, or a table with the schema of all records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct FormatOption {
+    kind: Format,
+    schema: Option<String>,
+    message: Option<String>,
+}
+
+impl TryFrom<Value> for FormatOption {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let kind = |value: &Value| serde_json::from_value(value.clone()).ok();
+        let option = match &value {
+            Value::Object(table) => Self::of_table(table, kind),
+            name => kind(name).map(|kind| Self { kind, ..Self::default() }),
+        };
+        let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\" or { kind = \"avro\", schema = \"file.avsc\" }";
+        option.ok_or_else(|| expected(what, &value))
+    }
+}
+
+impl FormatOption {
+    fn of_table(table: &Map<String, Value>, kind: impl Fn(&Value) -> Option<Format>) -> Option<Self> {
+        let text = |name| table.get(name).map(|value: &Value| value.as_str().map(str::to_owned).ok_or(())).transpose().ok();
+        let is_known = table.keys().all(|name| matches!(&**name, "kind" | "schema" | "message"));
+        let (schema, message) = (text("schema")?, text("message")?);
+        is_known.then_some(Self { kind: kind(table.get("kind")?)?, schema, message })
+    }
+}
+
+/// The formats of a topic's keys and values. Their schemas must have what the key is made of.
+pub(super) fn resolve(
+    key: &FormatOption,
+    value: &FormatOption,
+    spec: &KeySpec,
+    topic: &str,
+    diagnostics: &mut Diagnostics,
+) -> Option<Formats> {
+    let content = spec.parts().iter().find(|part| matches!(part, Part::Content { .. }));
+    if let (Some(_), Format::Avro | Format::Protobuf) = (content, value.kind) {
+        let message = format!("the content of a value is taken from JSON, not from {}; name its fields instead", value.kind);
+        diagnostics.add(&format!("{topic}.key"), message);
+    }
+    let key = side(key, spec, true, &format!("{topic}.key_format"), diagnostics);
+    let value = side(value, spec, false, &format!("{topic}.value_format"), diagnostics);
+    Some(Formats { key: key?, value: value? })
+}
+
+fn side(option: &FormatOption, spec: &KeySpec, is_key: bool, path: &str, diagnostics: &mut Diagnostics) -> Option<RecordFormat> {
+    let local = local(option, spec, is_key).map_err(|message| diagnostics.add(path, message)).ok()?;
+    Some(RecordFormat { format: option.kind, schema: local.map(Arc::new) })
+}
+
+/// The schema of all records, if one is named.
+fn local(option: &FormatOption, spec: &KeySpec, is_key: bool) -> Result<Option<LocalSchema>, String> {
+    if !cfg!(feature = "formats") && matches!(option.kind, Format::Avro | Format::Protobuf) {
+        return Err(format!("unseen was built without {}: build it with the feature `formats`", option.kind));
+    }
+    if option.message.is_some() && (option.kind != Format::Protobuf || option.schema.is_none()) {
+        return Err("message goes with kind = \"protobuf\" and a schema: which message of it a record is".to_owned());
+    }
+    let Some(file) = &option.schema else { return Ok(None) };
+    let body = match option.kind {
+        Format::Json | Format::JsonSchema => return Err("a JSON text is read without a schema: leave it out".to_owned()),
+        Format::Protobuf if !has_extension(file, "proto") => Body::Descriptors(read(file)?),
+        Format::Avro | Format::Protobuf => Body::Text(String::from_utf8(read(file)?).map_err(|_| format!("{file} is not text in UTF-8"))?),
+    };
+    let schema = Schema { format: option.kind, body, references: Vec::new() };
+    let local = LocalSchema { schema, message: option.message.clone() };
+    check(&local, spec, is_key).map_err(|error| format!("{file}: {error}"))?;
+    Ok(Some(local))
+}
+
+fn has_extension(file: &str, extension: &str) -> bool {
+    Path::new(file).extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
+}
+
+fn read(file: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|opened| opened.take(FILE_MAX + 1).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot read {file}: {error}; a relative path begins where unseen is started"))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(format!("{file} has more than {FILE_MAX} bytes"));
+    }
+    Ok(bytes)
+}
+
+/// Whether the schema can be read, and has the fields that the key is made of.
+#[cfg(feature = "formats")]
+fn check(local: &LocalSchema, spec: &KeySpec, is_key: bool) -> Result<(), String> {
+    crate::format::missing_fields(&local.schema, local.message(), spec, is_key).map_err(|error| error.to_string()).and_then(|missing| {
+        match &missing[..] {
+            [] => Ok(()),
+            names => Err(format!("the schema has no field `{}`", names.join("`, `"))),
+        }
+    })
+}
+
+#[cfg(not(feature = "formats"))]
+fn check(_: &LocalSchema, _: &KeySpec, _: bool) -> Result<(), String> {
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Where schemas are.
+//!
+//! Must never show a password.
+
+use super::error::Diagnostics;
+use super::raw;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A schema registry. Its `Debug` shows no secret.
+#[derive(Clone)]
+pub struct SchemaRegistry {
+    /// Its addresses, without a slash at the end; at least one.
+    pub urls: Vec<String>,
+    /// User and password, for basic authentication.
+    pub credentials: Option<(String, String)>,
+    /// A file of certificates in PEM that its own is signed by.
+    pub ca_location: Option<PathBuf>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+impl fmt::Debug for SchemaRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { urls, credentials, ca_location, timeout } = self;
+        let user = credentials.as_ref().map(|(user, _)| user);
+        f.debug_struct("SchemaRegistry")
+            .field("urls", urls)
+            .field("user", &user)
+            .field("ca_location", ca_location)
+            .field("timeout", timeout)
+            .finish()
+    }
+}
+
+/// The registry, if its address is given.
+pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
+    let mut report = |name: &str, message: &str| diagnostics.add(&format!("schema_registry.{name}"), message);
+    let Some(url) = raw.url else {
+        if raw.username.is_some() || raw.password.is_some() || raw.ca_location.is_some() {
+            report("url", "required: the registry's address, such as \"http://localhost:8081\"");
+        }
+        return None;
+    };
+    let urls: Vec<_> = url.split(',').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
+    for url in &urls {
+        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        // What is wrong is not shown: it may have a password.
+        match host.map(|rest| rest.split('/').next().unwrap_or_default()) {
+            Some(host) if host.contains('@') => {
+                report("url", "must not have a user or a password: set schema_registry.username and .password")
+            }
+            Some(host) if !host.is_empty() => {}
+            _ => report("url", "expected an address such as \"http://localhost:8081\", or several of them with commas between"),
+        }
+    }
+    if raw.timeout.0 < Duration::from_millis(100) {
+        report("timeout", "expected a duration of at least 100ms");
+    }
+    if raw.username.is_some() != raw.password.is_some() {
+        report("password", "username and password go together");
+    }
+    let ca_location = raw.ca_location.map(PathBuf::from);
+    if let Some(Err(error)) = ca_location.as_ref().map(std::fs::File::open) {
+        report("ca_location", &format!("cannot read it: {error}"));
+    }
+    Some(SchemaRegistry { urls, credentials: raw.username.zip(raw.password), ca_location, timeout: raw.timeout.0 })
+}

@@ -1,0 +1,271 @@
+//! From a schema and the places of a key to a program.
+//!
+//! Owns which places can be in records of a schema, and which of them no key can be made of. Must never follow a name
+//! while it compiles what the name was found in: schemas name themselves. Each record is compiled once for each set of
+//! places that leads to it, so a program has at most as many records as the schema has records, times steps.
+
+use super::{Entry, Kind, Op, Walk};
+use crate::format::SchemaError;
+use crate::key::{Node, Scalar};
+use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schema, UuidSchema};
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
+
+/// What the last of the record's fields has, for all `places`; the others are what it names.
+pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<Walk, SchemaError> {
+    let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("it is empty".to_owned()))?;
+    let mut compiler = Compiler::default();
+    for field in &wrapper.fields {
+        compiler.define(&field.schema)?;
+    }
+    let root = compiler.op(&root.schema, Some(places))?;
+    let mut records = Vec::new();
+    while let Some(&(record, node)) = compiler.records.get(records.len()) {
+        records.push(compiler.fields(record, node)?);
+    }
+    let mut lacking = Vec::new();
+    check(places, &mut String::new(), &compiler.ends, &mut lacking)?;
+    Ok(Walk { root, records, lacking })
+}
+
+/// What the place of a slot can end in, besides null.
+#[derive(Clone, Copy, Default)]
+struct End {
+    /// A value that a key can be made of.
+    is_usable: bool,
+    refused: Option<Refused>,
+}
+
+/// Something that no key can be made of.
+#[derive(Clone, Copy)]
+struct Refused {
+    /// "is …", for whoever named the place.
+    is: &'static str,
+    /// The same of a record.
+    has: &'static str,
+}
+
+const FLOAT: Refused = Refused {
+    is: "is a floating-point number, which has no one written form: no key can be made of it",
+    has: "the key has a floating-point number, which has no one written form",
+};
+const BIG_DECIMAL: Refused = Refused {
+    is: "is a big-decimal, whose scale is not the schema's: no key can be made of it",
+    has: "the key has a big-decimal, whose scale is not the schema's",
+};
+const SCALE: Refused =
+    Refused { is: "is a decimal of a scale above 38: no key can be made of it", has: "the key has a decimal of a scale above 38" };
+const RECORD: Refused = Refused { is: "is a record: name a field in it", has: "the key has a record where it needs a value" };
+const ARRAY: Refused = Refused { is: "is an array: name an element of it", has: "the key has an array where it needs a value" };
+const MAP: Refused = Refused { is: "is a map: name a key of it", has: "the key has a map where it needs a value" };
+
+/// Finds what is wrong with any of the places below a node, and those that no record has.
+fn check(node: &Node, pointer: &mut String, ends: &BTreeMap<usize, End>, lacking: &mut Vec<usize>) -> Result<(), SchemaError> {
+    for slot in &node.slots {
+        match ends.get(slot) {
+            None => lacking.push(*slot),
+            Some(End { is_usable: false, refused: Some(Refused { is, .. }) }) => {
+                let place = if pointer.is_empty() { "the whole record".to_owned() } else { format!("field `{pointer}`") };
+                return Err(SchemaError(format!("{place} {is}")));
+            }
+            Some(_) => {}
+        }
+    }
+    for (step, child) in &node.children {
+        let length = pointer.len();
+        pointer.push('/');
+        pointer.push_str(&step.replace('~', "~0").replace('/', "~1"));
+        check(child, pointer, ends, lacking)?;
+        pointer.truncate(length);
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Compiler<'s> {
+    /// What names stand for.
+    names: HashMap<String, &'s Schema>,
+    /// What has been named in passing, to be compiled in this order.
+    records: Vec<(&'s RecordSchema, Option<&'s Node>)>,
+    /// Where each of them is.
+    numbers: HashMap<(*const RecordSchema, Option<*const Node>), usize>,
+    ends: BTreeMap<usize, End>,
+}
+
+impl<'s> Compiler<'s> {
+    /// Notes the names that a schema defines.
+    fn define(&mut self, schema: &'s Schema) -> Result<(), SchemaError> {
+        if let Some(name) = schema.name()
+            && !matches!(schema, Schema::Ref { .. })
+            && self.names.insert(name.fullname(None), schema).is_some_and(|other| defines(other, name.as_ref()))
+        {
+            return Err(SchemaError(format!("it defines `{name}` twice")));
+        }
+        for alias in schema.aliases().into_iter().flatten() {
+            self.names.entry(alias.fullname(None)).or_insert(schema);
+        }
+        match schema {
+            Schema::Record(record) => record.fields.iter().try_for_each(|field| self.define(&field.schema)),
+            Schema::Array(array) => self.define(&array.items),
+            Schema::Map(map) => self.define(&map.types),
+            Schema::Union(union) => union.variants().iter().try_for_each(|branch| self.define(branch)),
+            _ => Ok(()),
+        }
+    }
+
+    fn op(&mut self, schema: &'s Schema, node: Option<&'s Node>) -> Result<Op, SchemaError> {
+        if let Some(node) = node.filter(|node| !node.slots.is_empty())
+            && !matches!(schema, Schema::Ref { .. } | Schema::Union(_))
+        {
+            return Ok(self.take(schema, node));
+        }
+        Ok(match schema {
+            Schema::Ref { name } => {
+                let named = self.names.get(name.as_ref()).copied();
+                self.op(named.ok_or_else(|| SchemaError(format!("nothing defines `{name}`")))?, node)?
+            }
+            Schema::Union(union) => Op::Union(union.variants().iter().map(|branch| self.op(branch, node)).collect::<Result<_, _>>()?),
+            Schema::Record(record) => Op::Record(self.number(record, node)),
+            Schema::Array(array) => self.array(&array.items, node)?,
+            Schema::Map(map) => self.map(&map.types, node)?,
+            Schema::Null => Op::Fixed(0),
+            Schema::Boolean => Op::Boolean,
+            Schema::Int | Schema::Date | Schema::TimeMillis => Op::Int,
+            Schema::Long
+            | Schema::TimeMicros
+            | Schema::TimestampMillis
+            | Schema::TimestampMicros
+            | Schema::TimestampNanos
+            | Schema::LocalTimestampMillis
+            | Schema::LocalTimestampMicros
+            | Schema::LocalTimestampNanos => Op::Long,
+            Schema::Float => Op::Fixed(size_of::<f32>()),
+            Schema::Double => Op::Fixed(size_of::<f64>()),
+            Schema::Fixed(fixed)
+            | Schema::Duration(fixed)
+            | Schema::Uuid(UuidSchema::Fixed(fixed))
+            | Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Fixed(fixed), .. }) => Op::Fixed(fixed.size),
+            Schema::Enum(symbols) => Op::Index(symbols.symbols.len()),
+            Schema::Bytes
+            | Schema::String
+            | Schema::BigDecimal
+            | Schema::Uuid(_)
+            | Schema::Decimal(DecimalSchema { inner: InnerDecimalSchema::Bytes, .. }) => Op::Sized,
+        })
+    }
+
+    fn array(&mut self, items: &'s Schema, node: Option<&'s Node>) -> Result<Op, SchemaError> {
+        let mut wanted = Vec::new();
+        for (step, child) in steps(node) {
+            // As in JSON, an index has no other written form.
+            if let Some(index) = step.parse::<usize>().ok().filter(|index| index.to_string() == *step) {
+                wanted.push((index, self.op(items, Some(child))?));
+            }
+        }
+        Ok(Op::Array { items: Box::new(self.op(items, None)?), wanted })
+    }
+
+    fn map(&mut self, values: &'s Schema, node: Option<&'s Node>) -> Result<Op, SchemaError> {
+        let mut wanted = Vec::new();
+        for (key, child) in steps(node) {
+            wanted.push(Entry { key: key.clone(), node: child.clone(), op: self.op(values, Some(child))? });
+        }
+        Ok(Op::Map { values: Box::new(self.op(values, None)?), wanted })
+    }
+
+    /// The number of a record's program, which is compiled later.
+    fn number(&mut self, record: &'s RecordSchema, node: Option<&'s Node>) -> usize {
+        *self.numbers.entry((ptr::from_ref(record), node.map(ptr::from_ref))).or_insert_with(|| {
+            self.records.push((record, node));
+            self.records.len() - 1
+        })
+    }
+
+    fn fields(&mut self, record: &'s RecordSchema, node: Option<&'s Node>) -> Result<Vec<Op>, SchemaError> {
+        let mut places = vec![Vec::new(); record.fields.len()];
+        for (step, child) in steps(node) {
+            let named = record.fields.iter().position(|field| field.name == *step);
+            let renamed = || record.fields.iter().position(|field| field.aliases.contains(step));
+            if let Some(field) = named.or_else(renamed) {
+                places[field].push(child);
+            }
+        }
+        let mut ops = Vec::new();
+        for (field, nodes) in record.fields.iter().zip(places) {
+            let mut op = self.op(&field.schema, nodes.first().copied())?;
+            for &node in nodes.iter().skip(1) {
+                op = Op::Twice(Box::new([op, self.op(&field.schema, Some(node))?]));
+            }
+            push(&mut ops, op);
+        }
+        Ok(ops)
+    }
+
+    /// Keeps a value for a node that ends here.
+    fn take(&mut self, schema: &'s Schema, node: &'s Node) -> Op {
+        let kind = kind(schema);
+        for &slot in &node.slots {
+            let end = self.ends.entry(slot).or_default();
+            match kind {
+                Ok(Kind::Null) => {}
+                Ok(_) => end.is_usable = true,
+                Err(refused) => end.refused = Some(refused),
+            }
+        }
+        match kind {
+            Ok(kind) => Op::Take { kind, slots: node.slots.clone() },
+            Err(refused) => Op::Refuse(refused.has),
+        }
+    }
+}
+
+fn steps(node: Option<&Node>) -> &[(String, Node)] {
+    node.map_or(&[], |node| &node.children)
+}
+
+fn defines(schema: &Schema, name: &str) -> bool {
+    schema.name().is_some_and(|own| own.as_ref() == name)
+}
+
+/// Adds an operation, which may be one with the last.
+fn push(ops: &mut Vec<Op>, op: Op) {
+    match (ops.last_mut(), &op) {
+        (_, Op::Fixed(0)) => {}
+        (Some(Op::Fixed(last)), Op::Fixed(size)) if last.checked_add(*size).is_some() => *last += size,
+        _ => ops.push(op),
+    }
+}
+
+/// What a key has of a value.
+fn kind(schema: &Schema) -> Result<Kind, Refused> {
+    Ok(match schema {
+        Schema::Null => Kind::Null,
+        Schema::Boolean => Kind::Boolean,
+        Schema::Int | Schema::Date | Schema::TimeMillis => Kind::Int,
+        Schema::String | Schema::Uuid(UuidSchema::String) => Kind::Text,
+        // Only a text or 16 fixed bytes are an id in the specification.
+        Schema::Bytes | Schema::Uuid(UuidSchema::Bytes) => Kind::Bytes,
+        Schema::Fixed(fixed) | Schema::Duration(fixed) => Kind::Fixed(fixed.size),
+        Schema::Uuid(UuidSchema::Fixed(_)) => Kind::Uuid,
+        Schema::Enum(symbols) => Kind::Enum(symbols.symbols.clone()),
+        Schema::Decimal(DecimalSchema { scale, inner, .. }) => {
+            let scale = u32::try_from(*scale).ok().filter(|&scale| scale <= Scalar::SCALE_MAX).ok_or(SCALE)?;
+            let size = if let InnerDecimalSchema::Fixed(fixed) = inner { Some(fixed.size) } else { None };
+            Kind::Decimal { size, scale }
+        }
+        Schema::Float | Schema::Double => return Err(FLOAT),
+        Schema::BigDecimal => return Err(BIG_DECIMAL),
+        // A name and a union are followed to what they stand for.
+        Schema::Record(_) | Schema::Ref { .. } | Schema::Union(_) => return Err(RECORD),
+        Schema::Array(_) => return Err(ARRAY),
+        Schema::Map(_) => return Err(MAP),
+        Schema::Long
+        | Schema::TimeMicros
+        | Schema::TimestampMillis
+        | Schema::TimestampMicros
+        | Schema::TimestampNanos
+        | Schema::LocalTimestampMillis
+        | Schema::LocalTimestampMicros
+        | Schema::LocalTimestampNanos => Kind::Long,
+    })
+}

@@ -1,0 +1,238 @@
+//! Schemas, values and their encodings, drawn from bytes, for tests.
+
+use apache_avro::schema::{NamesRef, Schema};
+use apache_avro::types::Value;
+use apache_avro::writer::datum::GenericDatumWriter;
+use apache_avro::{Days, Decimal, Duration, Millis, Months, Uuid};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
+
+/// Digits behind the point of all decimals.
+pub const SCALE: u32 = 2;
+
+/// Keys of maps, some of which a pointer has to escape.
+const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
+const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
+/// How deep values nest at most: less than the walk allows.
+const NESTED: usize = 20;
+
+/// Choices, taken from bytes. When none are left, each choice is the first.
+pub struct Draw<'a> {
+    bytes: &'a [u8],
+    /// How many types have a name.
+    names: usize,
+    /// The records that can be named.
+    records: Vec<String>,
+}
+
+impl<'a> Draw<'a> {
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, names: 0, records: Vec::new() }
+    }
+
+    pub fn below(&mut self, choices: usize) -> usize {
+        let [first, rest @ ..] = self.bytes else { return 0 };
+        self.bytes = rest;
+        usize::from(*first) % choices
+    }
+
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        (0..length).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
+    }
+
+    fn name(&mut self, of: &str) -> String {
+        self.names += 1;
+        format!("{of}{}", self.names)
+    }
+
+    /// A schema, as JSON. Each field of a record has an alias: `old_` and its name.
+    pub fn schema(&mut self, depth: usize) -> Json {
+        match self.below(if depth > 3 { 15 } else { 24 }) {
+            0..=10 => self.primitive(),
+            11 => json!({"type": "enum", "name": self.name("e"), "symbols": ["A", "B", "C"]}),
+            12 => json!({"type": "fixed", "name": self.name("f"), "size": self.below(4)}),
+            13 => json!({"type": "fixed", "name": self.name("f"), "size": 16, "logicalType": "uuid"}),
+            14 => {
+                let name = self.name("f");
+                json!({"type": "fixed", "name": name, "size": 9, "logicalType": "decimal", "precision": 20, "scale": SCALE})
+            }
+            15 => json!({"type": "array", "items": self.schema(depth + 1)}),
+            16 => json!({"type": "map", "values": self.schema(depth + 1)}),
+            17 => self.recursion(),
+            18 | 19 => self.union(depth),
+            _ => {
+                let name = self.name("r");
+                self.records.push(name.clone());
+                let field =
+                    |number| json!({"name": format!("f{number}"), "aliases": [format!("old_f{number}")], "type": self.schema(depth + 1)});
+                json!({"type": "record", "name": name, "fields": (0..4).map(field).collect::<Vec<_>>()})
+            }
+        }
+    }
+
+    fn primitive(&mut self) -> Json {
+        match self.below(14) {
+            0 => json!("null"),
+            1 => json!("boolean"),
+            2 => json!("int"),
+            3 => json!("long"),
+            4 => json!("float"),
+            5 => json!("double"),
+            6 => json!("bytes"),
+            7 => json!({"type": "int", "logicalType": "date"}),
+            8 => json!({"type": "long", "logicalType": "timestamp-micros"}),
+            9 => json!({"type": "string", "logicalType": "uuid"}),
+            10 => json!({"type": "bytes", "logicalType": "decimal", "precision": 40, "scale": SCALE}),
+            11 => json!({"type": "fixed", "name": self.name("f"), "size": 12, "logicalType": "duration"}),
+            _ => json!("string"),
+        }
+    }
+
+    /// A record within itself, or another one again: where it may also be absent.
+    fn recursion(&mut self) -> Json {
+        let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
+        let at = last - self.below(last + 1);
+        let record = self.records[at].clone();
+        match self.below(3) {
+            0 => json!(["null", record]),
+            1 => json!({"type": "array", "items": record}),
+            _ => json!({"type": "map", "values": record}),
+        }
+    }
+
+    fn union(&mut self, depth: usize) -> Json {
+        let mut branches = vec![json!("null")];
+        let mut kinds = BTreeSet::from(["null".to_owned()]);
+        for _ in 0..=self.below(4) {
+            let branch = self.schema(depth + 1);
+            let of = branch.get("name").or(branch.get("type")).unwrap_or(&branch);
+            if of.is_string() && kinds.insert(of.to_string()) && !branch.is_array() {
+                branches.push(branch);
+            }
+        }
+        kinds.clear();
+        json!(branches.into_iter().filter(|branch| kinds.insert(branch.to_string())).collect::<Vec<_>>())
+    }
+
+    pub fn value(&mut self, schema: &Schema, names: &NamesRef<'_>, depth: usize) -> Value {
+        let count = if depth > NESTED { 0 } else { 4 };
+        match schema {
+            Schema::Ref { name } => self.value(names[name], names, depth),
+            Schema::Null => Value::Null,
+            Schema::Boolean => Value::Boolean(self.below(2) == 1),
+            Schema::Int => Value::Int(self.int()),
+            Schema::Date => Value::Date(self.int()),
+            Schema::Long => Value::Long(self.long()),
+            Schema::TimestampMicros => Value::TimestampMicros(self.long()),
+            Schema::Float => Value::Float(1.5),
+            Schema::Double => Value::Double(2.5),
+            Schema::String => Value::String(TEXTS[self.below(4)].to_owned()),
+            Schema::Bytes => {
+                let length = self.below(4);
+                Value::Bytes(self.bytes(length))
+            }
+            Schema::Uuid(_) => Value::Uuid(Uuid::from_slice(&self.bytes(16)).unwrap()),
+            Schema::Decimal(_) => {
+                let length = 1 + self.below(8);
+                Value::Decimal(Decimal::from(self.bytes(length)))
+            }
+            Schema::Duration(_) => {
+                let mut number = || u32::try_from(self.below(200)).unwrap();
+                Value::Duration(Duration::new(Months::new(number()), Days::new(number()), Millis::new(number())))
+            }
+            Schema::Fixed(fixed) => Value::Fixed(fixed.size, self.bytes(fixed.size)),
+            Schema::Enum(symbols) => {
+                let index = self.below(symbols.symbols.len());
+                Value::Enum(u32::try_from(index).unwrap(), symbols.symbols[index].clone())
+            }
+            Schema::Array(array) => {
+                let count = self.below(count + 1);
+                Value::Array((0..count).map(|_| self.value(&array.items, names, depth + 1)).collect())
+            }
+            Schema::Map(map) => {
+                let count = self.below(count + 1);
+                Value::Map(KEYS[..count].iter().map(|&key| (key.to_owned(), self.value(&map.types, names, depth + 1))).collect())
+            }
+            Schema::Record(record) => {
+                let fields = record.fields.iter();
+                Value::Record(fields.map(|field| (field.name.clone(), self.value(&field.schema, names, depth + 1))).collect())
+            }
+            Schema::Union(union) => {
+                let branch = if depth > NESTED { 0 } else { self.below(union.variants().len()) };
+                Value::Union(u32::try_from(branch).unwrap(), Box::new(self.value(&union.variants()[branch], names, depth)))
+            }
+            other => panic!("{other:?} is not drawn"),
+        }
+    }
+
+    fn int(&mut self) -> i32 {
+        [0, 1, -1, 64, -65, i32::MAX, i32::MIN, 1_000_000][self.below(8)]
+    }
+
+    fn long(&mut self) -> i64 {
+        [0, 1, -1, 64, -65, i64::MAX, i64::MIN, 1_000_000][self.below(8)]
+    }
+
+    /// The same as the crate's encoder, but that arrays and maps are in blocks of any length, some of which state their size.
+    pub fn encode(&mut self, value: &Value, schema: &Schema, names: &NamesRef<'_>, out: &mut Vec<u8>) {
+        match (value, schema) {
+            (_, Schema::Ref { name }) => self.encode(value, names[name], names, out),
+            (Value::Union(branch, value), Schema::Union(union)) => {
+                number(i64::from(*branch), out);
+                self.encode(value, &union.variants()[*branch as usize], names, out);
+            }
+            (Value::Record(fields), Schema::Record(record)) => {
+                for ((_, value), field) in fields.iter().zip(&record.fields) {
+                    self.encode(value, &field.schema, names, out);
+                }
+            }
+            (Value::Array(elements), Schema::Array(array)) => {
+                let elements = elements.iter().map(|element| {
+                    let mut written = Vec::new();
+                    self.encode(element, &array.items, names, &mut written);
+                    written
+                });
+                let elements = elements.collect::<Vec<_>>();
+                self.blocks(&elements, out);
+            }
+            (Value::Map(entries), Schema::Map(map)) => {
+                let entries = entries.iter().map(|(key, value)| {
+                    let mut written = Vec::new();
+                    number(i64::try_from(key.len()).unwrap(), &mut written);
+                    written.extend_from_slice(key.as_bytes());
+                    self.encode(value, &map.types, names, &mut written);
+                    written
+                });
+                let entries = entries.collect::<Vec<_>>();
+                self.blocks(&entries, out);
+            }
+            _ => out.extend(GenericDatumWriter::builder(schema).build().unwrap().write_value_to_vec(value.clone()).unwrap()),
+        }
+    }
+
+    fn blocks(&mut self, mut elements: &[Vec<u8>], out: &mut Vec<u8>) {
+        while !elements.is_empty() {
+            let (block, rest) = elements.split_at(elements.len() - self.below(elements.len()));
+            elements = rest;
+            let (count, bytes) = (i64::try_from(block.len()).unwrap(), block.concat());
+            if self.below(2) == 0 {
+                number(count, out);
+            } else {
+                number(-count, out);
+                number(i64::try_from(bytes.len()).unwrap(), out);
+            }
+            out.extend(bytes);
+        }
+        out.push(0);
+    }
+}
+
+/// Writes a number as Avro does.
+pub fn number(number: i64, out: &mut Vec<u8>) {
+    let mut zigzag = (number << 1 ^ number >> 63).cast_unsigned();
+    while zigzag > 0x7f {
+        out.push(u8::try_from(zigzag & 0x7f).unwrap() | 0x80);
+        zigzag >>= 7;
+    }
+    out.push(u8::try_from(zigzag).unwrap());
+}

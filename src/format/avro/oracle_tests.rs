@@ -1,0 +1,151 @@
+//! What a walk finds is what the decoder of `apache-avro` has, for schemas, values and places that are drawn.
+
+use super::drawn::{Draw, SCALE};
+use super::tests::key;
+use super::{Malformed, Schema, Walk};
+use crate::format::{Body, Format};
+use crate::key::Scalar;
+use apache_avro::Decimal;
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::schema::{ResolvedSchema, Schema as Parsed};
+use apache_avro::types::Value;
+use apache_avro::writer::datum::GenericDatumWriter;
+use proptest::prelude::*;
+
+/// The value at a place, as the words in the documents have it.
+fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
+    let value = if let Value::Union(_, value) = value { value } else { value };
+    let Some(rest) = place.strip_prefix('/') else { return Some(value) };
+    let (step, rest) = rest.split_once('/').map_or((rest, ""), |(step, _)| (step, &rest[step.len()..]));
+    let step = step.replace("~1", "/").replace("~0", "~");
+    let inner = match value {
+        Value::Record(fields) => {
+            let name = step.strip_prefix("old_").unwrap_or(&step);
+            &fields.iter().find(|(field, _)| field == name)?.1
+        }
+        Value::Map(entries) => entries.get(&step)?,
+        Value::Array(elements) => elements.get(step.parse::<usize>().ok()?)?,
+        _ => return None,
+    };
+    look(inner, rest)
+}
+
+/// Every place of a value, those of containers too.
+fn places(value: &Value, place: &str, all: &mut Vec<String>) {
+    match value {
+        Value::Union(_, value) => return places(value, place, all),
+        Value::Record(fields) => fields.iter().for_each(|(name, value)| places(value, &format!("{place}/{name}"), all)),
+        Value::Map(entries) => {
+            let step = |key: &str| key.replace('~', "~0").replace('/', "~1");
+            entries.iter().for_each(|(key, value)| places(value, &format!("{place}/{}", step(key)), all));
+        }
+        Value::Array(elements) => {
+            elements.iter().enumerate().for_each(|(index, value)| places(value, &format!("{place}/{index}"), all));
+        }
+        _ => {}
+    }
+    all.push(place.to_owned());
+}
+
+/// Whether a key can be made of a value, null included.
+fn is_usable(value: &Value) -> bool {
+    !matches!(value, Value::Float(_) | Value::Double(_) | Value::Array(_) | Value::Map(_) | Value::Record(_))
+}
+
+fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
+    match (found, value) {
+        (Scalar::Null, Value::Null) => true,
+        (Scalar::Bool(text), Value::Boolean(value)) => *text == value.to_string().as_bytes(),
+        (Scalar::Integer(number), Value::Int(value) | Value::Date(value)) => *number == i128::from(*value),
+        (Scalar::Integer(number), Value::Long(value) | Value::TimestampMicros(value)) => *number == i128::from(*value),
+        (Scalar::String(text), Value::String(value) | Value::Enum(_, value)) => *text == value.as_bytes(),
+        (Scalar::String(bytes), Value::Bytes(value) | Value::Fixed(_, value)) => *bytes == value,
+        (Scalar::String(text), Value::Uuid(value)) => *text == value.to_string().as_bytes(),
+        (Scalar::String(bytes), Value::Duration(value)) => *bytes == <[u8; 12]>::from(*value),
+        (Scalar::Uuid(id), Value::Uuid(value)) => id == value.as_bytes(),
+        (Scalar::Decimal { unscaled, scale }, Value::Decimal(value)) => *scale == SCALE && Decimal::from(unscaled.to_be_bytes()) == *value,
+        _ => false,
+    }
+}
+
+/// Checks what a walk finds in one encoding of a value, and that nothing less is a record.
+fn check(walk: &Walk, places: &[String], value: &Value, record: &[u8]) {
+    let mut found = vec![None; places.len()];
+    let walked = walk.find(record, &mut found);
+    if places.iter().any(|place| look(value, place).is_some_and(|value| !is_usable(value))) {
+        let Err(Malformed { what, .. }) = walked else { panic!("{places:?} of {value:?}") };
+        assert!(what.starts_with("the key has "), "{what}");
+    } else {
+        assert_eq!(walked, Ok(()), "{places:?} of {value:?} in {record:x?}");
+        for (slot, (place, found)) in places.iter().zip(&found).enumerate() {
+            let expected = look(value, place);
+            let is_right = found.as_ref().map_or(expected.is_none(), |found| expected.is_some_and(|value| is_same(found, value)));
+            assert!(is_right, "{place}: {found:?}, not {expected:?}");
+            assert!(expected.is_none() || !walk.lacks(slot), "{place} is there");
+        }
+    }
+    for end in 0..record.len() {
+        assert!(walk.find(&record[..end], &mut vec![None; places.len()]).is_err(), "{end} of {record:x?}");
+    }
+}
+
+fn compile(schema: &str, places: &[String]) -> Option<Walk> {
+    let schema = Schema { format: Format::Avro, body: Body::Text(schema.to_owned()), references: Vec::new() };
+    Walk::compile(&schema, key(places).value_fields().0).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_a_walk_finds_is_what_a_decoder_has(
+        bytes in prop::collection::vec(any::<u8>(), 0..400),
+        of_values in prop::collection::vec(any::<u8>(), 0..400),
+        choices in prop::collection::vec((any::<prop::sample::Index>(), 0..4), 1..6),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let text = Draw::new(&bytes).schema(0).to_string();
+        let parsed = Parsed::parse_str(&text).unwrap();
+        let resolved = ResolvedSchema::new(&parsed).unwrap();
+        let mut draw = Draw::new(&of_values);
+        let value = draw.value(&parsed, resolved.get_names(), 0);
+
+        let (mut all, mut chosen) = (Vec::new(), Vec::new());
+        places(&value, "", &mut all);
+        for (index, how) in &choices {
+            let place = all[index.index(all.len())].clone();
+            chosen.push(match how {
+                0 => format!("{place}/0"),
+                1 => place.replace("/f", "/old_f"),
+                _ => place,
+            });
+        }
+        chosen.retain(|place| {
+            let usable = look(&value, place).is_some_and(|value| is_usable(value) && *value != Value::Null);
+            let walk = compile(&text, std::slice::from_ref(place));
+            assert!(walk.is_some() || !usable, "{place} of {text} is refused");
+            walk.is_some()
+        });
+        // A key needs a part; this one is nowhere.
+        chosen.push("/nowhere".to_owned());
+        let walk = compile(&text, &chosen).unwrap();
+
+        let record = GenericDatumWriter::builder(&parsed).build().unwrap().write_value_to_vec(value.clone()).unwrap();
+        check(&walk, &chosen, &value, &record);
+        let mut in_blocks = Vec::new();
+        draw.encode(&value, &parsed, resolved.get_names(), &mut in_blocks);
+        let decoded = GenericDatumReader::builder(&parsed).build().unwrap().read_value(&mut &in_blocks[..]).unwrap();
+        prop_assert_eq!(&decoded, &value);
+        check(&walk, &chosen, &value, &in_blocks);
+
+        for mut record in [record, in_blocks] {
+            for (index, byte) in &changes {
+                if !record.is_empty() {
+                    let at = index.index(record.len());
+                    record[at] = *byte;
+                }
+                let _ = walk.find(&record, &mut vec![None; chosen.len()]);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Which schemas and places are taken, and how schemas change.
+
+use super::tests::{compile, finds, integer, key, schema, text};
+use super::{Malformed, Schema, Walk};
+use crate::format::{Body, Format, Reference};
+use crate::key::Scalar;
+
+fn refused(text: &str, place: &str) -> String {
+    compile(text, &[place]).unwrap_err().to_string()
+}
+
+fn with_references(body: &str, references: &[&str]) -> Schema {
+    let reference = |body: &&str| Reference { name: "a.subject".to_owned(), body: Body::Text((*body).to_owned()) };
+    Schema { references: references.iter().map(reference).collect(), ..schema(body) }
+}
+
+#[test]
+fn what_no_key_can_be_made_of_is_refused() {
+    let float = "is a floating-point number, which has no one written form: no key can be made of it";
+    let record = |of: &str| format!(r#"{{"type": "record", "name": "r", "fields": [{{"name": "a/b", "type": {of}}}]}}"#);
+    assert_eq!(refused(&record(r#""float""#), "/a~1b"), format!("field `/a~1b` {float}"));
+    assert_eq!(refused(r#""double""#, ""), format!("the whole record {float}"));
+    assert_eq!(refused(r#"["null", "double"]"#, ""), format!("the whole record {float}"));
+    assert_eq!(refused(&record(r#""float""#), ""), "the whole record is a record: name a field in it");
+    let array = r#"{"type": "array", "items": {"type": "map", "values": "long"}}"#;
+    assert_eq!(refused(array, ""), "the whole record is an array: name an element of it");
+    assert_eq!(refused(array, "/0"), "field `/0` is a map: name a key of it");
+    assert!(compile(array, &["/0/0"]).is_ok());
+    let big = r#"{"type": "bytes", "logicalType": "big-decimal"}"#;
+    let error = "the whole record is a big-decimal, whose scale is not the schema's: no key can be made of it";
+    assert_eq!(refused(big, ""), error);
+    let scale = r#"{"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 39}"#;
+    assert_eq!(refused(scale, ""), "the whole record is a decimal of a scale above 38: no key can be made of it");
+}
+
+#[test]
+fn a_union_may_have_a_branch_that_no_key_can_be_made_of() {
+    let union = r#"["null", "string", "double", {"type": "map", "values": "string"}]"#;
+    finds(union, &[""], &[0], &[Some(Scalar::Null)]);
+    finds(union, &[""], b"\x02\x02a", &[text("a")]);
+    // What is below the other branch can never be in a record that has the place itself.
+    let walk = compile(union, &["", "/a"]).unwrap();
+    assert!(!walk.lacks(0) && walk.lacks(1));
+    let what = "the key has a map where it needs a value";
+    assert_eq!(walk.find(&[6, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
+    let what = "the key has a floating-point number, which has no one written form";
+    assert_eq!(walk.find(&[4, 0, 0, 0, 0, 0, 0, 0, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
+    finds(union, &["/a"], b"\x06\x02\x02a\x02b\x00", &[text("b")]);
+    finds(union, &["/a"], b"\x02\x02a", &[None]);
+}
+
+#[test]
+fn what_no_record_can_have_is_known() {
+    let text = r#"{"type": "record", "name": "r", "fields": [
+        {"name": "a", "type": ["null", "string", {"type": "array", "items": "long"}]},
+        {"name": "m", "type": {"type": "map", "values": "r"}},
+        {"name": "n", "type": "null"}]}"#;
+    let places = ["/a/0", "/a/x", "/b", "/m/x/a/7", "/m/x/b", "/n", "/n/0", "/a/1/0"];
+    let walk = compile(text, &places).unwrap();
+    let lacking = (0..places.len()).filter(|&slot| walk.lacks(slot)).collect::<Vec<_>>();
+    assert_eq!(lacking, [1, 2, 4, 6, 7]);
+}
+
+#[test]
+fn a_field_is_found_under_its_aliases() {
+    let text_of = r#"{"type": "record", "name": "r", "fields": [
+        {"name": "id", "type": {"type": "record", "name": "s", "fields": [{"name": "a", "type": "long"}]}, "aliases": ["key", "old"]},
+        {"name": "key", "type": "string"}]}"#;
+    let places = ["/id/a", "/old/a", "/key", "/key/a", "/old/b"];
+    finds(text_of, &places, b"\x02\x02k", &[integer(1), integer(1), text("k"), None, None]);
+    let of_a_union = r#"{"type": "record", "name": "r", "fields": [{"name": "n", "aliases": ["o"], "type": ["null", "string"]}]}"#;
+    finds(of_a_union, &["/o", "/n"], b"\x02\x02k", &[text("k"), text("k")]);
+    finds(of_a_union, &["/o", "/n"], b"\x00", &[Some(Scalar::Null), Some(Scalar::Null)]);
+}
+
+#[test]
+fn a_schema_may_change() {
+    let places = ["/user/id", "/at"];
+    let expected = [integer(7), integer(-1)];
+    let user = |fields: &str| format!(r#"{{"type": "record", "name": "User", "fields": [{fields}]}}"#);
+    let event = |fields: &str| format!(r#"{{"type": "record", "name": "Event", "fields": [{fields}]}}"#);
+    let id = r#"{"name": "id", "type": "long"}"#;
+    let at = r#"{"name": "at", "type": "int"}"#;
+    let named = |name: &str, fields: &str| format!(r#"{{"name": "{name}", "type": {}}}"#, user(fields));
+    // As it was; its fields in another order; with more of them; renamed, and each perhaps absent.
+    finds(&event(&format!("{}, {at}", named("user", id))), &places, &[14, 1], &expected);
+    finds(&event(&format!("{at}, {}", named("user", id))), &places, &[1, 14], &expected);
+    let name = r#"{"name": "name", "type": ["null", "string"], "default": null}"#;
+    let more =
+        format!("{name}, {}, {name}, {at}", named("user", &format!("{name}, {id}"))).replacen("\"name\", \"type\"", "\"x\", \"type\"", 1);
+    finds(&event(&more), &places, b"\x00\x02\x02n\x0e\x02\x02m\x01", &expected);
+    let renamed = format!(
+        r#"{{"name": "customer", "aliases": ["user"], "type": ["null", {}]}}, {{"name": "time", "aliases": ["at"], "type": ["null", "long"]}}"#,
+        user(r#"{"name": "number", "aliases": ["id"], "type": ["string", "long"]}"#)
+    );
+    finds(&event(&renamed), &places, &[2, 2, 14, 2, 1], &expected);
+    finds(&event(&renamed), &places, &[0, 0], &[None, Some(Scalar::Null)]);
+}
+
+#[test]
+fn a_schema_may_name_others() {
+    let id = r#"{"type": "fixed", "name": "acme.Id", "size": 2, "aliases": ["Key"]}"#;
+    let user = r#"{"type": "record", "name": "User", "namespace": "acme", "fields": [
+        {"name": "id", "type": "Id"}, {"name": "key", "type": ["null", "acme.Key"]},
+        {"name": "other", "type": {"type": "record", "name": "x.Other", "fields": [{"name": "next", "type": ["null", "Other", "acme.User"]}]}}]}"#;
+    let event = r#"{"type": "record", "name": "Event", "fields": [{"name": "users", "type": {"type": "array", "items": "acme.User"}}]}"#;
+    let places = ["/users/1/id", "/users/0/key", "/users/0/other/next/next/id"];
+    let spec = key(&places);
+    let walk = Walk::compile(&with_references(event, &[id, user]), spec.value_fields().0).unwrap();
+    let mut found = [None; 3];
+    assert_eq!(walk.find(b"\x04id\x02ky\x02\x04ab\x00\x00id\x00\x00\x00", &mut found), Ok(()));
+    assert_eq!(found, [text("id"), text("ky"), None]);
+    let spec = key(&["/0/id"]);
+    let union = Walk::compile(&with_references(r#"["null", {"type": "array", "items": "acme.User"}]"#, &[id, user]), spec.value_fields().0)
+        .unwrap();
+    assert_eq!(union.find(b"\x02\x02id\x00\x00\x00", &mut found), Ok(()));
+    assert_eq!(found[0], text("id"));
+    // A name that stands for the whole.
+    let whole = Walk::compile(&with_references(r#""acme.Id""#, &[id]), key(&[""]).value_fields().0).unwrap();
+    assert_eq!(whole.find(b"id", &mut found), Ok(()));
+    assert_eq!(found[0], text("id"));
+}
+
+#[test]
+fn a_name_may_have_any_letters() {
+    let record = r#"{"type": "record", "name": "Größe", "namespace": "my-server.1", "doc": 7, "fields": [
+        {"name": "straße-1", "type": {"type": "enum", "name": "e", "symbols": ["größer", "1"], "default": "none"}, "default": 17},
+        {"name": "next", "type": ["null", "my-server.1.Größe"]}]}"#;
+    finds(record, &["/straße-1", "/next/straße-1"], &[0, 2, 2, 0], &[text("größer"), text("1")]);
+}
+
+#[test]
+fn a_null_namespace_stays_one() {
+    let record = r#"{"type": "record", "name": "a.A", "fields": [
+        {"name": "b", "type": {"type": "record", "name": "B", "namespace": "", "fields": [{"name": "n", "type": ["null", "B"]}, {"name": "i", "type": "int"}]}}]}"#;
+    finds(record, &["/b/n/i"], &[2, 0, 4, 2], &[integer(2)]);
+}
+
+#[test]
+fn a_schema_that_is_none_is_refused() {
+    assert!(refused("{", "/a").starts_with("it is not JSON: EOF"));
+    assert!(refused("17", "/a").starts_with("it is no Avro schema: "));
+    assert_eq!(refused(r#""acme.User""#, "/a"), "it names a type `acme.User` that neither it nor its references define");
+    assert!(refused(r#"{"type": "record", "name": "r."}"#, "/a").starts_with("it is no Avro schema: "));
+    let twice = r#"{"type": "record", "name": "r", "fields": [
+        {"name": "a", "type": {"type": "fixed", "name": "f", "size": 1}}, {"name": "b", "type": {"type": "fixed", "name": "f", "size": 2}}]}"#;
+    assert_eq!(refused(twice, "/a"), "it defines `f` twice");
+    assert!(refused(r#"{"type": "record", "name": "r", "fields": ["a"]}"#, "/a").ends_with(r#"`"a"` is not a field"#));
+    let descriptors = Schema { body: Body::Descriptors(vec![1]), format: Format::Avro, references: Vec::new() };
+    let error = Walk::compile(&descriptors, key(&["/a"]).value_fields().0).unwrap_err();
+    assert_eq!(error.to_string(), "it is a Protobuf descriptor, and an Avro schema is JSON");
+    let error = Walk::compile(&with_references(r#""string""#, &["{"]), key(&["/a"]).value_fields().0).unwrap_err();
+    assert!(error.to_string().starts_with("what it refers to as `a.subject`: it is not JSON"));
+    // As deep as a JSON text may be.
+    assert!(
+        refused(&(r#"{"type": "array", "items": "#.repeat(1000) + r#""int""# + &"}".repeat(1000)), "")
+            .starts_with("it is not JSON: recursion")
+    );
+}

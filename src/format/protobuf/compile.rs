@@ -1,0 +1,273 @@
+//! A message's descriptor and the places that a key asks for, made into the tables of a walk.
+//!
+//! Owns which places can be part of a key. Must never look at a record.
+
+use super::REPEATED_MAX;
+use super::plan::{Below, Constant, Entry, Field, Kind, Map, Plan, Shape, Symbols, Table, Value};
+use super::wire::Wire;
+use crate::format::{DEPTH_MAX, SchemaError};
+use crate::key::Node;
+use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescriptor, Value as Constants};
+use std::collections::BTreeMap;
+
+/// The tables, and the slots of places that no record can have.
+pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Plan, Box<[usize]>), SchemaError> {
+    let mut compiler = Compiler::default();
+    if !places.slots.is_empty() {
+        return Err(compiler.not_a_scalar(message));
+    }
+    compiler.message(message, &[places])?;
+    Ok((compiler.plan, compiler.lacking.into()))
+}
+
+/// Places that lead on, by what their next step is.
+type Steps<'n, T> = Vec<(T, String, Vec<&'n Node>)>;
+
+#[derive(Default)]
+struct Compiler {
+    plan: Plan,
+    /// The full names of the enums in the plan.
+    enums: Vec<String>,
+    counters: usize,
+    lacking: Vec<usize>,
+    /// The steps to where it is.
+    trail: Vec<String>,
+}
+
+impl Compiler {
+    /// Makes the table of a message that these places lead through.
+    fn message(&mut self, message: &MessageDescriptor, nodes: &[&Node]) -> Result<usize, SchemaError> {
+        if self.trail.len() > DEPTH_MAX {
+            return Err(SchemaError(format!("`{}` has more than {DEPTH_MAX} steps: name a place that is less deep", self.pointer())));
+        }
+        let table = self.plan.messages.len();
+        self.plan.messages.push(Table::default());
+        let by_name = |step: &str| message.get_field_by_name(step).or_else(|| message.get_field_by_json_name(step));
+        let (mut fields, mut defaults) = (BTreeMap::new(), Vec::new());
+        // What is below each member of a oneof, by the oneof and the member's number.
+        let mut members: Vec<(String, u32, Below)> = Vec::new();
+        for (field, step, nodes) in self.steps(nodes, by_name) {
+            self.trail.push(step);
+            let first = self.counters;
+            if let Some(shape) = self.field(&field, &nodes)? {
+                let oneof = field.containing_oneof();
+                if let Some(oneof) = &oneof {
+                    members.push((oneof.name().to_owned(), field.number(), below(&nodes, first..self.counters)));
+                }
+                if let Shape::Single(Value::Scalar { ref slots, .. }) = shape
+                    && oneof.is_none()
+                    && (!field.supports_presence() || field.field_descriptor_proto().default_value.is_some())
+                    && let Some(default) = self.absent(&field)
+                {
+                    defaults.push((default, slots.clone()));
+                }
+                fields.insert(field.number(), Field { wire: wire(&field), shape, voids: Box::default() });
+            }
+            self.trail.pop();
+        }
+        for oneof in message.oneofs() {
+            for field in oneof.fields() {
+                let others = members.iter().filter(|(name, number, _)| name == oneof.name() && *number != field.number());
+                let voids: Box<_> = others.map(|(_, _, below)| below.clone()).collect();
+                if !voids.is_empty() {
+                    let sibling = || Field { wire: wire(&field), shape: Shape::Sibling, voids: Box::default() };
+                    fields.entry(field.number()).or_insert_with(sibling).voids = voids;
+                }
+            }
+        }
+        self.plan.messages[table] = Table::new(fields.into_iter().collect(), defaults);
+        Ok(table)
+    }
+
+    /// What is to be done with a field that these places lead to; nothing where no record has any of them.
+    fn field(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Shape>, SchemaError> {
+        let is_end = nodes.iter().any(|node| !node.slots.is_empty());
+        if field.is_map() {
+            if is_end {
+                let pointer = self.pointer();
+                return Err(SchemaError(format!("`{pointer}` is a map, not one value: name a key of it, as in `{pointer}/KEY`")));
+            }
+            return Ok(self.map(field, nodes)?.map(|map| Shape::Map(Box::new(map))));
+        }
+        if !field.is_list() {
+            return Ok(self.value(field, nodes)?.map(Shape::Single));
+        }
+        if is_end {
+            let pointer = self.pointer();
+            return Err(SchemaError(format!("`{pointer}` is repeated, not one value: name an element of it, as in `{pointer}/0`")));
+        }
+        let counter = self.counters;
+        if counter == REPEATED_MAX {
+            return Err(SchemaError(format!("the key leads through more than {REPEATED_MAX} repeated fields: name fewer places")));
+        }
+        self.counters += 1;
+        let index = |step: &str| step.parse::<u32>().ok().filter(|index| index.to_string() == *step);
+        let mut elements = Vec::new();
+        for (index, step, nodes) in self.steps(nodes, index) {
+            self.trail.push(step);
+            if let Some(value) = self.value(field, &nodes)? {
+                elements.push((index, value));
+            }
+            self.trail.pop();
+        }
+        Ok((!elements.is_empty()).then(|| Shape::Repeated { counter, elements: elements.into() }))
+    }
+
+    fn map(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Map>, SchemaError> {
+        let Type::Message(entry) = field.kind() else { return Ok(None) };
+        // A descriptor that was not made by a compiler may have an entry without them.
+        let (Some(key_field), Some(value_field)) = (entry.get_field(1), entry.get_field(2)) else {
+            return Err(SchemaError(format!("the map `{}` has no key, or no value: its descriptor is broken", self.pointer())));
+        };
+        let (Some(key), Some(key_default)) = (self.kind(&key_field.kind()), self.absent(&key_field)) else {
+            return Err(SchemaError(format!("the keys of the map `{}` are of no type that a key can have", self.pointer())));
+        };
+        let key_of = |step: &str| match key_field.kind() {
+            Type::String => Some(Constant::Text(step.as_bytes().into())),
+            Type::Bool => step.parse().ok().map(Constant::Bool),
+            _ => step.parse::<i128>().ok().filter(|number| number.to_string() == *step).map(Constant::Integer),
+        };
+        let mut entries = Vec::new();
+        for (key, step, nodes) in self.steps(nodes, key_of) {
+            self.trail.push(step);
+            let first = self.counters;
+            if let Some(value) = self.value(&value_field, &nodes)? {
+                entries.push(Entry { key, value, below: below(&nodes, first..self.counters) });
+            }
+            self.trail.pop();
+        }
+        let (key_wire, value_wire, value_default) = (wire(&key_field), wire(&value_field), self.absent(&value_field));
+        let map = Map { key, key_wire, key_default, value_wire, value_default, entries: entries.into() };
+        Ok((!map.entries.is_empty()).then_some(map))
+    }
+
+    /// What is to be found in one value of a field.
+    fn value(&mut self, field: &FieldDescriptor, nodes: &[&Node]) -> Result<Option<Value>, SchemaError> {
+        let slots: Box<[usize]> = nodes.iter().flat_map(|node| node.slots.iter().copied()).collect();
+        if let Type::Message(message) = field.kind() {
+            if !slots.is_empty() {
+                return Err(self.not_a_scalar(&message));
+            }
+            let table = self.message(&message, nodes)?;
+            return Ok(Some(if field.is_group() { Value::Group(table) } else { Value::Message(table) }));
+        }
+        // A scalar has nothing within it.
+        for (_, child) in nodes.iter().flat_map(|node| &node.children) {
+            self.lack(child);
+        }
+        if slots.is_empty() {
+            return Ok(None);
+        }
+        match self.kind(&field.kind()) {
+            Some(kind) => Ok(Some(Value::Scalar { kind, slots })),
+            None => Err(SchemaError(format!(
+                "`{}` is a {:?}, which is rounded and so identifies nothing: name a field that is a string or a whole number",
+                self.pointer(),
+                field.kind()
+            ))),
+        }
+    }
+
+    /// What a scalar is, unless no key can be made of it.
+    fn kind(&mut self, kind: &Type) -> Option<Kind> {
+        Some(match kind {
+            Type::Double | Type::Float | Type::Message(_) => return None,
+            Type::Bool => Kind::Bool,
+            Type::Int32 => Kind::Int32,
+            Type::Int64 => Kind::Int64,
+            Type::Uint32 => Kind::Uint32,
+            Type::Uint64 => Kind::Uint64,
+            Type::Sint32 => Kind::Sint32,
+            Type::Sint64 => Kind::Sint64,
+            Type::Fixed32 => Kind::Fixed32,
+            Type::Fixed64 => Kind::Fixed64,
+            Type::Sfixed32 => Kind::Sfixed32,
+            Type::Sfixed64 => Kind::Sfixed64,
+            Type::String => Kind::String,
+            Type::Bytes => Kind::Bytes,
+            Type::Enum(symbols) => Kind::Enum(self.symbols(symbols)),
+        })
+    }
+
+    /// Where the symbols of an enum are.
+    fn symbols(&mut self, symbols: &EnumDescriptor) -> usize {
+        let known = self.enums.iter().position(|name| name == symbols.full_name());
+        known.unwrap_or_else(|| {
+            let declared = symbols.enum_descriptor_proto().value.iter().map(|value| (value.number(), value.name().into()));
+            self.plan.enums.push(Symbols::new(declared.collect()));
+            self.enums.push(symbols.full_name().to_owned());
+            self.enums.len() - 1
+        })
+    }
+
+    /// What a field has that is not on the wire, if it is a scalar.
+    fn absent(&mut self, field: &FieldDescriptor) -> Option<Constant> {
+        Some(match (field.default_value(), field.kind()) {
+            (Constants::Bool(value), _) => Constant::Bool(value),
+            (Constants::I32(number), _) => Constant::Integer(number.into()),
+            (Constants::I64(number), _) => Constant::Integer(number.into()),
+            (Constants::U32(number), _) => Constant::Integer(number.into()),
+            (Constants::U64(number), _) => Constant::Integer(number.into()),
+            (Constants::String(text), _) => Constant::Text(text.into_bytes().into()),
+            (Constants::Bytes(bytes), _) => Constant::Text(bytes.as_ref().into()),
+            (Constants::EnumNumber(number), Type::Enum(symbols)) => {
+                let symbols = self.symbols(&symbols);
+                self.plan.enums[symbols].constant(number)
+            }
+            _ => return None,
+        })
+    }
+
+    /// The next steps of places, by what `target` says that they are, each once; no record has the others.
+    fn steps<'n, T: PartialEq>(&mut self, nodes: &[&'n Node], target: impl Fn(&str) -> Option<T>) -> Steps<'n, T> {
+        let mut steps: Steps<'n, T> = Vec::new();
+        for (step, child) in nodes.iter().flat_map(|node| &node.children) {
+            let Some(target) = target(step) else {
+                self.lack(child);
+                continue;
+            };
+            match steps.iter_mut().find(|(known, ..)| *known == target) {
+                Some((_, _, nodes)) => nodes.push(child),
+                None => steps.push((target, step.clone(), vec![child])),
+            }
+        }
+        steps
+    }
+
+    /// No record has these places.
+    fn lack(&mut self, node: &Node) {
+        self.lacking.extend(&below(&[node], 0..0).slots);
+    }
+
+    fn not_a_scalar(&self, message: &MessageDescriptor) -> SchemaError {
+        let (pointer, name) = (self.pointer(), message.full_name());
+        let first = message.fields().next().map_or_else(|| "FIELD".to_owned(), |field| field.name().to_owned());
+        SchemaError(format!("`{pointer}` is a message, `{name}`, not one value: name a field of it, as in `{pointer}/{first}`"))
+    }
+
+    /// Where it is, as a JSON pointer.
+    fn pointer(&self) -> String {
+        self.trail.iter().map(|step| format!("/{}", step.replace('~', "~0").replace('/', "~1"))).collect()
+    }
+}
+
+fn below(nodes: &[&Node], counters: std::ops::Range<usize>) -> Below {
+    fn collect(node: &Node, slots: &mut Vec<usize>) {
+        slots.extend(&node.slots);
+        node.children.iter().for_each(|(_, child)| collect(child, slots));
+    }
+    let mut slots = Vec::new();
+    nodes.iter().for_each(|node| collect(node, &mut slots));
+    Below { slots: slots.into(), counters }
+}
+
+/// How one value of a field is written.
+fn wire(field: &FieldDescriptor) -> Wire {
+    match field.kind() {
+        Type::Double | Type::Fixed64 | Type::Sfixed64 => Wire::Fixed64,
+        Type::Float | Type::Fixed32 | Type::Sfixed32 => Wire::Fixed32,
+        Type::Message(_) if field.is_group() => Wire::GroupStart,
+        Type::String | Type::Bytes | Type::Message(_) => Wire::Bytes,
+        Type::Int32 | Type::Int64 | Type::Uint32 | Type::Uint64 | Type::Sint32 | Type::Sint64 | Type::Bool | Type::Enum(_) => Wire::Varint,
+    }
+}

@@ -1,0 +1,169 @@
+//! The bytes of a message: numbers, lengths, and what is passed over.
+//!
+//! Owns every check of the encoding itself. Must never read past the end of a message, nor know a schema.
+
+use crate::format::{DEPTH_MAX, Malformed};
+
+/// How a value is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire {
+    Varint,
+    Fixed64,
+    /// A length, and so many bytes.
+    Bytes,
+    GroupStart,
+    GroupEnd,
+    Fixed32,
+}
+
+/// A place in a record, and the end of the message that it is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    /// The record up to the message's end, so that places count from the record's beginning.
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// At the beginning of a record.
+    pub(super) const fn new(record: &'a [u8]) -> Self {
+        Self { bytes: record, at: 0 }
+    }
+
+    #[inline]
+    pub(super) const fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    /// What is wrong where it is, or `back` bytes before.
+    #[cold]
+    pub(super) const fn malformed(&self, back: usize, what: &'static str) -> Malformed {
+        Malformed { offset: self.at.saturating_sub(back), what }
+    }
+
+    /// A number of 64 bits.
+    #[inline]
+    pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
+        match self.bytes.get(self.at) {
+            Some(&byte) if byte < 0x80 => {
+                self.at += 1;
+                Ok(byte.into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    /// The same in more than one byte.
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
+        /// Bytes of the longest; the last has one bit.
+        const BYTES_MAX: usize = 10;
+        let mut value = 0;
+        for (index, &byte) in self.bytes[self.at..].iter().take(BYTES_MAX).enumerate() {
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if byte < 0x80 {
+                if index + 1 == BYTES_MAX && byte > 1 {
+                    return Err(self.malformed(0, "a varint has more than 64 bits"));
+                }
+                self.at += index + 1;
+                return Ok(value);
+            }
+        }
+        let is_torn = self.bytes.len() - self.at < BYTES_MAX;
+        Err(self.malformed(0, if is_torn { "the message ends within a varint" } else { "a varint has more than ten bytes" }))
+    }
+
+    /// The number of a field, and how its value is written.
+    #[inline]
+    pub(super) fn tag(&mut self) -> Result<(u32, Wire), Malformed> {
+        let start = self.at;
+        let wrong = |what| Malformed { offset: start, what };
+        let tag = u32::try_from(self.varint()?).map_err(|_| wrong("the number of a field has more than 29 bits"))?;
+        let wire = match tag & 7 {
+            0 => Wire::Varint,
+            1 => Wire::Fixed64,
+            2 => Wire::Bytes,
+            3 => Wire::GroupStart,
+            4 => Wire::GroupEnd,
+            5 => Wire::Fixed32,
+            _ => return Err(wrong("there is no such wire type")),
+        };
+        if tag >> 3 == 0 { Err(wrong("a field has the number 0")) } else { Ok((tag >> 3, wire)) }
+    }
+
+    /// So many bytes.
+    #[inline]
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let bytes = self.bytes[self.at..].first_chunk().ok_or_else(|| self.malformed(0, "the message ends within a number"))?;
+        self.at += N;
+        Ok(*bytes)
+    }
+
+    /// A length, and where what is so long begins and ends.
+    #[inline]
+    pub(super) fn nested(&mut self) -> Result<Self, Malformed> {
+        let start = self.at;
+        let length = self.varint()?;
+        match usize::try_from(length) {
+            Ok(length) if length <= self.bytes.len() - self.at => {
+                let nested = Self { bytes: &self.bytes[..self.at + length], at: self.at };
+                self.at += length;
+                Ok(nested)
+            }
+            _ => Err(Malformed { offset: start, what: "a length goes past the end of the message" }),
+        }
+    }
+
+    /// A length, and so many bytes.
+    #[inline]
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let nested = self.nested()?;
+        Ok(&nested.bytes[nested.at..])
+    }
+
+    /// The same, which must be UTF-8.
+    #[inline]
+    pub(super) fn text(&mut self) -> Result<&'a [u8], Malformed> {
+        let text = self.bytes()?;
+        str::from_utf8(text).map_err(|error| self.malformed(text.len() - error.valid_up_to(), "a string is not UTF-8"))?;
+        Ok(text)
+    }
+
+    /// Passes over the value of a field.
+    #[inline]
+    pub(super) fn skip(&mut self, number: u32, wire: Wire) -> Result<(), Malformed> {
+        match wire {
+            Wire::Varint => self.varint().map(drop),
+            Wire::Fixed64 => self.array::<8>().map(drop),
+            Wire::Bytes => self.nested().map(drop),
+            Wire::Fixed32 => self.array::<4>().map(drop),
+            Wire::GroupStart => self.skip_group(number),
+            Wire::GroupEnd => Err(self.malformed(1, "a group ends that did not begin")),
+        }
+    }
+
+    /// Passes over what is left of a group, and the groups in it.
+    fn skip_group(&mut self, number: u32) -> Result<(), Malformed> {
+        let (mut open, mut depth) = ([number; DEPTH_MAX], 1);
+        while depth > 0 {
+            if self.is_at_end() {
+                return Err(self.malformed(0, "the message ends within a group"));
+            }
+            let start = self.at;
+            let wrong = |what| Malformed { offset: start, what };
+            match self.tag()? {
+                (number, Wire::GroupStart) => {
+                    *open.get_mut(depth).ok_or_else(|| wrong("too many groups are within each other"))? = number;
+                    depth += 1;
+                }
+                (number, Wire::GroupEnd) => {
+                    depth -= 1;
+                    if open[depth] != number {
+                        return Err(wrong("another group ends than the last that began"));
+                    }
+                }
+                (number, wire) => self.skip(number, wire)?,
+            }
+        }
+        Ok(())
+    }
+}

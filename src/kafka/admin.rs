@@ -1,0 +1,26 @@
+//! Questions to the brokers that more than one part of `kafka` asks.
+//!
+//! Owns how an answer is waited for. Must never decide what an answer means.
+
+use super::client_config::CALL_TIMEOUT;
+use super::observer::Observer;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+/// Number of partitions; none if there is no such topic.
+pub(super) fn partitions(observer: &BaseConsumer<Observer>, topic: &str) -> Result<u32, KafkaError> {
+    let metadata = observer.fetch_metadata(Some(topic), CALL_TIMEOUT)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else { return Ok(0) };
+    match found.error().map(RDKafkaErrorCode::from) {
+        None | Some(RDKafkaErrorCode::UnknownTopicOrPartition) => Ok(u32::try_from(found.partitions().len()).unwrap_or(0)),
+        Some(code) => Err(KafkaError::MetadataFetch(code)),
+    }
+}
+
+/// Waits for an answer of the brokers.
+pub(super) fn block_on<T>(answer: impl Future<Output = Result<T, KafkaError>>) -> Result<T, KafkaError> {
+    match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime.block_on(answer),
+        Err(error) => Err(KafkaError::AdminOpCreation(error.to_string())),
+    }
+}

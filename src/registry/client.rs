@@ -1,0 +1,235 @@
+//! The API of Confluent's schema registry, which others speak, too: one question, one answer.
+//!
+//! Owns addresses, credentials and bounds. Must never show a password, nor take a failure for the answer that there is no
+//! such schema.
+
+use crate::config::SchemaRegistry;
+use crate::format::{Body, Format, Reference, Schema, SchemaId};
+use data_encoding::BASE64;
+use serde::Deserialize;
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+
+/// Largest answer. Schemas have some kilobytes.
+const ANSWER_MAX: u64 = 8 << 20;
+
+/// Most schemas that one names, and those name.
+const REFERENCES_MAX: usize = 256;
+
+/// How long to wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where schemas are by their GUIDs.
+const GUIDS: &str = "/schemas/guids/";
+
+/// The codes by which a registry says that it has no such subject, version or schema.
+const NOT_FOUND: [u32; 3] = [40401, 40402, 40403];
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The registry says that it has no such schema. One that starts says so of each.
+    Missing(String),
+    /// It cannot be used: another try would not help.
+    Unusable(String),
+    /// The registry could not be asked, or has failed: worth another try.
+    Trouble(String),
+}
+
+/// What asks a registry.
+pub(super) struct Client {
+    agent: ureq::Agent,
+    urls: Vec<String>,
+    authorization: Option<String>,
+    /// The address that answered last.
+    current: Cell<usize>,
+}
+
+/// A schema as a registry writes it.
+#[derive(Deserialize)]
+struct Answer {
+    schema: String,
+    #[serde(rename = "schemaType", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    references: Vec<Named>,
+}
+
+/// A schema that another one names.
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    subject: String,
+    version: u32,
+}
+
+/// What a registry says of a question that it cannot answer.
+#[derive(Deserialize)]
+struct Refusal {
+    error_code: u32,
+    #[serde(default)]
+    message: String,
+}
+
+impl Client {
+    /// Ready to ask.
+    ///
+    /// # Errors
+    /// A sentence, when the file of certificates cannot be used.
+    pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
+        let roots = config.ca_location.as_deref().map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
+        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();
+        let agent = ureq::Agent::config_builder()
+            .tls_config(tls)
+            .timeout_global(Some(config.timeout))
+            .timeout_connect(Some(config.timeout.min(CONNECT_TIMEOUT)))
+            .http_status_as_error(false)
+            .user_agent(concat!("unseen/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let credentials = config.credentials.as_ref();
+        let authorization = credentials.map(|(user, password)| format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())));
+        Ok(Self { agent: agent.into(), urls: config.urls.clone(), authorization, current: Cell::new(0) })
+    }
+
+    /// The schema that a frame names, with those that it names.
+    pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
+        let path = match id {
+            SchemaId::Number(_) => format!("/schemas/ids/{id}"),
+            SchemaId::Guid(_) => format!("{GUIDS}{id}"),
+        };
+        let answer = self.ask(&path)?;
+        self.complete(answer)
+    }
+
+    /// The newest schema of a subject.
+    pub(super) fn latest(&self, subject: &str) -> Result<Schema, Failure> {
+        let answer = self.ask(&format!("/subjects/{}/versions/latest", escaped(subject)))?;
+        self.complete(answer)
+    }
+
+    /// Adds the schemas that one names.
+    fn complete(&self, answer: Answer) -> Result<Schema, Failure> {
+        let format = match answer.kind.as_deref() {
+            None | Some("AVRO") => Format::Avro,
+            Some("PROTOBUF") => Format::Protobuf,
+            Some("JSON") => Format::JsonSchema,
+            Some(kind) => return Err(Failure::Unusable(format!("it is of the type {kind}, which unseen does not know"))),
+        };
+        let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
+        self.add_references(answer.references, &mut references, &mut seen)?;
+        Ok(Schema { format, body: Body::Text(answer.schema), references })
+    }
+
+    /// Adds schemas behind those that they name themselves.
+    fn add_references(&self, named: Vec<Named>, found: &mut Vec<Reference>, seen: &mut BTreeSet<(String, u32)>) -> Result<(), Failure> {
+        for Named { name, subject, version } in named {
+            if !seen.insert((subject.clone(), version)) {
+                continue;
+            }
+            if seen.len() > REFERENCES_MAX {
+                return Err(Failure::Unusable(format!("it names more than {REFERENCES_MAX} other schemas")));
+            }
+            // A schema may name one that was deleted since: records of it are still there.
+            let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)))?;
+            self.add_references(answer.references, found, seen)?;
+            found.push(Reference { name, body: Body::Text(answer.schema) });
+        }
+        Ok(())
+    }
+
+    /// Asks the address that answered last, then the others.
+    fn ask(&self, path: &str) -> Result<Answer, Failure> {
+        let mut troubles = Vec::new();
+        for turn in 0..self.urls.len() {
+            let at = (self.current.get() + turn) % self.urls.len();
+            match self.ask_at(&self.urls[at], path) {
+                Err(Failure::Trouble(trouble)) => troubles.push(trouble),
+                answered => {
+                    self.current.set(at);
+                    return answered;
+                }
+            }
+        }
+        Err(Failure::Trouble(troubles.join("; ")))
+    }
+
+    fn ask_at(&self, url: &str, path: &str) -> Result<Answer, Failure> {
+        let trouble = |what: String| Failure::Trouble(format!("{url}{path} {what}"));
+        let mut request = self
+            .agent
+            .get(format!("{url}{path}"))
+            .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let mut response = request.call().map_err(|error| trouble(format!("could not be asked: {error}")))?;
+        let status = response.status();
+        let body = match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
+            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(Failure::Unusable(format!("its answer has more than {ANSWER_MAX} bytes"))),
+            body => body.map_err(|error| trouble(format!("broke off its answer: {error}")))?,
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| trouble(format!("did not answer as a schema registry does: {error}")));
+        }
+        match serde_json::from_slice::<Refusal>(&body) {
+            Ok(refusal) if NOT_FOUND.contains(&refusal.error_code) => {
+                Err(Failure::Missing(format!("{url} does not know it: {}", refusal.message)))
+            }
+            // Not every registry has GUIDs.
+            _ if status.as_u16() == 404 && path.starts_with(GUIDS) => Err(Failure::Missing(format!("{url} does not know it, or no GUIDs"))),
+            _ if matches!(status.as_u16(), 401 | 403) => {
+                Err(trouble(format!("answered {status}; look at schema_registry.username and .password, and at that user's rights")))
+            }
+            _ if status.as_u16() == 404 => {
+                Err(trouble(format!("answered {status}, but not as a schema registry does; is schema_registry.url right?")))
+            }
+            Ok(refusal) => Err(trouble(format!("answered {status}: {}", refusal.message))),
+            Err(_) => Err(trouble(format!("answered {status}"))),
+        }
+    }
+}
+
+/// The certificates of a file.
+fn certificates(file: &Path) -> Result<RootCerts, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("schema_registry.ca_location: {}: {error}", file.display());
+    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
+    let items = parse_pem(&pem).collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
+    let all: Vec<Certificate<'static>> = items
+        .into_iter()
+        .filter_map(|item| match item {
+            PemItem::Certificate(certificate) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if all.is_empty() {
+        return Err(failed(&"there is no certificate in it; it must be in PEM"));
+    }
+    Ok(RootCerts::new_with_certs(&all))
+}
+
+/// Escapes what cannot stand in a path.
+fn escaped(subject: &str) -> String {
+    let mut escaped = String::new();
+    for byte in subject.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(byte.into());
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_goes_into_a_path() {
+        assert_eq!(escaped("news.events-value"), "news.events-value");
+        assert_eq!(escaped(":.ctx:a/b é"), "%3A.ctx%3Aa%2Fb%20%C3%A9");
+    }
+}

@@ -1,0 +1,27 @@
+//! A record as it was recorded, whatever the format.
+//!
+//! Owns its parts. Must never know how a line is written: `input` and `envelope` do.
+
+use crate::record::Timestamp;
+use std::borrow::Cow;
+
+/// Name and value of a header.
+pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
+
+/// A record as a line has it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recorded<'a> {
+    pub(crate) partition: i32,
+    /// As in a worker, what lies before the epoch is no time.
+    pub(crate) time: Option<Timestamp>,
+    pub(crate) key: Option<Cow<'a, [u8]>>,
+    pub(crate) value: Option<Cow<'a, [u8]>>,
+    pub(super) headers: Vec<Header<'a>>,
+}
+
+impl<'a> Recorded<'a> {
+    /// The headers that can be asked for, as in a worker: those whose names are text.
+    pub(crate) fn headers(&self) -> Vec<(&str, Option<&[u8]>)> {
+        self.headers.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_deref()))).collect()
+    }
+}

@@ -1,0 +1,269 @@
+//! Promise: what the encoders of others write has the id that their decoders find in it, the same in every format.
+//!
+//! `tests/data/formats` says which encoders those were.
+
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+use unseen::format::{
+    Body, Format, Formats, KEY_HEADER, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Reference, Schema, SchemaId, Schemas,
+    VALUE_HEADER,
+};
+use unseen::key::{Fields, Fingerprint, KeySpec, Part, Scalar, Scratch};
+use unseen::record::{Reason, Record};
+
+fn file(name: &str) -> Value {
+    let path = format!("{}/tests/data/formats/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_slice(&std::fs::read(&path).expect(&path)).expect(&path)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+fn bytes(value: &Value) -> Option<Vec<u8>> {
+    value.as_str().map(|hex| data_encoding::HEXLOWER.decode(hex.as_bytes()).expect("hex"))
+}
+
+fn format(value: &Value) -> Format {
+    match text(value) {
+        "json" => Format::Json,
+        "json_schema" => Format::JsonSchema,
+        "avro" => Format::Avro,
+        "protobuf" => Format::Protobuf,
+        other => panic!("no format {other}"),
+    }
+}
+
+/// What a registry returns, by id and by GUID.
+#[derive(Debug, Default)]
+struct Registry(HashMap<SchemaId, Arc<Schema>>);
+
+impl Registry {
+    fn of(list_of: &Value) -> Self {
+        let mut known = HashMap::new();
+        for entry in list(list_of) {
+            let mut references = Vec::new();
+            add_references(entry, list(list_of), &mut references);
+            let format = match entry["schemaType"].as_str() {
+                None => Format::Avro,
+                Some("PROTOBUF") => Format::Protobuf,
+                Some(_) => Format::JsonSchema,
+            };
+            let schema = Arc::new(Schema { format, body: Body::Text(text(&entry["schema"]).to_owned()), references });
+            let id = u32::try_from(entry["id"].as_u64().expect("an id")).expect("32 bits");
+            let guid = data_encoding::HEXLOWER.decode(text(&entry["guid"]).replace('-', "").as_bytes()).expect("a GUID");
+            known.insert(SchemaId::Number(id), Arc::clone(&schema));
+            known.insert(SchemaId::Guid(guid.try_into().expect("16 bytes")), schema);
+        }
+        Self(known)
+    }
+}
+
+/// The schemas that one names, behind those that they name.
+fn add_references(entry: &Value, all: &[Value], references: &mut Vec<Reference>) {
+    for reference in entry["references"].as_array().into_iter().flatten() {
+        let is_it = |other: &&Value| other["subject"] == reference["subject"] && other["version"] == reference["version"];
+        let found = all.iter().find(is_it).expect("a schema that is named is there");
+        add_references(found, all, references);
+        let name = text(&reference["name"]).to_owned();
+        if references.iter().all(|other| other.name != name) {
+            references.push(Reference { name, body: Body::Text(text(&found["schema"]).to_owned()) });
+        }
+    }
+}
+
+impl Schemas for Registry {
+    fn get(&self, id: SchemaId) -> Lookup {
+        self.0.get(&id).map_or_else(|| Lookup::Unknown("it is not there".into()), |schema| Lookup::Known(Arc::clone(schema)))
+    }
+}
+
+/// The fingerprint of an id as the files write it; `None` if the record has none.
+fn id(id: &Value) -> Option<Fingerprint> {
+    let raw = id.get("bytes").and_then(bytes);
+    let scalar = match id.as_object().and_then(|id| id.iter().next()).map(|(kind, value)| (kind.as_str(), value)) {
+        Some(("text", value)) => Scalar::String(text(value).as_bytes()),
+        Some(("bytes", _)) => Scalar::String(raw.as_deref().expect("hex")),
+        Some(("number", value)) => Scalar::Number(text(value).as_bytes()),
+        Some(("bool", value)) => Scalar::bool(value.as_bool().expect("a boolean")),
+        Some(("null", _)) => Scalar::Null,
+        Some(("absent", _)) => return None,
+        other => panic!("no id {other:?}"),
+    };
+    // A second part: null alone is no key.
+    let spec = KeySpec::new(vec![Part::Field("/a".into()), Part::RecordKey]).expect("a key");
+    let found = spec.fingerprint_of(&record(None, &[]), Fields::Json, Fields::Found(&[Some(scalar)]), &mut Scratch::default());
+    Some(found.expect("an id"))
+}
+
+/// A record with a value. Its key is always the same.
+const fn record<'a>(value: Option<&'a [u8]>, headers: &'a [(&'a str, Option<&'a [u8]>)]) -> Record<'a> {
+    // Not null: a value that is asked for a field is there.
+    Record { key: Some(b"k"), value: if value.is_some() { value } else { Some(b"") }, headers }
+}
+
+fn key(place: &str) -> KeySpec {
+    KeySpec::new(vec![Part::Field(place.to_owned()), Part::RecordKey]).expect("a key")
+}
+
+/// The id at a place of a value; `None` if it lacks that.
+fn found(place: &str, formats: &Formats, record: &Record<'_>, schemas: &dyn Schemas) -> Result<Option<Fingerprint>, (Reason, String)> {
+    match Reader::default().fingerprint(&key(place), formats, record, &mut Scratch::default(), schemas) {
+        Ok(fingerprint) => Ok(Some(fingerprint)),
+        Err(NoKey::Invalid(invalid)) if invalid.reason == Reason::MissingKey => Ok(None),
+        Err(NoKey::Invalid(invalid)) => Err((invalid.reason, invalid.message)),
+        Err(NoKey::Awaits(schema)) => panic!("awaits {schema}"),
+    }
+}
+
+fn of_values(format: Format, schema: Option<LocalSchema>) -> Formats {
+    Formats { value: RecordFormat { format, schema: schema.map(Arc::new) }, ..Formats::default() }
+}
+
+/// The formats of a record without a frame.
+fn unframed(entry: &Value, avro: impl Fn(&str) -> String, protobuf: &Value) -> Formats {
+    let format = format(&entry["format"]);
+    let local = |body| LocalSchema {
+        schema: Schema { format, body, references: Vec::new() },
+        message: entry["message"].as_str().map(str::to_owned),
+    };
+    match format {
+        Format::Json | Format::JsonSchema => of_values(format, None),
+        Format::Avro => of_values(format, Some(local(Body::Text(avro(text(&entry["schema"])))))),
+        Format::Protobuf => {
+            let descriptors = bytes(&protobuf[text(&entry["schema"])]["descriptor_set"]).expect("a descriptor set");
+            of_values(format, Some(local(Body::Descriptors(descriptors))))
+        }
+    }
+}
+
+fn itself(schema: &str) -> String {
+    schema.to_owned()
+}
+
+#[test]
+fn a_value_is_one_id_in_every_format() {
+    let (values, protobuf) = (file("values"), file("schemas"));
+    let registry = Registry::of(&values["registry"]);
+    let avro = |name: &str| text(&values["avro_schemas"][name]).to_owned();
+    let mut records = 0;
+    for row in list(&values["values"]) {
+        for entry in list(&row["records"]) {
+            let value = bytes(&entry["record"]).expect("hex");
+            let found = found(text(&row["place"]), &unframed(entry, avro, &protobuf), &record(Some(&value), &[]), &registry);
+            assert_eq!(found, Ok(id(&row["id"])), "{} in {}", row["name"], entry);
+            records += 1;
+        }
+    }
+    assert!(records > 100, "{records}");
+    for row in list(&values["floats"]) {
+        for entry in list(&row["records"]).iter().filter(|entry| !text(&entry["format"]).starts_with("json")) {
+            let value = bytes(&entry["record"]).expect("hex");
+            let (reason, message) =
+                found(text(&row["place"]), &unframed(entry, avro, &protobuf), &record(Some(&value), &[]), &registry).unwrap_err();
+            assert!(reason == Reason::UnknownSchema && message.contains("cannot be used"), "{}: {message}", row["name"]);
+        }
+    }
+}
+
+#[test]
+fn every_place_of_a_record_is_found() {
+    let protobuf = file("schemas");
+    for name in ["places", "odd"] {
+        for entry in list(&file(name)["records"]) {
+            let value = bytes(&entry["record"]).expect("hex");
+            let formats = unframed(entry, itself, &protobuf);
+            for (place, expected) in entry["places"].as_object().expect("places") {
+                let found = found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
+                assert_eq!(found, Ok(id(expected)), "{place} of {}", entry["name"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_record_that_is_cut_off_is_invalid() {
+    let protobuf = file("schemas");
+    for entry in list(&file("places")["records"]) {
+        let (value, formats) = (bytes(&entry["record"]).expect("hex"), unframed(entry, itself, &protobuf));
+        let place = entry["places"].as_object().and_then(|places| places.keys().next()).expect("a place");
+        let mut invalid = 0;
+        for end in 0..value.len() {
+            match found(place, &formats, &record(Some(&value[..end]), &[]), &NoSchemas) {
+                Err((Reason::Malformed, _)) => invalid += 1,
+                // A message of Protobuf may end behind any of its fields.
+                Ok(_) if formats.value.format == Format::Protobuf => {}
+                other => panic!("{} cut to {end}: {other:?}", entry["name"]),
+            }
+        }
+        assert!(invalid * 2 > value.len(), "{invalid} of {}", value.len());
+    }
+}
+
+#[test]
+fn frames_of_serializers_are_read() {
+    for name in ["framed", "evolution"] {
+        let all = file(name);
+        let registry = Registry::of(&all["registry"]);
+        for entry in list(&all["records"]) {
+            let values: Vec<_> =
+                entry["headers"].as_array().into_iter().flatten().map(|header| (text(&header[0]), bytes(&header[1]))).collect();
+            let headers: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_deref())).collect();
+            let (key, value) = (bytes(&entry["key"]), bytes(&entry["value"]));
+            // A record whose key is framed is asked for the places of its key.
+            let body = if key.is_some() { &key } else { &value };
+            let headers: Vec<_> =
+                headers.into_iter().map(|(name, value)| (if name == KEY_HEADER { VALUE_HEADER } else { name }, value)).collect();
+            for (place, expected) in entry["places"].as_object().expect("places") {
+                let formats = of_values(format(&entry["format"]), None);
+                let found = found(place, &formats, &record(body.as_deref(), &headers), &registry);
+                assert_eq!(found, Ok(id(expected)), "{place} of {}", entry["name"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_record_of_its_schema_is_invalid() {
+    let (all, protobuf) = (file("invalid"), file("schemas"));
+    for kind in ["records", "hostile", "disputed"] {
+        for entry in list(&all[kind]) {
+            let value = bytes(&entry["record"]).expect("hex");
+            let began = std::time::Instant::now();
+            let found = found("/id", &unframed(entry, itself, &protobuf), &record(Some(&value), &[]), &NoSchemas);
+            // Hostile records would take years.
+            assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
+            let is_invalid = matches!(found, Err((Reason::Malformed, _)));
+            assert!(is_invalid || kind == "disputed", "{}: {found:?}", entry["name"]);
+        }
+    }
+    for entry in list(&all["frames"]) {
+        let values: Vec<_> = list(&entry["headers"]).iter().map(|header| (text(&header[0]), bytes(&header[1]))).collect();
+        let headers: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_deref())).collect();
+        let value = bytes(&entry["value"]);
+        let found = found("/id", &of_values(format(&entry["format"]), None), &record(value.as_deref(), &headers), &NoSchemas);
+        assert!(found.is_err(), "{}: {found:?}", entry["name"]);
+    }
+}
+
+#[test]
+fn an_event_is_one_id_in_both_modes() {
+    let spec = KeySpec::new(["source", "id"].map(|name| Part::CloudEvent(name.into())).into()).expect("a key");
+    let mut ids: HashMap<String, Vec<Fingerprint>> = HashMap::new();
+    for entry in list(&file("cloudevents")["records"]) {
+        let values: Vec<_> = list(&entry["headers"]).iter().map(|header| (text(&header[0]), bytes(&header[1]))).collect();
+        let headers: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_deref())).collect();
+        let (key, value) = (bytes(&entry["key"]), bytes(&entry["value"]));
+        let record = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
+        let found = spec.fingerprint(&record, &mut Scratch::default()).unwrap_or_else(|error| panic!("{}: {error}", entry["name"]));
+        let attributes = &entry["attributes"];
+        ids.entry(format!("{} {}", attributes["source"], attributes["id"])).or_default().push(found);
+    }
+    assert!(ids.values().all(|found| found.iter().all(|id| *id == found[0])), "{ids:?}");
+    assert!(ids.values().any(|found| found.len() > 1), "both modes are there");
+}

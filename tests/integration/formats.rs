@@ -1,0 +1,267 @@
+//! Promise: records of a schema come out exactly once, whatever becomes of their schemas, and whatever the registry does.
+
+use crate::harness::{
+    SchemaRegistry, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
+    secure_broker, topic, wait_until,
+};
+use crate::observed::{address, ask};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const WINDOW: Duration = Duration::from_secs(24 * 3600);
+const START: i64 = 1_735_689_600_000;
+
+/// One record in four versions: as it was, with more fields, renamed by an alias, in another order.
+const VERSIONS: [&str; 4] = [
+    r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"cents","type":"long"}]}"#,
+    r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"string"},{"name":"note","type":["null","string"]},{"name":"cents","type":"long"}]}"#,
+    r#"{"type":"record","name":"Order","fields":[{"name":"number","aliases":["id"],"type":["null","string"]},{"name":"cents","type":"long"}]}"#,
+    r#"{"type":"record","name":"Order","fields":[{"name":"cents","type":"long"},{"name":"id","type":{"type":"enum","name":"E","symbols":["o-0","o-1"]}}]}"#,
+];
+
+fn long(number: i64) -> Vec<u8> {
+    let (mut left, mut bytes) = (((number << 1) ^ (number >> 63)).cast_unsigned(), Vec::new());
+    while left >= 0x80 {
+        bytes.push((left & 0x7f) as u8 | 0x80);
+        left >>= 7;
+    }
+    bytes.push(left as u8);
+    bytes
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [long(i64::try_from(text.len()).expect("short")), text.as_bytes().to_vec()].concat()
+}
+
+/// The record of order `o-id`, as a version writes it, in its frame.
+fn order(id: usize, cents: i64, version: usize) -> Vec<u8> {
+    let name = format!("o-{id}");
+    let body = match version {
+        0 => [string(&name), long(cents)].concat(),
+        1 => [string(&name), long(0), long(cents)].concat(),
+        2 => [long(1), string(&name), long(cents)].concat(),
+        _ => [long(cents), long(i64::from(id == 1))].concat(),
+    };
+    [vec![0, 0, 0, 0, u8::try_from(version + 1).expect("few")], body].concat()
+}
+
+fn schema(version: usize, id: usize) -> Value {
+    json!({ "subject": "orders-value", "version": version + 1, "id": id, "schema": VERSIONS[version] })
+}
+
+/// Orders, each twice on average, by whatever version `version` chooses. To the oracle, the record key is the id.
+fn orders(count: usize, mut version: impl FnMut(usize, i32) -> usize) -> Vec<TestRecord> {
+    let mut random = SplitMix(7);
+    let record = |number: usize| {
+        let partition = i32::try_from(random.below(PARTITIONS)).expect("few");
+        let version = version(number, partition);
+        let id = random.below(if version == 3 { 2 } else { count / 2 });
+        let value = order(id, i64::try_from(number).expect("few"), version);
+        let (key, timestamp) = (Some(format!("o-{id}").into_bytes()), START + i64::try_from(number).expect("few"));
+        TestRecord { partition, key, value: Some(value), headers: Vec::new(), timestamp }
+    };
+    (0..count).map(record).collect()
+}
+
+/// Has a worker read Avro, with a registry that has the versions.
+fn settings(registry: &SchemaRegistry) -> Vec<String> {
+    let url = format!("schema_registry.url={}", registry.url());
+    ["topics[0].key={ field = \"/id\" }", "topics[0].value_format=avro", &url].map(str::to_owned).into()
+}
+
+fn start(stream: &Stream, name: &str, settings: &[String]) -> Worker {
+    stream.setup.start_with(name, &settings.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn registry() -> SchemaRegistry {
+    let registry = SchemaRegistry::start(&[]);
+    registry.put(&(0..4).map(|version| schema(version, version + 1)).collect());
+    registry
+}
+
+fn wait_until_read(stream: &Stream, partition: i32, end: usize, worker: &mut Worker) {
+    wait_until(&format!("partition {partition} is read up to {end}"), LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        let committed = committed_offset(broker(), stream.setup.group(), &stream.input, partition);
+        (committed == Some(i64::try_from(end).expect("few"))).then_some(())
+    });
+}
+
+#[test]
+fn schemas_change_in_mid_stream() {
+    let registry = registry();
+    let records = orders(40_000, |number, _| number / 5_000 % 4);
+    let stream = Stream::of(broker(), "formats-evolve", records, WINDOW);
+    stream.produce(..);
+    stream.check(start(&stream, "a", &settings(&registry)));
+    // Each was asked for once.
+    let requests = registry.requests();
+    for id in 1..=4 {
+        assert_eq!(requests[format!("GET /schemas/ids/{id}")], 1, "{requests}");
+    }
+}
+
+#[test]
+fn a_registry_that_is_down_holds_up_its_partitions_only() {
+    let registry = registry();
+    // Partition 1 goes over to a schema that nobody knows yet.
+    let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
+    let stream = Stream::of(broker(), "formats-down", records, WINDOW);
+    let settings = settings(&registry);
+    stream.produce(..10_000);
+    let mut worker = start(&stream, "a", &settings);
+    stream.wait_until_read(10_000, &mut worker);
+    registry.fail(503);
+    stream.produce(10_000..);
+    let waits_at = stream.records[..10_000].iter().filter(|record| record.partition == 1).count();
+    let waiting = |worker: &mut Worker| {
+        for partition in [0, 2, 3] {
+            let end = stream.records.iter().filter(|record| record.partition == partition).count();
+            wait_until_read(&stream, partition, end, worker);
+        }
+        let address = address(worker);
+        wait_until("it says what it waits for", LIMIT, || {
+            let (status, _, body) = ask(&address, "/readyz");
+            (status == 503 && body.contains("1 of 4 partitions wait for a schema") && body.contains("503")).then_some(())
+        });
+        assert!(ask(&address, "/metrics").2.contains("\nunseen_state{state=\"awaiting_schema\"} 1"));
+        address
+    };
+    waiting(&mut worker);
+    // One that is killed while it waits has lost nothing, nor has its heir.
+    worker.kill9();
+    registry.heal();
+    registry.hang();
+    let mut worker = start(&stream, "a", &[settings, vec!["schema_registry.timeout=1s".to_owned()]].concat());
+    for partition in [0, 2, 3] {
+        let end = stream.records.iter().filter(|record| record.partition == partition).count();
+        wait_until_read(&stream, partition, end, &mut worker);
+    }
+    wait_until_read(&stream, 1, waits_at, &mut worker);
+    registry.heal();
+    let address = address(&mut worker);
+    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    stream.check(worker);
+}
+
+#[test]
+fn records_that_no_schema_fits_are_set_apart() {
+    let registry = registry();
+    let mut records = orders(4_000, |number, _| number % 3);
+    let bad: [(&[u8], &str, &str); 4] = [
+        (&[0, 0, 0, 0, 9, 2, b'a'], "unseen.unknown_schema", "the record value has schema 9, but "),
+        (&[0, 0, 0, 0, 1, 8, b'o'], "unseen.malformed", "the record value is not what its schema says: at byte 1: "),
+        (br#"{"id":"o-1"}"#, "unseen.malformed", "the record value does not begin with the frame of a schema registry"),
+        (&[0, 0, 0, 0, 3, 0, 2], "unseen.null_key", "field `/id` is null"),
+    ];
+    for (number, (value, ..)) in bad.iter().enumerate() {
+        let mut record = records[number * 900].clone();
+        (record.key, record.value) = (Some(format!("bad-{number}").into_bytes()), Some(value.to_vec()));
+        records.insert(number * 900 + 1, record);
+    }
+    let is_good = |record: &TestRecord| !record.key.as_ref().is_some_and(|key| key.starts_with(b"bad-"));
+    let mut stream = Stream::of(broker(), "formats-bad", records, WINDOW);
+    stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));
+    stream.produce(..);
+    let dead = topic(broker(), "formats-dead", 4);
+    stream.check(start(&stream, "a", &[settings(&registry), vec![format!("topics[0].on_invalid.topic={dead}")]].concat()));
+
+    let letters = read_committed(broker(), &dead, PARTITIONS).concat();
+    assert_eq!(letters.len(), bad.len());
+    for (number, (_, class, words)) in bad.into_iter().enumerate() {
+        let key = Some(format!("bad-{number}").into_bytes());
+        let record = stream.records.iter().find(|record| record.key == key).expect("it was sent");
+        let letter = letters.iter().find(|letter| letter.key == key).expect("it is there");
+        let message = letter.headers.last().and_then(|(_, value)| value.clone()).expect("a message");
+        let message = String::from_utf8(message).expect("text");
+        assert!(message.starts_with(words), "{message}");
+        assert_eq!(*letter, record.dead_letter(&stream.input, offset_of(record, &stream.records), class, &message));
+    }
+}
+
+#[test]
+fn topics_of_different_formats_may_share_a_space() {
+    let registry = registry();
+    let records = orders(4_000, |_, _| 0);
+    let stream = Stream::of(broker(), "formats-shared", records.clone(), WINDOW);
+    // The same orders once more, as JSON in a topic of their own.
+    let json = topic(broker(), "formats-shared-json", 4);
+    let of_json = |record: &TestRecord| {
+        let id = String::from_utf8(record.key.clone().expect("a key")).expect("text");
+        TestRecord { value: Some(json!({ "order": { "id": id } }).to_string().into_bytes()), ..record.clone() }
+    };
+    let lines = Stream::lines(WINDOW, "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }");
+    let stream = stream.with(|setup| setup.topic(&json, &topic(broker(), "formats-shared-out", 4), &lines));
+    let settings = [settings(&registry), vec!["topics[1].key={ field = \"/order/id\" }".to_owned()]].concat();
+    stream.produce(..);
+    let mut worker = start(&stream, "a", &settings);
+    stream.wait_until_read(stream.records.len(), &mut worker);
+    crate::harness::produce(broker(), &json, records.iter().map(of_json).collect::<Vec<_>>());
+    for partition in 0..4 {
+        let end = records.iter().filter(|record| record.partition == partition).count();
+        wait_until("the other topic is read", LIMIT, || {
+            let committed = committed_offset(broker(), stream.setup.group(), &json, partition);
+            (committed == Some(i64::try_from(end).expect("few"))).then_some(())
+        });
+    }
+    let log = stream.check(worker);
+    assert_eq!(crate::harness::logged(&log, "duplicates"), u64::try_from(2 * 4_000 - stream.expected.concat().len()).expect("few"));
+}
+
+#[test]
+fn a_registry_may_ask_who_is_there() {
+    let broker = secure_broker();
+    let file = |name: &str| broker.file(name).to_str().expect("a path in UTF-8").to_owned();
+    let args = ["--user", "unseen:s3cret", "--cert", &file("../broker.crt"), "--key", &file("../broker.key")];
+    let registry = SchemaRegistry::start(&args);
+    let stream = Stream::of(broker.address(), "formats-secure", Vec::new(), WINDOW);
+    let check = |extra: &[&str]| {
+        let settings = settings(&registry);
+        let settings: Vec<_> = settings.iter().map(String::as_str).chain(extra.iter().copied()).collect();
+        stream.setup.check_with("a", &settings)
+    };
+    let ca = format!("schema_registry.ca_location={}", file("ca.pem"));
+    let user = "schema_registry.username=unseen";
+    let (code, out, errors) = check(&[&ca, user, "schema_registry.password=s3cret"]);
+    assert_eq!(code, Some(0), "{out}{errors}");
+    assert!(errors.contains("the schema registry has no subject"), "{errors}");
+    let (code, _, errors) = check(&[&ca, user, "schema_registry.password=wr0ng"]);
+    assert!(code == Some(78) && errors.contains("look at schema_registry.username and .password"), "{errors}");
+    assert!(!errors.contains("wr0ng"), "{errors}");
+    let (code, _, errors) = check(&[user, "schema_registry.password=s3cret"]);
+    assert!(code == Some(78) && errors.contains("certificate"), "{errors}");
+}
+
+#[test]
+fn a_check_looks_for_the_fields_in_the_newest_schema() {
+    let registry = SchemaRegistry::start(&[]);
+    let stream = Stream::of(broker(), "formats-check", Vec::new(), WINDOW);
+    registry.put(&json!([{ "subject": format!("{}-value", stream.input), "version": 1, "id": 1, "schema": VERSIONS[0] }]));
+    let check = |key: &str| {
+        let settings = [settings(&registry), vec![format!("topics[0].key={{ field = \"{key}\" }}")]].concat();
+        stream.setup.check_with("a", &settings.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let (code, out, errors) = check("/id");
+    assert!(code == Some(0) && !errors.contains("warning"), "{out}{errors}");
+    let (code, _, errors) = check("/nummer");
+    assert!(code == Some(78) && errors.contains("has no field `/nummer`"), "{errors}");
+    drop(registry);
+}
+
+#[test]
+fn a_record_key_is_read_by_its_own_format() {
+    let registry = registry();
+    // Each record key is an order in Avro; the value is nothing.
+    let mut records = orders(4_000, |number, _| number % 3);
+    let mut stream = Stream::of(broker(), "formats-key", records.clone(), WINDOW);
+    for record in records.iter_mut().chain(stream.records.iter_mut()).chain(stream.expected.iter_mut().flatten()) {
+        std::mem::swap(&mut record.key, &mut record.value);
+        record.value = None;
+    }
+    stream.produce(..);
+    let url = format!("schema_registry.url={}", registry.url());
+    let settings = ["topics[0].key={ key_field = \"/id\" }", "topics[0].key_format=avro", &url].map(str::to_owned);
+    stream.check(start(&stream, "a", &settings));
+    assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
+}

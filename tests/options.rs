@@ -1,0 +1,148 @@
+//! What each option of a topic means for topics that share a key space, and for what is stored: either all topics of a space
+//! must agree on it, or a reason says why not; either stored state is of no use under another value, or a reason says why it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use unseen::checkpoint::Settings;
+use unseen::config::{self, Config};
+
+/// Whether something depends on an option.
+#[derive(Clone, Copy, Debug)]
+enum Depends {
+    Yes,
+    /// It does not, because …
+    No(&'static str),
+}
+use Depends::{No, Yes};
+
+/// An option, two values of it, and what depends on it.
+struct Row {
+    option: &'static str,
+    values: [&'static str; 2],
+    /// What else a topic needs for that; an empty value leaves an option out.
+    with: &'static [(&'static str, &'static str)],
+    /// Whether topics of one space must have the same value.
+    agree: Depends,
+    /// Whether stored bits mean something else under another value.
+    stored: Depends,
+}
+
+const fn row(option: &'static str, values: [&'static str; 2], agree: Depends, stored: Depends) -> Row {
+    Row { option, values, with: &[], agree, stored }
+}
+
+const OF_TOPIC: Depends = No("each topic has its own");
+const OF_RECORD: Depends = No("it says what becomes of a record, not of its key");
+const NEXT_SLICE: Depends = No("another value holds from the next slice on");
+const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
+
+/// Every option of a topic, in the order of the configuration.
+const ROWS: [Row; 24] = [
+    row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
+    row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
+    row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
+    row("key", ["{ record = \"key\" }", "{ field = \"/id\" }"], OF_TOPIC, Yes),
+    row("hash", ["\"xxh3\"", "{ siphash = \"000102030405060708090a0b0c0d0e0f\" }"], Yes, Yes),
+    Row {
+        with: &[("filter.confirm", "true")],
+        ..row(
+            "retract",
+            ["{ header = \"x\" }", "{ header = \"y\" }"],
+            No("a record that another topic does not take for a retraction is one more key"),
+            No("a retracted key is deleted; nothing is left of the header"),
+        )
+    },
+    row("repartition", ["true", "false"], Yes, No("what lies in a partition of the internal topic is the same")),
+    row("window", ["\"24h\"", "\"12h\""], Yes, Yes),
+    row("refresh", ["true", "false"], Yes, No("a renewed key is a key of a later slice, like any other")),
+    row(
+        "max_future",
+        ["\"5m\"", "\"1h\""],
+        No("each record is held against its own topic's"),
+        No("it decides what advances stream time, which is stored"),
+    ),
+    row("late", ["\"emit\"", "\"drop\""], Yes, OF_RECORD),
+    row("on_duplicate", ["\"drop\"", "\"mark\""], OF_TOPIC, OF_RECORD),
+    row("on_tombstone", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
+    row("on_invalid", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
+    row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
+    row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
+    row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
+    // Cells cannot be laid out anew.
+    Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
+    row("filter.slices", ["4", "8"], Yes, Yes),
+    Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },
+    row("filter.confirm", ["true", "false"], Yes, Yes),
+    row("filter.adapt", ["true", "false"], Yes, NEXT_SLICE),
+    row("filter.max_memory", ["\"1GiB\"", "\"2GiB\""], Yes, NEXT_SLICE),
+    Row { with: &[("filter.max_memory", "\"1GiB\"")], ..row("filter.at_max_memory", ["\"stop\"", "\"saturate\""], Yes, NEXT_SLICE) },
+];
+const STABLE_SIZED: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", ""), ("filter.memory", "\"1MiB\"")];
+
+/// The configuration of such topics, all of one space.
+fn load(topics: &[Vec<(&str, &str)>]) -> Result<Config, String> {
+    let mut text = "[kafka]\nbootstrap_servers = \"localhost:9092\"\n".to_owned();
+    for topic in topics {
+        let usual = [
+            ("input", "\"in\""),
+            ("output", "\"out\""),
+            ("space", "\"s\""),
+            ("key", "{ record = \"key\" }"),
+            ("window", "\"24h\""),
+            ("filter.capacity", "\"10M\""),
+        ];
+        let options: BTreeMap<_, _> = usual.iter().chain(topic).copied().filter(|(_, value)| !value.is_empty()).collect();
+        let left_out = |option: &str| topic.iter().any(|(name, value)| *name == option && value.is_empty());
+        let lines = options.iter().filter(|(option, _)| !left_out(option)).map(|(option, value)| format!("{option} = {value}\n"));
+        text.extend(std::iter::once("[[topics]]\n".to_owned()).chain(lines));
+    }
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().expect("a file");
+    std::fs::write(file.path(), text).expect("the file can be written");
+    Config::load(file.path(), &[]).map_err(|errors| errors.to_string())
+}
+
+/// A topic with an option set, and what else it needs.
+fn topic<'a>(row: &Row, value: &'a str) -> Vec<(&'a str, &'a str)> {
+    row.with.iter().copied().chain([(row.option, value)]).collect()
+}
+
+#[test]
+fn every_option_of_a_topic_is_listed() {
+    let schema = config::schema();
+    let of = |place: &str| {
+        let options = schema.pointer(place).and_then(|options| options.as_object()).expect("options");
+        options.keys().cloned().collect::<Vec<_>>()
+    };
+    let filter = of("/properties/topics/items/properties/filter/properties").into_iter().map(|option| format!("filter.{option}"));
+    let topic = of("/properties/topics/items/properties").into_iter().filter(|option| option != "filter");
+    let options: BTreeSet<_> = topic.chain(filter).collect();
+    let listed: BTreeSet<_> = ROWS.iter().map(|row| row.option.to_owned()).collect();
+    assert_eq!(options, listed, "say in ROWS what depends on a new option");
+}
+
+#[test]
+fn topics_of_a_space_must_agree_on_what_they_share() {
+    for row in ROWS {
+        let [one, other] = row.values;
+        let second = [("input", "\"second\"")].into_iter().chain(topic(&row, other)).collect();
+        let loaded = load(&[topic(&row, one), second]);
+        match (row.agree, loaded) {
+            (Yes, Err(errors)) => assert!(errors.contains("share the space \"s\" and must agree"), "{}: {errors}", row.option),
+            (Yes, Ok(_)) => panic!("{}: add it to rules() in src/config/topics.rs", row.option),
+            (No(_), loaded) => assert!(loaded.is_ok(), "{}: {loaded:?}", row.option),
+        }
+    }
+}
+
+#[test]
+fn stored_bits_are_of_no_use_under_another_value_of_what_they_depend_on() {
+    for row in ROWS {
+        let [one, other] = row.values.map(|value| {
+            let config = load(&[topic(&row, value)]).unwrap_or_else(|errors| panic!("{}: {errors}", row.option));
+            Settings::of(&config, &config.topics[0])
+        });
+        match row.stored {
+            Yes => assert_ne!(one, other, "{}: add it to checkpoint::Settings", row.option),
+            No(reason) => assert_eq!(one, other, "{}: {reason}", row.option),
+        }
+    }
+}
