@@ -151,7 +151,7 @@ mod tests {
     /// What is said of a process whose second worker was silent for so long. The first was for a second, the third has not begun.
     fn of_silence(config: &Config, age: Duration) -> (State, Option<String>) {
         let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false };
-        look(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None])
+        look(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
     }
 
     #[test]
