@@ -168,6 +168,15 @@ def check_documents():
     check("pods run as the image's user", unequal((str(security["runAsUser"]), str(security["fsGroup"])), user))
 
 
+def check_secrets():
+    """The chart cannot ask the worker which names are secrets."""
+    names = re.search(r"const SECRETS: [^=]* = \[(.*?)\];", pathlib.Path("src/config/secrets.rs").read_text(), re.DOTALL)[1]
+    pattern = re.search(r'regexMatch "(.*?)" \(lower \$path\)', (CHART / "templates/_checks.tpl").read_text())[1]
+    # The key of a hash is no property, and has a check of its own.
+    wanted = sorted({*re.findall('"(.*?)"', names)} - {"siphash"})
+    check("the chart knows the worker's secrets", unequal(sorted(pattern.replace("[.]", ".").split("|")), wanted))
+
+
 def check_case(path, directory):
     values, objects = load(path), render("-f", path)
     lint = helm("lint", CHART, "--strict", "--kube-version", OLDEST, "-f", path)
@@ -323,8 +332,13 @@ def check_refusals():
          ["config.kafka.properties.topic.sasl.oauthbearer.client.secret: "]),
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl.password":"${P:-literal}"}'], ["config.kafka.properties.sasl.password: ", "${P}"]),
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl":{"password":"a${P}"}}'], ["config.kafka.properties.sasl.password: "]),
+        *[([*minimal, "--set-json", f'config.kafka.properties={{"{name}":"a"}}'], [f"config.kafka.properties.{name}: would be readable"])
+          for name in ("sasl.jaas.config", "sasl.oauthbearer.config", "ssl.key.pem", "SASL.Password",
+                       "sasl.oauthbearer.assertion.private.key.passphrase")],
+        ([*minimal, "--set-json", 'config.kafka.properties={"sasl":{"jaas":{"config":"a"}}}'], ["config.kafka.properties.sasl.jaas.config: "]),
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl.password":"$${P}"}'], ["config.kafka.properties.sasl.password: "]),
         ([*minimal, "--set-json", 'config.topics[0].hash={"siphash":"${S:-00112233445566778899aabbccddeeff}"}'], ["config.topics[0].hash.siphash: "]),
+        ([*minimal, "--set", "config.schema_registry.password=a"], ["config.schema_registry.password: would be readable"]),
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
         ([*minimal, "--set-string", "config.worker.shutdown_timeout=${DRAIN}"], ["terminationGracePeriodSeconds: required"]),
@@ -361,6 +375,7 @@ def main():
         lint = helm("lint", CHART, "--strict", "--kube-version", OLDEST)
         check("lint without values", lint.returncode and lint.stdout)
         check_documents()
+        check_secrets()
         for path in CASES:
             check_case(path, directory)
         check_options()

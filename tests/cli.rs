@@ -3,11 +3,11 @@
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, SystemTime};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 /// A directory with a configuration in it: these lines after `[kafka]`, and these for the topic.
@@ -190,48 +190,100 @@ fn the_demo_ends_well() {
     }
 }
 
-/// Half a request on each of these, with more connections than descriptors: the oldest are closed, and probes are answered.
-#[test]
-fn connections_that_say_nothing_keep_no_descriptors() {
-    use std::io::{Read as _, Write as _};
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let setup = Setup::new("connect_timeout = \"10m\"", ID);
-    let mut run = Command::new("sh");
-    run.args(["-c", "ulimit -n 256 && exec \"$0\" run -c \"$1\" --set \"$2\""]);
-    run.arg(cargo_bin("unseen")).arg(setup.path("unseen.toml")).arg(format!("http.listen={address}"));
-    let mut worker = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let probe = || -> std::io::Result<String> {
-        let mut stream = std::net::TcpStream::connect(address)?;
+/// A worker that waits for brokers, and answers at an address of this machine.
+struct Waiting {
+    worker: Child,
+    address: SocketAddr,
+}
+
+impl Waiting {
+    /// With so many descriptors.
+    fn start(setup: &Setup, descriptors: u32) -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut run = Command::new("sh");
+        run.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" run -c \"$1\" --set \"$2\"")]);
+        run.arg(cargo_bin("unseen")).arg(setup.path("unseen.toml")).arg(format!("http.listen={address}"));
+        let worker = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let waiting = Self { worker, address };
+        let started = Instant::now();
+        while waiting.ask("/livez", "localhost").is_err() && started.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        waiting
+    }
+
+    /// The answer to a request for a path of a host.
+    fn ask(&self, path: &str, host: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
-    };
-    let started = std::time::Instant::now();
-    while probe().is_err() && started.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.worker.kill().unwrap();
+        self.worker.wait().unwrap();
+    }
+}
+
+/// Half a request on each of these, with more connections than descriptors: the oldest are closed, and probes are answered.
+#[test]
+fn connections_that_say_nothing_keep_no_descriptors() {
+    let setup = Setup::new("connect_timeout = \"10m\"", ID);
+    let waiting = Waiting::start(&setup, 256);
     let half = |_| {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(waiting.address).unwrap();
         // The oldest are closed already.
         let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nHost:");
         stream
     };
     let idle: Vec<_> = (0..400).map(half).collect();
-    let answer = probe();
-    let open = fs::read_dir(format!("/proc/{}/fd", worker.id())).map_or(0, Iterator::count);
+    let answer = waiting.ask("/livez", "localhost");
+    let open = fs::read_dir(format!("/proc/{}/fd", waiting.worker.id())).map_or(0, Iterator::count);
     // Each of them ends, by the side of the worker.
     let ended = idle.into_iter().all(|mut stream| {
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         !matches!(stream.read(&mut [0; 512]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     });
-    worker.kill().unwrap();
-    worker.wait().unwrap();
     let answer = answer.expect("no answer to a probe");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("cache-control: no-store"), "{answer}");
     assert!(open < 200, "{open} descriptors are open");
     assert!(ended, "a connection stays");
+}
+
+/// A page of another host may give its own name the address of this machine.
+#[test]
+fn a_host_of_elsewhere_gets_no_answer_on_this_machine() {
+    let setup = Setup::new("connect_timeout = \"10m\"", ID);
+    let waiting = Waiting::start(&setup, 256);
+    for path in ["/", "/livez", "/readyz", "/metrics", "/api/v1/status", "/no/such/page"] {
+        for host in ["evil", "evil.example:8080"] {
+            let answer = waiting.ask(path, host).unwrap();
+            assert!(
+                answer.starts_with("HTTP/1.1 421 ") && answer.ends_with("ask for localhost, or set http.listen to another address\n"),
+                "{path}: {answer}"
+            );
+        }
+    }
+    let here = waiting.ask("/metrics", &waiting.address.to_string()).unwrap();
+    assert!(here.starts_with("HTTP/1.1 200 "), "{here}");
+}
+
+#[test]
+fn an_address_of_a_collector_shows_no_password() {
+    let setup = Setup::new("connect_timeout = \"1s\"", ID);
+    for name in ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] {
+        for address in ["http://u:secret@h/", "https://u:secret@h", "http://u:secret@h", "u:secret@h"] {
+            let Output { status, stdout, stderr } = setup.command(&["run"]).env(name, address).output().unwrap();
+            let (out, error) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+            assert!(!status.success() && error.contains(&format!("{name}: ")), "{address}: {error}");
+            assert!(!error.contains("secret") && !out.contains("secret"), "{address}: {out}{error}");
+        }
+    }
 }
 
 /// What a command without a configuration prints, if it ends well.

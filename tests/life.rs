@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use unseen::changelog::{ChangelogRecord, Follower, Origin, Outcome, PendingChanges, Progress, Span};
 use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
-use unseen::filter::{AgingSizing, Archive, ArchiveError, Change, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window};
+use unseen::filter::{
+    AgingSizing, Archive, ArchiveError, Change, CuckooSizing, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window,
+};
 use unseen::key::Fingerprint;
 use unseen::record::{Offset, Timestamp, TopicId, Verdict};
 
@@ -164,14 +166,15 @@ fn fingerprint(key: u64) -> Fingerprint {
 }
 
 const KEYS: u64 = 40;
-const STABLE: usize = 3;
+const STABLE: usize = 4;
 
-/// The same rules by several kinds; the last promises nothing.
-fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 4] {
+/// The same rules by several kinds. The first cannot retract, the last promises nothing.
+fn kinds(window: Window, refresh: bool, late: Late) -> [Rules; 5] {
     let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 64, rate)));
     let rules = |filter, exact| Rules { window, filter, exact, refresh, late };
     [
         rules(aging(1e-9), false),
+        rules(Some(Spec::Cuckoo(CuckooSizing::new(window, 64, 1e-9))), false),
         rules(None, true),
         rules(aging(0.3), true),
         rules(Some(Spec::Stable(StableSizing::new(4_000, 0.01))), false),
@@ -190,11 +193,11 @@ struct Live {
 
 struct Life {
     draw: Draw,
-    kinds: [Rules; 4],
+    kinds: [Rules; 5],
     kind: usize,
     topics: usize,
     changelog: bool,
-    /// Whether keys are retracted: then an exact store is always among what remembers.
+    /// Whether keys are retracted: then what remembers is always of a kind that can.
     retracts: bool,
     log: Log,
     inputs: [Vec<Input>; 2],
@@ -217,7 +220,7 @@ impl Life {
         let late = if draw.one_in(3) { Late::Drop } else { Late::Emit };
         let kinds = kinds(window, draw.one_in(2), late);
         let retracts = draw.one_in(2);
-        let kind = if retracts { 1 + draw.below(2) } else { draw.below(if by_count { 3 } else { 4 }) };
+        let kind = if retracts { 1 + draw.below(3) } else { draw.below(if by_count { 4 } else { 5 }) };
         let kind = usize::try_from(kind).unwrap();
         let changelog = !draw.one_in(4);
         let topics = if changelog && draw.one_in(2) { 2 } else { 1 };
@@ -423,7 +426,7 @@ impl Life {
         }
         let was_stable = self.kind == STABLE;
         if self.changelog && self.draw.one_in(3) {
-            let kind = if self.retracts { 1 + self.draw.below(2) } else { self.draw.below(3) };
+            let kind = if self.retracts { 1 + self.draw.below(3) } else { self.draw.below(4) };
             self.kind = usize::try_from(kind).unwrap();
         }
         let live = self.restore()?;

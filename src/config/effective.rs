@@ -3,15 +3,9 @@
 //! Must never show a secret.
 
 use super::load;
-use super::{Config, Diagnostics, Errors, schema};
+use super::{Config, Diagnostics, Errors, schema, secrets};
 use serde_json::{Value, json};
 use std::path::Path;
-
-/// Stands for a secret.
-const HIDDEN: &str = "(hidden)";
-
-/// Parts of the names of librdkafka's properties whose values are secrets.
-const SECRET: [&str; 5] = ["password", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config"];
 
 impl Config {
     /// The configuration in effect, as a tree of the options' names: what the file, the environment and the command line
@@ -30,19 +24,7 @@ impl Config {
 /// Adds defaults and hides secrets.
 fn complete(mut tree: Value) -> Value {
     fill(&schema(), &mut tree);
-    if let Some(Value::Object(properties)) = tree.pointer_mut("/kafka/properties") {
-        for (_, value) in properties.iter_mut().filter(|(name, _)| SECRET.iter().any(|part| name.contains(part))) {
-            *value = json!(HIDDEN);
-        }
-    }
-    if let Some(secret) = tree.pointer_mut("/schema_registry/password") {
-        *secret = json!(HIDDEN);
-    }
-    for topic in tree.get_mut("topics").and_then(Value::as_array_mut).into_iter().flatten() {
-        if let Some(secret) = topic.pointer_mut("/hash/siphash") {
-            *secret = json!(HIDDEN);
-        }
-    }
+    secrets::hide("", &mut tree);
     tree
 }
 

@@ -6,6 +6,7 @@ use super::aliases;
 use super::error::{Diagnostics, ENVIRONMENT, FLAGS};
 use super::properties;
 use super::raw::Raw;
+use super::secrets;
 use super::vars::{Environment, substitute};
 use config::{FileFormat, FileSourceString, Source, Value, ValueKind};
 use serde_json::Value as Json;
@@ -185,7 +186,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
         ValueKind::String(text) if source.is_none() => match substitute(&text, environment) {
             Ok(text) => text.into(),
             Err(message) => {
-                diagnostics.add(path, message);
+                diagnostics.add(path, secrets::withhold(path, &text, message));
                 Json::Null
             }
         },

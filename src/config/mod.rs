@@ -20,6 +20,7 @@ mod raw;
 mod registry;
 mod resolve;
 mod schema;
+mod secrets;
 mod space;
 mod topics;
 mod units;

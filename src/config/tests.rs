@@ -230,6 +230,15 @@ fn files_that_cannot_be_read() {
     }
 }
 
+/// A few lines that stand for half a million values: with a few more, they would not fit into memory.
+#[test]
+fn aliases_that_stand_for_too_much_are_refused() {
+    let lists = (1..6).map(|depth| format!("a{depth}: &a{depth} [{}]\n", vec![format!("*a{}", depth - 1); 9].join(", ")));
+    let bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned() + &lists.collect::<String>();
+    let refusal = load_as("x.yaml", &bomb, &[], &[]).unwrap_err();
+    assert_eq!(refusal, "x.yaml: its aliases (`*name`) stand for more than 100000 values in all; write fewer of them");
+}
+
 #[test]
 fn layers_prevail_in_order() {
     let environment = [
@@ -456,6 +465,27 @@ fn no_secret_is_shown() {
     let config = load(&MINIMAL.replace("[[topics]]", "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n[[topics]]")).unwrap();
     let shown = format!("{config:?}");
     assert!(shown.contains("sasl.password") && !shown.contains("hunter2"));
+}
+
+/// A password with `${` in it is taken for one that a reference stands in: what seems to be its name is part of the password.
+#[test]
+fn no_part_of_a_secret_is_shown_where_nothing_can_be_put_in() {
+    for (name, setting) in [
+        ("[kafka.properties]\n\"sasl.password\"", "kafka.properties.sasl.password"),
+        ("[kafka.properties]\nssl.key.password", "kafka.properties.ssl.key.password"),
+        ("[kafka.properties]\n\"sasl.jaas.config\"", "kafka.properties.sasl.jaas.config"),
+    ] {
+        for text in ["ab${hunter}ef", "${hunter}ef", "ab${hunter:?hunter}", "ab${hunter:x}", "ab${file:/hunter}", "${hunter}${hunter}"] {
+            let errors = load(&MINIMAL.replace("[[topics]]", &format!("{name} = '{text}'\n[[topics]]"))).unwrap_err();
+            assert!(errors.starts_with(&format!("x.toml: {setting}: ")) && errors.ends_with("write `$$` for a dollar sign"), "{errors}");
+            assert!(!errors.contains("hunter"), "{text}: {errors}");
+        }
+        // A reference and nothing else is no password.
+        let errors = load(&MINIMAL.replace("[[topics]]", &format!("{name} = '${{PASSWORD}}'\n[[topics]]"))).unwrap_err();
+        assert_eq!(errors, format!("x.toml: {setting}: environment variable PASSWORD is not set"));
+    }
+    let errors = load(&MINIMAL.replace("window =", "hash = { siphash = \"0123${hunter}\" }\nwindow =")).unwrap_err();
+    assert!(errors.contains("x.toml: topics[0].hash.siphash: a `${...}` in it ") && !errors.contains("hunter"), "{errors}");
 }
 
 #[test]

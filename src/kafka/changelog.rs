@@ -51,11 +51,7 @@ pub(super) fn ensure(
         let Some(&input) = known.get(&topic.input) else { continue };
         let space = config.space_of(topic).id;
         let of_space = judged.get(&space).cloned();
-        let mut report = |setting: &str, problem: &str| {
-            // Without the topic, there would be as few descriptors.
-            let advice = if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" };
-            problems.push(format!("{setting}: {problem}; {advice}"));
-        };
+        let mut report = |setting: &str, problem: &str| problems.push(format!("{setting}: {problem}; {}", advice(problem)));
         let (count, name) = match config.repartitioned(topic) {
             None => (input, topic.input.clone()),
             Some(name) => {
@@ -91,6 +87,21 @@ fn is_short_of_files(reason: &str) -> bool {
     reason.contains("Too many open files")
 }
 
+/// What to do about a topic that cannot be had, beside what the problem says itself.
+fn advice(problem: &str) -> &'static str {
+    // Without the topic, there would be as few descriptors.
+    if is_short_of_files(problem) { RAISE_FILES } else { "or set it to false" }
+}
+
+/// That something cannot be done to a topic, and how it could. More rights are no help against too few descriptors.
+fn failure(what: &str, name: &str, wanted: u32, reason: &str) -> String {
+    let failed = format!("cannot {what} topic {name:?}: {reason}");
+    if is_short_of_files(reason) {
+        return failed;
+    }
+    format!("{failed}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
+}
+
 /// Whether a topic in between has as many partitions as another one of its space.
 fn is_like(count: u32, name: &str, other: Option<&(u32, String)>) -> Result<(), String> {
     match other {
@@ -118,13 +129,6 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
     }
     let (admin, options) = admin(config).map_err(|error| error.to_string())?;
     let count = i32::try_from(wanted).unwrap_or(i32::MAX);
-    let failed = |what: &str, reason: String| {
-        let failed = format!("cannot {what} topic {name:?}: {reason}");
-        if is_short_of_files(&reason) {
-            return failed;
-        }
-        format!("{failed}; let this user create topics, or create it with {wanted} partitions, cleanup.policy=delete and retention.ms=-1")
-    };
     let answer = if found == 0 {
         let mut topic = NewTopic::new(name, count, TopicReplication::Fixed(-1)).set("segment.bytes", SEGMENT_BYTES);
         for (setting, value) in SETTINGS {
@@ -135,10 +139,10 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         block_on(admin.create_partitions([&NewPartitions::new(name, wanted as usize)], &options))
     };
     let what = if found == 0 { "create" } else { "add partitions to" };
-    match answer.map_err(|error| failed(what, error.to_string()))?.into_iter().next() {
+    match answer.map_err(|error| failure(what, name, wanted, &error.to_string()))?.into_iter().next() {
         // Somebody else was faster.
         Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists | RDKafkaErrorCode::InvalidPartitions))) => {}
-        Some(Err((_, code))) => return Err(failed(what, code.to_string())),
+        Some(Err((_, code))) => return Err(failure(what, name, wanted, &code.to_string())),
         _ => tracing::info!(topic = name, partitions = wanted, "topic made ready"),
     }
     let asked = Instant::now();
@@ -283,4 +287,29 @@ impl ChangelogReader {
 fn one(partition: &TopicPartition, number: i64) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&partition.topic, partition.partition, Position::Offset(number)).map(|()| list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_descriptors_are_not_taken_for_a_missing_right() {
+        // In librdkafka's words, and in those of the runtime that waits for its answer.
+        for error in [
+            KafkaError::ClientCreation("Failed to create socket: Too many open files".to_owned()),
+            KafkaError::AdminOpCreation("Too many open files (os error 24)".to_owned()),
+        ] {
+            let problem = failure("create", "news-changelog", 4, &error.to_string());
+            assert_eq!(problem, format!("cannot create topic \"news-changelog\": {error}"));
+            assert_eq!(advice(&problem), "raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample");
+        }
+        let refused = RDKafkaErrorCode::TopicAuthorizationFailed.to_string();
+        let problem = failure("create", "news-changelog", 4, &refused);
+        assert!(
+            problem.contains(&refused) && problem.contains("; let this user create topics, or create it with 4 partitions"),
+            "{problem}"
+        );
+        assert_eq!(advice(&problem), "or set it to false");
+    }
 }

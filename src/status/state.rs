@@ -132,3 +132,43 @@ fn hung(config: &Config, rounds: &[Option<Duration>], limit: Duration) -> Option
     let ages = rounds.iter().enumerate().filter_map(|(worker, age)| Some((worker, (*age)?)));
     ages.max_by_key(|&(_, age)| age).filter(|&(_, age)| age > limit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(7);
+
+    fn config() -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let text = "kafka: { bootstrap_servers: a }\nworker: { workers: 3, transaction_timeout: 7s }\n\
+            topics: [{ input: in, output: out, key: { record: key }, window: { keys: 10 } }]";
+        std::fs::write(&file, text).unwrap();
+        Config::load(&file, &[]).unwrap()
+    }
+
+    /// What is said of a process whose second worker was silent for so long. The first was for a second, the third has not begun.
+    fn of_silence(config: &Config, age: Duration) -> (State, Option<String>) {
+        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false };
+        look(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
+    }
+
+    #[test]
+    fn a_thread_is_hung_after_what_a_commit_may_wait_and_not_before() {
+        let (config, limit) = (config(), Duration::from_secs(30) + 6 * TRANSACTION_TIMEOUT);
+        assert_eq!(of_silence(&config, limit).0, State::Connecting);
+        let (state, reason) = of_silence(&config, limit + Duration::from_millis(1));
+        assert_eq!(state, State::Hung);
+        assert_eq!(reason.as_deref(), Some("worker 1 has not gone on for 72 s; its partitions are not read"));
+    }
+
+    #[test]
+    fn a_process_is_dead_half_an_hour_after_that_and_not_before() {
+        let (config, limit) = (config(), Duration::from_secs(30 * 60) + 6 * TRANSACTION_TIMEOUT);
+        assert_eq!(dead(&config, &[]), None);
+        assert_eq!(dead(&config, &[None, Some(limit)]), None);
+        let all = [Some(limit + Duration::from_secs(1)), None, Some(limit + Duration::from_secs(2)), Some(Duration::ZERO)];
+        assert_eq!(dead(&config, &all).as_deref(), Some("worker 2 has not gone on for 1844 s"), "the one that is silent for longest");
+    }
+}

@@ -139,7 +139,7 @@ impl Assignment {
             input.group.offset = Some(input.position);
         }
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
-            input.committed(note);
+            input.note_commit(note);
         }
     }
 

@@ -213,10 +213,10 @@ impl Worker {
             self.assignment.clear();
             return Ok(());
         }
-        self.assignment.inputs.values_mut().for_each(Input::rewind);
+        self.assignment.inputs.values_mut().for_each(Input::set_back);
         let stuck = self.assignment.partitions(|input| source.seek(&input.partition, input.position).is_err());
         if !stuck.is_empty() {
-            self.start_anew(source, &stuck)?;
+            self.fetch_again(source, &stuck)?;
         }
         fault::point("abort.rewound");
         Ok(())
@@ -249,7 +249,7 @@ impl Worker {
         let mut foreign = Vec::new();
         for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {
             if is_ours((input, committed)) {
-                input.committed(committed.metadata.clone());
+                input.note_commit(committed.metadata.clone());
             } else if committed.offset != input.group.offset {
                 foreign.push(input.partition.clone());
             }

@@ -2,7 +2,9 @@
 //!
 //! Owns the way from a record to its verdict. Whether a key is unseen, a duplicate or late, [`crate::dedup`] says; a record
 //! without a key is what [`Topic::verdict_without_key`] makes of it. Only a broker that refuses the record changes its
-//! verdict later (`commit.rs`). Must never ask the filter for a record that has a verdict.
+//! verdict later (`commit.rs`). Records of an input with `repartition` do not come here: `records.rs` forwards them, and they
+//! are decided when they are read from the topic in between. A replay asks [`crate::dedup`] itself. Must never ask the filter
+//! for a record that has a verdict.
 
 use super::key_reader::Keyed;
 use super::partition::{Input, PartitionState};

@@ -98,17 +98,17 @@ impl Input {
     }
 
     /// The open transaction is committed, with this note beside the offset.
-    pub(super) fn committed(&mut self, note: String) {
+    pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
         self.verdicts.committed();
     }
 
     /// The open transaction is aborted.
-    pub(super) const fn rewind(&mut self) {
+    pub(super) const fn set_back(&mut self) {
         self.position = self.committed;
         self.ends_worker = false;
-        self.verdicts.rewind();
+        self.verdicts.reset_carried();
     }
 }
 

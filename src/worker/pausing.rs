@@ -59,7 +59,7 @@ impl Worker {
                 going_on.iter().filter(|(partition, position)| source.seek(partition, *position).is_err()).cloned().collect();
             source.resume(&names(&going_on))?;
             if !elsewhere.is_empty() {
-                self.start_anew(source, &names(&elsewhere))?;
+                self.fetch_again(source, &names(&elsewhere))?;
             }
         }
         self.assignment.warming = !warming.is_empty();

@@ -271,6 +271,7 @@ impl RecordLoop<'_> {
             let verdict = match keyed {
                 Err(NoKey::Awaits(schema)) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
                 Err(NoKey::Invalid(invalid)) => self.topic.config.verdict_without_key(invalid.reason),
+                // Never taken: this topic is forwarded, so only a record without a key comes by here.
                 Ok(_) => Verdict::Unseen,
             };
             return self.emit(message, time, verdict, keyed);

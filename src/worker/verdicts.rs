@@ -112,7 +112,7 @@ impl Verdicts {
     }
 
     /// The open transaction is aborted: everything is carried anew.
-    pub(super) const fn rewind(&mut self) {
+    pub(super) const fn reset_carried(&mut self) {
         self.carried = 0;
     }
 
@@ -157,7 +157,7 @@ mod tests {
                         carried = 0;
                     }
                     1 => {
-                        verdicts.rewind();
+                        verdicts.reset_carried();
                         carried = 0;
                     }
                     2 => {
@@ -195,7 +195,7 @@ mod tests {
             assert_eq!(verdicts.recall(offset), Recall::New);
             verdicts.carry(offset, verdict);
         }
-        verdicts.rewind();
+        verdicts.reset_carried();
         for (offset, verdict) in [(10, Unseen), (11, Duplicate)] {
             assert_eq!(verdicts.recall(offset), Recall::Decided(verdict));
             verdicts.carry(offset, verdict);
@@ -215,7 +215,7 @@ mod tests {
         let mut verdicts = Verdicts::default();
         verdicts.carry(10, Unseen);
         verdicts.carry(11, Unseen);
-        verdicts.rewind();
+        verdicts.reset_carried();
         assert_eq!(verdicts.recall(11), Recall::Gap(10));
     }
 
@@ -225,7 +225,7 @@ mod tests {
         verdicts.carry(10, Unseen);
         verdicts.refuse(10, refusal(10));
         verdicts.refuse(99, refusal(99));
-        verdicts.rewind();
+        verdicts.reset_carried();
         assert_eq!(verdicts.recall(10), Recall::Decided(Verdict::Invalid(Reason::Refused)));
         assert_eq!((verdicts.refused(10), verdicts.refused(99)), (Some(&refusal(10)), None));
     }

@@ -84,9 +84,9 @@ await browser.send('Page.addScriptToEvaluateOnNewDocument', { source: `(${watch}
 const wide = (width) => browser.send('Emulation.setDeviceMetricsOverride', { width, height: 900, deviceScaleFactor: pictures ? 2 : 1, mobile: width < 500 });
 const prefer = (features) => browser.send('Emulation.setEmulatedMedia', { features: Object.entries(features).map(([name, value]) => ({ name: `prefers-${name}`, value })) });
 
-async function load() {
+async function load(poll = POLL_MS) {
   loads += 1;
-  const query = `?poll=${POLL_MS}&load=${loads}`;
+  const query = `?poll=${poll}&load=${loads}`;
   await browser.send('Page.navigate', { url: new URL(query, home).href });
   await browser.until('the page is loaded', (wanted) => location.search === wanted && document.readyState === 'complete', query);
 }
@@ -321,6 +321,16 @@ const claims = {
     await prefer({ 'color-scheme': 'dark' });
     assert.deepEqual(await browser.run(faint), []);
     await picture('large-dark');
+  },
+
+  // A browser takes a pause that it cannot count for none at all.
+  async 'a page that is to ask after ages does not ask all the time'() {
+    answer = WORKER;
+    await load('1e12');
+    await browser.until('a status is shown', () => window.seen.statuses.length > 0);
+    const more = () => new Promise((resolve) => { setTimeout(() => resolve(window.seen.statuses.length), 1000); });
+    assert.equal(await browser.run(more), 1);
+    await load();
   },
 
   async 'the page asks no other origin'() {

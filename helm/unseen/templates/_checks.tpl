@@ -21,6 +21,11 @@ config.state.dir: is on the pod's volume and set by the chart; leave it out
 config.http.listen: is set by the chart; use http.host and http.port
 {{- end }}
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
+{{- with $config.schema_registry }}
+{{- with .password }}
+{{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
+{{- end }}
+{{- end }}
 {{- range $index, $topic := $config.topics }}
 {{- if kindIs "map" (get $topic "hash") }}
 {{- include "unseen.readable" (list $ (printf "config.topics[%d].hash.siphash" $index) (get $topic.hash "siphash")) }}
@@ -67,7 +72,10 @@ the default of one is written out, too.
 {{- end }}
 {{- end }}
 
-{{/* The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. */}}
+{{/*
+The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. Those that are
+secrets are those of src/config/secrets.rs.
+*/}}
 {{- define "unseen.readableProperties" -}}
 {{- $root := index . 0 }}
 {{- $above := index . 1 }}
@@ -75,7 +83,7 @@ the default of one is written out, too.
 {{- $path := printf "%s.%s" $above $name }}
 {{- if kindIs "map" $value }}
 {{- include "unseen.readableProperties" (list $root $path $value) }}
-{{- else if regexMatch "password|secret|passphrase|key[.]pem$" $path }}
+{{- else if regexMatch "password|passphrase|secret|key[.]pem|sasl[.]oauthbearer[.]config|sasl[.]jaas[.]config" (lower $path) }}
 {{- include "unseen.readable" (list $root $path $value) }}
 {{- end }}
 {{- end }}

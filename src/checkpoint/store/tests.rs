@@ -136,6 +136,20 @@ fn keys_that_came_before_any_time_was_known_stay_stored() {
 }
 
 #[test]
+fn no_other_user_may_read_a_directory_that_was_made_for_state() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let made = dir.path().join("above/state");
+    drop(Store::open(&made).unwrap());
+    assert_eq!([mode(&dir.path().join("above")), mode(&made)], [0o700; 2]);
+    // One that was there has the rights that somebody gave it.
+    drop(Store::open(dir.path()).unwrap());
+    assert_eq!(mode(dir.path()), 0o755);
+}
+
+#[test]
 fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
     let rules = rules(2, true, true);
     let mut kept = Kept::new(rules, 0);

@@ -177,7 +177,7 @@ impl Worker {
             if elsewhere.is_empty() {
                 source.resume(&partitions)?;
             } else {
-                self.start_anew(source, &partitions)?;
+                self.fetch_again(source, &partitions)?;
             }
         }
         Ok(())
@@ -196,8 +196,8 @@ impl Worker {
         }
     }
 
-    /// Starts reading partitions anew where they stand; those that wait go on waiting.
-    pub(super) fn start_anew(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+    /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
+    pub(super) fn fetch_again(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
         let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
         source.pause(&self.assignment.paused().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
@@ -393,7 +393,7 @@ impl Worker {
         }
         self.assignment.forget(&partitions);
         self.restore(source, &partitions)?;
-        self.start_anew(source, &partitions)
+        self.fetch_again(source, &partitions)
     }
 
     /// The store was quarantined: restores what was in it and nowhere else, asked for or not.
@@ -422,6 +422,6 @@ impl Worker {
             self.restart(source, &outside)?;
         }
         // One of them may lie within again since librdkafka stopped reading it, and it does not say which.
-        if inside.is_empty() { Ok(()) } else { self.start_anew(source, &inside) }
+        if inside.is_empty() { Ok(()) } else { self.fetch_again(source, &inside) }
     }
 }
