@@ -8,6 +8,7 @@ pub use loaded::Loaded;
 
 use super::codec::{all_pages, fingerprint_key, fingerprints_of, metadata_key, partition_of};
 use super::decode::{self, Decoder};
+use super::draft;
 use super::options::options;
 use super::{CheckpointMetadata, Error, PartitionId, Settings};
 use crate::clock;
