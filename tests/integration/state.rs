@@ -70,7 +70,11 @@ fn a_cold_start_may_be_forbidden() {
 
 #[test]
 fn a_truncated_table_is_quarantined() {
-    is_quarantined(half_read("state-cut-table"), |state| truncate(&tables(state)[0]), "state is corrupt; quarantined, and starting without it");
+    is_quarantined(
+        half_read("state-cut-table"),
+        |state| truncate(&tables(state)[0]),
+        "state is corrupt; quarantined, and starting without it",
+    );
 }
 
 /// RocksDB cuts what is torn off its log: what is left is an older checkpoint, as after a power cut.

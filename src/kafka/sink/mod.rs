@@ -113,7 +113,14 @@ impl Reports for Context {
         let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
             let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
-            failures.push(Failed { origin: WrittenFrom::of(tag), bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
+            failures.push(Failed {
+                origin: WrittenFrom::of(tag),
+                bytes,
+                code,
+                topic: topic.to_owned(),
+                reason: reason.to_owned(),
+                given_up,
+            });
         }
     }
 
