@@ -6,8 +6,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use unseen::format::{
-    Body, Format, Formats, KEY_HEADER, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Reference, Schema, SchemaId, Schemas,
-    VALUE_HEADER,
+    Body, Format, Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Reference, Schema, SchemaId, Schemas,
 };
 use unseen::key::{Fields, Fingerprint, KeySpec, Part, Scalar, Scratch};
 use unseen::record::{Reason, Record};

@@ -129,7 +129,7 @@ fn a_walk_passes_over_each_type() {
     let record = b"\x01\x02floadouble__fix\x02\x08\x02b\x03\x04\x00\x02\x02\x00\x00\x02\x02kval\x00\x04bd\x08last";
     finds(OF_ALL, &["/last"], record, &[text("last")]);
     let places = ["/last", "/null", "/map/k", "/array/2", "/array/3", "/union", "/fixed", "/array/03", "/array/-1"];
-    let expected = [text("last"), Some(Scalar::Null), text("val"), text("B"), None, text("b"), text("fix"), None, None];
+    let expected = [text("last"), Some(Scalar::Null), text("val"), text("A"), None, text("b"), text("fix"), None, None];
     finds(OF_ALL, &places, record, &expected);
 }
 
@@ -200,8 +200,8 @@ const LIST: &str = r#"{"type": "record", "name": "List", "fields": [
 
 #[test]
 fn a_record_may_be_within_itself() {
-    let places = ["/value", "/next/value", "/next/next/value", "/next/next/next", "/next/next/next/value"];
-    let expected = [integer(1), integer(2), integer(3), Some(Scalar::Null), None];
+    let places = ["/value", "/next/value", "/next/next/value", "/next/next/next/value"];
+    let expected = [integer(1), integer(2), integer(3), None];
     finds(LIST, &places, &[2, 2, 4, 2, 6, 0], &expected);
 
     let list = |length| [[2].repeat(length * 2 - 1), vec![0]].concat();
@@ -226,7 +226,7 @@ fn what_takes_no_bytes_takes_no_time() {
     let nothing = r#"{"type": "record", "name": "n", "fields": []}"#;
     for items in [r#""null""#, nothing, r#"{"type": "fixed", "name": "f", "size": 0}"#] {
         let array = format!(r#"{{"type": "array", "items": {items}}}"#);
-        for place in ["/5", "/a"] {
+        for place in ["/5/x", "/a"] {
             let error = compile(&array, &[place]).unwrap().find(&[count(1 << 60), vec![0]].concat(), &mut [None]).unwrap_err();
             assert_eq!((error.offset, error.what), (9, idle), "{items} {place}");
         }
