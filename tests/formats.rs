@@ -154,7 +154,8 @@ fn a_value_is_one_id_in_every_format() {
     for row in list(&values["values"]) {
         for entry in list(&row["records"]) {
             let value = bytes(&entry["record"]).expect("hex");
-            let found = found(text(&row["place"]), &unframed(entry, avro, &protobuf), &record(Some(&value), &[]), &registry);
+            let place = text(entry.get("place").unwrap_or(&row["place"]));
+            let found = found(place, &unframed(entry, avro, &protobuf), &record(Some(&value), &[]), &registry);
             assert_eq!(found, Ok(id(&row["id"])), "{} in {}", row["name"], entry);
             records += 1;
         }
@@ -163,8 +164,13 @@ fn a_value_is_one_id_in_every_format() {
     for row in list(&values["floats"]) {
         for entry in list(&row["records"]).iter().filter(|entry| !text(&entry["format"]).starts_with("json")) {
             let value = bytes(&entry["record"]).expect("hex");
-            let (reason, message) =
-                found(text(&row["place"]), &unframed(entry, avro, &protobuf), &record(Some(&value), &[]), &registry).unwrap_err();
+            let (reason, message) = found(
+                text(entry.get("place").unwrap_or(&row["place"])),
+                &unframed(entry, avro, &protobuf),
+                &record(Some(&value), &[]),
+                &registry,
+            )
+            .unwrap_err();
             assert!(reason == Reason::UnknownSchema && message.contains("cannot be used"), "{}: {message}", row["name"]);
         }
     }
@@ -195,6 +201,9 @@ fn a_record_that_is_cut_off_is_invalid() {
     for entry in list(&file("places")["records"]) {
         let (value, formats) = (bytes(&entry["record"]).expect("hex"), unframed(entry, itself, &protobuf));
         let place = entry["places"].as_object().and_then(|places| places.keys().next()).expect("a place");
+        if value.is_empty() {
+            continue;
+        }
         let mut invalid = 0;
         for end in 0..value.len() {
             match found(place, &formats, &record(Some(&value[..end]), &[]), &NoSchemas) {
@@ -243,7 +252,11 @@ fn what_is_no_record_of_its_schema_is_invalid() {
         for entry in list(&all[kind]) {
             let value = bytes(&entry["record"]).expect("hex");
             let began = std::time::Instant::now();
-            let found = found("/id", &unframed(entry, itself, &protobuf), &record(Some(&value), &[]), &NoSchemas);
+            let formats = unframed(entry, itself, &protobuf);
+            let mut found = found("/id", &formats, &record(Some(&value), &[]), &NoSchemas);
+            if matches!(&found, Err((Reason::UnknownSchema, message)) if message.contains("floating-point")) {
+                found = self::found("/before", &formats, &record(Some(&value), &[]), &NoSchemas);
+            }
             // Hostile records would take years.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
             let is_invalid = matches!(found, Err((Reason::Malformed, _)));

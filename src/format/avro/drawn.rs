@@ -104,10 +104,14 @@ impl<'a> Draw<'a> {
         let mut branches = vec![json!("null")];
         let mut kinds = BTreeSet::from(["null".to_owned()]);
         for _ in 0..=self.below(4) {
+            let known = self.records.len();
             let branch = self.schema(depth + 1);
             let of = branch.get("name").or(branch.get("type")).unwrap_or(&branch);
             if of.is_string() && kinds.insert(of.to_string()) && !branch.is_array() {
                 branches.push(branch);
+            } else {
+                // Nobody can name what was in it.
+                self.records.truncate(known);
             }
         }
         kinds.clear();

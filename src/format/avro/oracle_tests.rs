@@ -1,6 +1,7 @@
 //! What a walk finds is what the decoder of `apache-avro` has, for schemas, values and places that are drawn.
 
 use super::drawn::{Draw, SCALE};
+use super::parse::allow_all_names;
 use super::tests::key;
 use super::{Malformed, Schema, SchemaError, Walk};
 use crate::format::{Body, Format};
@@ -104,6 +105,7 @@ proptest! {
         choices in prop::collection::vec((any::<prop::sample::Index>(), 0..4), 1..6),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
+        allow_all_names();
         let text = Draw::new(&bytes).schema(0).to_string();
         let parsed = Parsed::parse_str(&text).unwrap();
         let resolved = ResolvedSchema::new(&parsed).unwrap();

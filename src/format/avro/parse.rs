@@ -63,7 +63,7 @@ fn strip(json: &mut Value) -> Result<(), SchemaError> {
 
 /// Any name that can be told from others. Java's library, which most schemas come from, allows letters of all alphabets, and
 /// anything in a namespace. The parser has one such setting in a process; whoever sets it first wins.
-fn allow_all_names() {
+pub(super) fn allow_all_names() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let _ = set_schema_name_validator(Box::new(AnyName));

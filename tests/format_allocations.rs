@@ -1,0 +1,66 @@
+//! Promise: taking the key of a record allocates nothing, whatever its format, once its schema is known.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use unseen::format::{Body, Format, Formats, LocalSchema, NoSchemas, Reader, RecordFormat, Schema};
+use unseen::key::{KeySpec, Part, Scratch};
+use unseen::record::Record;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, and a count. There is one test in this process, so nobody else allocates meanwhile.
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+const AVRO: &str = r#"{"type":"record","name":"E","fields":[
+    {"name":"at","type":"long"},{"name":"user","type":["null",{"type":"record","name":"U","fields":[{"name":"id","type":"string"}]}]},
+    {"name":"tags","type":{"type":"array","items":"string"}},{"name":"cents","type":{"type":"bytes","logicalType":"decimal","precision":9,"scale":2}}]}"#;
+
+const PROTOBUF: &str = r#"syntax = "proto3";
+message E { int64 at = 1; U user = 2; repeated string tags = 3; sint32 cents = 4; }
+message U { string id = 1; }"#;
+
+#[test]
+fn no_record_allocates() {
+    let avro = [&[2, 2, 4][..], b"u1", &[4, 2, b'a', 2, b'b', 0, 4, 0x30, 0x39]].concat();
+    let protobuf = [&[8, 1, 0x12, 4, 10, 2][..], b"u1", &[0x1a, 1, b'a', 0x1a, 1, b'b', 0x20, 0x72]].concat();
+    let framed = [&[0, 0, 0, 0, 7][..], br#"{"user":{"id":"u1"},"cents":57}"#].concat();
+    let local = |format, text: &str| {
+        let schema = Schema { format, body: Body::Text(text.to_owned()), references: Vec::new() };
+        let message = (format == Format::Protobuf).then(|| "E".to_owned());
+        Formats { value: RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message })) }, ..Formats::default() }
+    };
+    let json = Formats { value: RecordFormat { format: Format::JsonSchema, schema: None }, ..Formats::default() };
+    for (formats, value) in [(local(Format::Avro, AVRO), &avro), (local(Format::Protobuf, PROTOBUF), &protobuf), (json, &framed)] {
+        let spec = KeySpec::new(["/user/id", "/cents"].map(|place| Part::Field(place.into())).into()).expect("a key");
+        let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
+        let record = Record { value: Some(value), ..Record::default() };
+        let mut take = || reader.fingerprint(&spec, &formats, &record, &mut scratch, &NoSchemas).expect("a key");
+        // The schema is compiled, and working memory grows.
+        let first = take();
+        take();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let is_same = (0..1_000).all(|_| take() == first);
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert!(is_same && allocated == 0, "{:?}: {allocated} allocations", formats.value.format);
+    }
+}
