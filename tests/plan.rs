@@ -41,9 +41,9 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys in a window of 4 slices, 1 partition\nthe error is the share of unseen keys called seen: at most 1e-4 are asked for\n\nkind ";
+    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
-    let (costs, rest) = text.split_once("\n\nerror at").expect("the table of errors");
+    let (costs, rest) = text.split_once("\n\nrate at").expect("the table of errors");
     let named: Vec<_> = costs.lines().skip(4).filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(named, KINDS);
     assert!(rest.contains("\n  filter = { kind = \"aging\", capacity = \"10M\", false_positive_rate = 1e-4, slices = 4 }\n"), "{rest}");

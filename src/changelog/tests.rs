@@ -267,6 +267,18 @@ fn a_record_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_record_of_another_version_is_refused_with_a_sentence() {
+    for version in [0, record::VERSION - 1, record::VERSION + 1] {
+        let mut bytes = put(0, 3, 0);
+        bytes[0] = version;
+        assert_eq!(
+            ChangelogRecord::decode(&bytes).unwrap_err().to_string(),
+            "it is not a record of a changelog that this version of unseen can read: its version is another"
+        );
+    }
+}
+
+#[test]
 fn nothing_is_taken_from_beyond_what_is_committed() {
     let bounds = BTreeMap::from([("a".to_owned(), 4)]);
     let mut follower = follower_from(BTreeMap::new(), ORIGIN, bounds);

@@ -171,8 +171,8 @@ fn put(fields: &mut Option<Value>, pointer: &str, text: &str) {
     *at = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
 }
 
-/// RFC 3339, in UTC.
+/// RFC 3339, in UTC; milliseconds only where the time has some.
 fn time(millis: i64) -> String {
     let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
-    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339_millis(time).to_string())
+    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339(time).to_string())
 }

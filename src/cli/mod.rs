@@ -66,7 +66,8 @@ struct ConfigArgs {
     /// The configuration file: TOML or YAML, by its ending.
     #[arg(short, long, value_name = "FILE", env = "UNSEEN_CONFIG")]
     config: PathBuf,
-    /// Override a setting, such as `--set worker.workers=4`. May be given more than once.
+    /// Override a setting, such as `--set worker.workers=4`. May be given more than once. A place in a list is a number,
+    /// `topics.0.window=2h` or `topics[0].window=2h`; a value may be a table, as in TOML: `topics.0.window={keys=1M}`.
     #[arg(long, value_name = "PATH=VALUE", value_parser = key_value)]
     set: Vec<(String, String)>,
 }

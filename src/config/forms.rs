@@ -3,7 +3,7 @@
 //! May take what `resolve` refuses, which sees the whole; must never refuse what is right.
 
 use super::properties::{OWNED, Properties};
-use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch};
+use super::units::{BYTE_UNITS, Bytes, COUNT_UNITS, Count, Length, Rate, Span, Switch, Unit};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -18,8 +18,8 @@ fn whole(pattern: &str) -> String {
 }
 
 /// A whole number, alone or as text with a unit.
-fn quantity(units: &[(&str, u64)]) -> Schema {
-    let units: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+fn quantity(units: &[Unit]) -> Schema {
+    let units: Vec<_> = units.iter().map(|unit| unit.pattern()).collect();
     let pattern = whole(&format!(r"[0-9_]*[0-9][0-9_]*\s*({})", units.join("|")));
     json_schema!({ "type": ["integer", "string"], "minimum": 0, "pattern": pattern })
 }

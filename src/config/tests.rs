@@ -312,8 +312,15 @@ fn variables_are_put_into_values_only() {
 
 #[test]
 fn quantities_are_read() {
-    for (written, keys) in [("5000", 5000), ("\"1_000_000\"", 1_000_000), ("1_000", 1000), ("\"10 k\"", 10_000), ("\"1G\"", 1_000_000_000)]
-    {
+    for (written, keys) in [
+        ("5000", 5000),
+        ("\"1_000_000\"", 1_000_000),
+        ("1_000", 1000),
+        ("\"10 k\"", 10_000),
+        ("\"10K\"", 10_000),
+        ("\"2g\"", 2_000_000_000),
+        ("\"1G\"", 1_000_000_000),
+    ] {
         assert_eq!(load(&MINIMAL.replace("\"10M\"", written)).unwrap().topics[0].filter.capacity, Some(keys), "{written}");
     }
     for written in ["-1", "1.5", "\"\"", "\"k\"", "\"10m\"", "\"1e3\"", "\"99999999999G\"", "true", "[]"] {
@@ -327,7 +334,19 @@ fn quantities_are_read() {
         let errors = refused("capacity = \"10M\"", &format!("capacity = 1, false_positive_rate = {written}"));
         assert!(errors.contains("false_positive_rate: expected a rate between 0 and 1"), "{written}: {errors}");
     }
-    for (written, bytes) in [("\"64kB\"", 64_000), ("\"1 GiB\"", 1 << 30), ("5", 5)] {
+    assert_eq!(
+        refused("\"10M\"", "\"10m\""),
+        "x.toml: topics[0].filter.capacity: expected a whole number such as 5000, \"200k\" or \"10M\", got \"10m\"; a million is written M, for m is a thousandth"
+    );
+    for (written, bytes) in [
+        ("\"64kB\"", 64_000),
+        ("\"64kb\"", 64_000),
+        ("\"1 GiB\"", 1 << 30),
+        ("\"1GIB\"", 1 << 30),
+        ("\"1mib\"", 1 << 20),
+        ("5", 5),
+        ("\"5b\"", 5),
+    ] {
         let config = load(&format!("state.max_write_rate = {written}\n{MINIMAL}")).unwrap();
         assert_eq!(config.state.max_write_rate, bytes);
     }

@@ -14,19 +14,45 @@ const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// What a filter may be sized for. Beyond it a number is a slip: the memory would be measured in terabytes.
 pub(super) const KEYS: RangeInclusive<u64> = 1..=100_000_000_000;
 
-/// Of units of one scale, the last is how it is written.
-pub(super) const COUNT_UNITS: [(&str, u64); 5] = [("", 1), ("K", 1_000), ("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000)];
+/// A unit as it is written, and how many it stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    name: &'static str,
+    scale: u64,
+    /// Whether it may be written in small and in capital letters alike.
+    any_case: bool,
+}
 
-pub(super) const BYTE_UNITS: [(&str, u64); 9] = [
-    ("", 1),
-    ("B", 1),
-    ("KB", 1_000),
-    ("kB", 1_000),
-    ("MB", 1_000_000),
-    ("GB", 1_000_000_000),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
+impl Unit {
+    const fn new(name: &'static str, scale: u64) -> Self {
+        Self { name, scale, any_case: true }
+    }
+
+    /// A million. A small `m` is a thousandth elsewhere.
+    const MILLION: Self = Self { name: "M", scale: 1_000_000, any_case: false };
+
+    fn is(self, text: &str) -> bool {
+        if self.any_case { self.name.eq_ignore_ascii_case(text) } else { self.name == text }
+    }
+
+    /// The ways to write it, as a regular expression.
+    pub(super) fn pattern(self) -> String {
+        let cases = |letter: char| format!("[{}{}]", letter.to_ascii_uppercase(), letter.to_ascii_lowercase());
+        if self.any_case { self.name.chars().map(cases).collect() } else { self.name.to_owned() }
+    }
+}
+
+pub(super) const COUNT_UNITS: [Unit; 4] = [Unit::new("", 1), Unit::new("k", 1_000), Unit::MILLION, Unit::new("G", 1_000_000_000)];
+
+pub(super) const BYTE_UNITS: [Unit; 8] = [
+    Unit::new("", 1),
+    Unit::new("B", 1),
+    Unit::new("kB", 1_000),
+    Unit::new("MB", 1_000_000),
+    Unit::new("GB", 1_000_000_000),
+    Unit::new("KiB", 1 << 10),
+    Unit::new("MiB", 1 << 20),
+    Unit::new("GiB", 1 << 30),
 ];
 
 /// The message for a value of the wrong form.
@@ -80,7 +106,11 @@ impl TryFrom<Value> for Count {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
-        count(&value).map(Self).ok_or_else(|| expected("a whole number such as 5000, \"200k\" or \"10M\"", &value))
+        count(&value).map(Self).ok_or_else(|| {
+            let million = value.as_str().is_some_and(|text| text.ends_with('m'));
+            let advice = if million { "; a million is written M, for m is a thousandth" } else { "" };
+            expected("a whole number such as 5000, \"200k\" or \"10M\"", &value) + advice
+        })
     }
 }
 
@@ -142,18 +172,18 @@ fn count(value: &Value) -> Option<u64> {
 }
 
 /// A whole number, alone or as text with a unit. Digits may be grouped by `_`.
-fn quantity(value: &Value, units: &[(&str, u64)]) -> Option<u64> {
+fn quantity(value: &Value, units: &[Unit]) -> Option<u64> {
     let Some(text) = value.as_str() else { return value.as_u64() };
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
-    let (_, scale) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
-    digits.replace('_', "").parse::<u64>().ok()?.checked_mul(*scale)
+    let unit = units.iter().find(|known| known.is(unit.trim_start()))?;
+    digits.replace('_', "").parse::<u64>().ok()?.checked_mul(unit.scale)
 }
 
 /// The shortest way to write a whole number with a unit.
-fn written(number: u64, units: &[(&str, u64)]) -> Value {
-    match units.iter().rev().find(|(_, scale)| number > 0 && number.is_multiple_of(*scale)) {
-        Some((unit, scale)) if *scale > 1 => format!("{}{unit}", number / scale).into(),
+fn written(number: u64, units: &[Unit]) -> Value {
+    match units.iter().rev().find(|unit| number > 0 && number.is_multiple_of(unit.scale)) {
+        Some(unit) if unit.scale > 1 => format!("{}{}", number / unit.scale, unit.name).into(),
         _ => number.into(),
     }
 }

@@ -67,7 +67,7 @@ impl Comparison {
         }
         let planned = cell(1.0 / LOAD_MAX, WIDTH);
         let asked = decades.place(self.ask.false_positive_rate).map(|place| cell(place, HEIGHT));
-        let mut text = "error\n".to_owned();
+        let mut text = "share of unseen keys called seen\n".to_owned();
         for (line, (dots, marks)) in dots.iter().zip(&marks).enumerate() {
             let decade = (0..=decades.0).find(|&decade| cell(f64::from(decade) / f64::from(decades.0), HEIGHT) == line);
             let (label, edge) = decade.map_or((String::new(), '│'), |decade| (Decades::label(decade), '┤'));

@@ -263,7 +263,7 @@ fn a_table_says_what_was_counted() {
 fn the_curve_is_drawn() {
     // Of the plain filter alone: no other formula is as sure to stay.
     let expected = "\
-error
+share of unseen keys called seen
      1 ┤                ┊                                           ⢀⣀⣀⣀
        │                ┊                           ⢀●⣀⡠⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉●⠁
        │                ┊                   ⢀⣀⠤⠔⠒⠒⠉⠉⠁

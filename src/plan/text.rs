@@ -13,7 +13,7 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys in a window of {} slices, {each}\nthe error is the share of unseen keys called seen: at most {:e} are asked for\n",
+            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate
@@ -26,12 +26,12 @@ impl Comparison {
             _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
         }
         if self.kinds.iter().any(|row| !row.remembers) {
-            text += "forgets: share of repeats, a window after their key was put in, called unseen\n\n";
+            text += "forgets: share of repeats, a window after their key was inserted, called unseen\n\n";
         }
         if let Some(bytes) = ask.memory_bytes
             && self.kinds.iter().any(|row| row.fits == Some(false))
         {
-            _ = writeln!(text, "! does not fit into {} at that error\n", size(bytes));
+            _ = writeln!(text, "! does not fit into {} at that rate\n", size(bytes));
         }
         let lines: Vec<_> = self.kinds.iter().filter_map(|row| row.configuration.as_deref()).collect();
         if !lines.is_empty() {
@@ -67,7 +67,7 @@ impl Comparison {
     }
 
     fn errors(&self) -> Vec<Vec<String>> {
-        let mut head: Vec<String> = vec!["error at".to_owned()];
+        let mut head: Vec<String> = vec!["rate at".to_owned()];
         let loads = self.kinds.first().map_or(&[][..], |row| &row.loads);
         head.extend(loads.iter().map(|point| format!("{}x", point.load)));
         let within = self.ask.memory_bytes.map(|bytes| format!("best within {}", size(bytes)));
