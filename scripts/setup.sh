@@ -7,6 +7,8 @@
 #
 # With `setup.sh containers`, instead what scripts/containers needs whatever engine there is; scripts/engine.sh has the rest.
 # With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
+# With `setup.sh fast`, also what the checks need that need no broker: ShellCheck, and Python for scripts/monitoring, which
+# fetches promtool itself.
 # With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
 # brokers Java and Maven: some tests kill theirs, or need one with listeners for SSL, whatever other broker there is.
 # shellcheck shell=bash
@@ -105,9 +107,12 @@ check_needs() {
     need 'libclang (development files)' libclang-dev has_libclang
     need 'OpenSSL (development files)' libssl-dev pkg-config --exists openssl
     need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
+    if [[ ${1:-} == fast || ${1:-} == tests ]]; then
+        need 'ShellCheck' shellcheck has shellcheck
+        need 'Python 3' python3 has python3
+    fi
     if [[ ${1:-} == tests ]]; then
         need 'OpenSSL 3 (the command)' openssl has openssl
-        need 'ShellCheck' shellcheck has shellcheck
         need 'Node.js 18 or newer' nodejs has node
         need 'Chromium' chromium has_chromium
     fi

@@ -144,10 +144,24 @@ pub fn measure(options: &Options, arguments: &Arguments) {
         }
     }
 
+    show(options, arguments, &Measured { peak, grid, checkpoints });
+}
+
+/// What was measured.
+struct Measured {
+    /// Records a second.
+    peak: f64,
+    /// The rounds of each commit interval at each load.
+    grid: Vec<Vec<Figures>>,
+    /// The rounds with checkpoints, and those without.
+    checkpoints: Vec<Vec<Figures>>,
+}
+
+fn show(options: &Options, arguments: &Arguments, Measured { peak, grid, checkpoints }: &Measured) {
     let cases: Vec<_> = COMMITS.iter().flat_map(|&commit| LOADS.map(|load| (commit, load))).collect();
     let raw = json!({
         "peak": peak,
-        "loads": cases.iter().zip(&grid).map(|((commit, load), runs)| named(&format!("commit {commit} ms, load {load}"), runs)).collect::<Vec<_>>(),
+        "loads": cases.iter().zip(grid).map(|((commit, load), runs)| named(&format!("commit {commit} ms, load {load}"), runs)).collect::<Vec<_>>(),
         "checkpoints": [named("each second", &checkpoints[0]), named("none", &checkpoints[1])],
     });
     let mut parts = vec![format!(
@@ -156,21 +170,21 @@ pub fn measure(options: &Options, arguments: &Arguments) {
          writer, broker, worker and reader together, all on this machine, at a commit interval of 100 ms.\n",
         options.rounds,
         arguments.seconds,
-        thousands(peak),
+        thousands(*peak),
     )];
     if options.includes(GRID) {
         let names: Vec<_> = cases.iter().map(|(commit, load)| format!("commit {commit} ms, {load} of the peak")).collect();
-        parts.push(format!("\n{}", table(&names, &grid)));
+        parts.push(format!("\n{}", table(&names, grid)));
     }
     if options.includes(CHECKPOINTS) {
         let ratio = median(checkpoints[0].iter().zip(&checkpoints[1]).map(|(with, without)| with.p99 / without.p99));
         parts.push(format!(
             "\nWith checkpoints each second and without any, at 0.5 of the peak and a commit interval of 100 ms: the ratio of p99 in\n\
              pairs is {ratio:.2}.\n\n{}",
-            table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], &checkpoints),
+            table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], checkpoints),
         ));
     }
-    let pictures = options.includes(GRID).then(|| ("latency", picture(&grid)));
+    let pictures = options.includes(GRID).then(|| ("latency", picture(grid)));
     publish(options, "latency", &raw, &parts.concat(), pictures.as_slice());
 }
 

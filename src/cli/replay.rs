@@ -12,7 +12,7 @@ use unseen::clock;
 use unseen::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use unseen::dedup::Late;
 use unseen::record::Timestamp;
-use unseen::replay::{Error, Format, Options, Replay, Summary};
+use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
 
 /// Options of `unseen replay`.
 #[derive(clap::Args)]
@@ -215,17 +215,18 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         format!("{} in {} {partitions}, open slice {:.0} % full", HumanBytes(summary.memory), summary.partitions, summary.load * 100.0),
     );
     if let Some(truth) = summary.truth {
-        row(
-            "truth",
-            format!(
-                "{} false positives of {} unseen ({:.1e}, target {:.1e}), {} false negatives",
-                HumanCount(truth.false_positives),
-                HumanCount(truth.unseen),
-                truth.rate(),
-                topic.filter.false_positive_rate,
-                HumanCount(truth.false_negatives)
-            ),
-        );
+        row("truth", errors(&truth, topic.filter.false_positive_rate));
     }
     text
+}
+
+/// How often the filter was wrong.
+fn errors(truth: &Counts, target: f64) -> String {
+    format!(
+        "{} false positives of {} unseen ({:.1e}, target {target:.1e}), {} false negatives",
+        HumanCount(truth.false_positives),
+        HumanCount(truth.unseen),
+        truth.rate(),
+        HumanCount(truth.false_negatives)
+    )
 }

@@ -102,8 +102,23 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         "{events:?}"
     );
 
-    // What is scraped is the same.
-    let (code, head, text) = ask(&address, "/metrics");
+    is_scraped_so(&address, &input, keys);
+    for (path, code, start) in
+        [("/livez", 200, "ok"), ("/readyz", 200, "ready"), ("/version", 200, env!("CARGO_PKG_VERSION")), ("/nothing", 404, "")]
+    {
+        let (got, _, body) = ask(&address, path);
+        assert!(got == code && body.starts_with(start), "{path}: {got} {body}");
+    }
+    let (_, head, page) = ask(&address, "/");
+    assert!(head.contains("content-security-policy: default-src 'self'") && page.contains("dashboard.js"), "{head}");
+    let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
+    assert_eq!(schema["title"], "Status");
+    worker.drain();
+}
+
+/// What is scraped is the same, and what is documented is what is scraped.
+fn is_scraped_so(address: &str, input: &str, keys: u64) {
+    let (code, head, text) = ask(address, "/metrics");
     assert!(code == 200 && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
     let samples = samples(&text);
     let sample = |name: &str, labels: &str| samples.get(&format!("{name}{{{labels}}}")).copied();
@@ -116,20 +131,7 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
     assert!(text.ends_with("# EOF\n"));
-    // And what is documented is what is scraped.
     assert_eq!(exported(&text), documented(), "docs/metrics.md, on the right, must list what is exported, on the left");
-
-    for (path, code, start) in
-        [("/livez", 200, "ok"), ("/readyz", 200, "ready"), ("/version", 200, env!("CARGO_PKG_VERSION")), ("/nothing", 404, "")]
-    {
-        let (got, _, body) = ask(&address, path);
-        assert!(got == code && body.starts_with(start), "{path}: {got} {body}");
-    }
-    let (_, head, page) = ask(&address, "/");
-    assert!(head.contains("content-security-policy: default-src 'self'") && page.contains("dashboard.js"), "{head}");
-    let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
-    assert_eq!(schema["title"], "Status");
-    worker.drain();
 }
 
 /// Names of metrics, their types and labels.

@@ -3,7 +3,8 @@
 use super::*;
 use crate::changelog::Progress;
 use crate::checkpoint::StoredFingerprints;
-use crate::dedup::Late;
+use crate::checkpoint::draft::Draft;
+use crate::dedup::{Dedup, Late};
 use crate::filter::{AgingSizing, Spec, Window};
 use crate::record::{Offset, Verdict};
 use proptest::prelude::*;

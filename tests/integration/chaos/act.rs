@@ -75,15 +75,17 @@ impl Stage<'_> {
             }),
             Fault::ShortLog { partition } => self.shorten(at, *partition),
             Fault::AddPartitions if self.has_more_partitions => {}
-            Fault::AddPartitions => {
-                self.has_more_partitions = true;
-                let topics: Vec<_> = std::iter::once(self.stream.input.clone()).chain(self.other.clone()).collect();
-                let add = |stage: &mut Self| topics.iter().for_each(|topic| add_partitions(&stage.stream.broker, topic, MORE_PARTITIONS));
-                // Topics that share a space must have as many at any time.
-                if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
-            }
+            Fault::AddPartitions => self.add_partitions(),
             Fault::LoseOffsets => self.while_all_are_down(|stage| delete_group(&stage.stream.broker, stage.stream.setup.group())),
         }
+    }
+
+    fn add_partitions(&mut self) {
+        self.has_more_partitions = true;
+        let topics: Vec<_> = std::iter::once(self.stream.input.clone()).chain(self.other.clone()).collect();
+        let add = |stage: &mut Self| topics.iter().for_each(|topic| add_partitions(&stage.stream.broker, topic, MORE_PARTITIONS));
+        // Topics that share a space must have as many at any time.
+        if topics.len() > 1 { self.while_all_are_down(add) } else { add(self) }
     }
 
     /// All members end, something is done, and they start again.

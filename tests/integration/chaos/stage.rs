@@ -82,35 +82,40 @@ impl Member {
     }
 }
 
+/// The stream of a plan, with what there is before the group, and the other topic of its space, if there is one.
+fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, Option<String>) {
+    let options = &conditions.options;
+    let hint = format!("chaos-{}", conditions.seed);
+    let endless = ("message.timestamp.after.max.ms", "9223372036854775807");
+    let limit = LIMIT_BYTES.to_string();
+    let output = match () {
+        () if options.has("records that the output refuses") => vec![endless, ("cleanup.policy", "compact")],
+        () if options.has("records too large for the output") => vec![endless, ("max.message.bytes", &*limit)],
+        () => vec![endless],
+    };
+    let make = |what: &str, properties: &[(&str, &str)]| topic_with(address, &format!("{hint}-{what}"), 4, properties);
+    let (input, output) = (make("in", &[endless]), make("out", &output));
+    let other = options.has("a space that topics share").then(|| make("other", &[endless]));
+    let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
+    let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nspace = \"news\"";
+    let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
+    let lines = format!("{key}\n{}{lines}", memory.lines());
+    let setup = Setup::new(address, &hint)
+        .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
+        .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
+    let setup = std::iter::once(&input).chain(&other).fold(setup, |setup, input| setup.topic(input, &output, &lines));
+    let (records, oracle) = (records(conditions), Oracle::new(Duration::from_secs(1), 1));
+    produce(address, &input, &records[..BEFORE]);
+    (Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup }, other)
+}
+
 impl<'a> Stage<'a> {
     /// Sets up a stream and the state of all members: each has the empty checkpoint of the beginning, as if it
     /// had been there then. Without one it would not know what was seen before its window.
     pub fn new(plan: &'a Plan, address: &str, broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         let conditions = &plan.conditions;
-        let options = &conditions.options;
-        let hint = format!("chaos-{}", conditions.seed);
-        let endless = ("message.timestamp.after.max.ms", "9223372036854775807");
-        let limit = LIMIT_BYTES.to_string();
-        let output = match () {
-            () if options.has("records that the output refuses") => vec![endless, ("cleanup.policy", "compact")],
-            () if options.has("records too large for the output") => vec![endless, ("max.message.bytes", &*limit)],
-            () => vec![endless],
-        };
-        let make = |what: &str, properties: &[(&str, &str)]| topic_with(address, &format!("{hint}-{what}"), 4, properties);
-        let (input, output) = (make("in", &[endless]), make("out", &output));
-        let other = options.has("a space that topics share").then(|| make("other", &[endless]));
-        let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
-        let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nspace = \"news\"";
-        let memory = options.memory(conditions.capacity);
-        let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
-        let lines = format!("{key}\n{}{lines}", memory.lines());
-        let setup = Setup::new(address, &hint)
-            .properties("\"fetch.wait.max.ms\" = \"20\"\n\"topic.metadata.refresh.interval.ms\" = \"500\"")
-            .properties(&format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{heartbeat}\""));
-        let setup = std::iter::once(&input).chain(&other).fold(setup, |setup, input| setup.topic(input, &output, &lines));
-        let (records, oracle) = (records(conditions), Oracle::new(Duration::from_secs(1), 1));
-        produce(address, &input, &records[..BEFORE]);
-        let stream = Stream { broker: address.to_owned(), input, output, records, expected: Vec::new(), oracle, setup };
+        let memory = conditions.options.memory(conditions.capacity);
+        let (stream, other) = stream(address, conditions, &memory);
         let group = Group::new(address, stream.setup.group(), &stream.input, PARTITIONS);
         let member = |name| Member { name, worker: None, lives: 0, armed: String::new(), standstill: Duration::ZERO, resume: None };
         let members = ["a", "b", "c"].map(member);
@@ -364,10 +369,8 @@ impl<'a> Stage<'a> {
         if self.conditions.options.has("repartition = true") {
             // What is in between shows no end: markers of transactions are not read.
             let keys = truth::keys(&self.conditions.options, &inputs);
-            self.wait_for(LIMIT, |stage| {
-                std::thread::sleep(Duration::from_millis(200));
-                truth::lacks_nothing(&keys, &stage.stream.output())
-            });
+            // Each look reads the whole output, and so needs no pause.
+            self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));
         }
         for at in self.running() {
             self.terminate(at);
