@@ -270,7 +270,7 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
 /// A contestant at work, and what was found out about it.
 struct Course {
     contestant: Box<dyn Contestant>,
-    /// Keys put in.
+    /// Keys inserted.
     put: u64,
     rate: f64,
     insert: f64,
@@ -283,10 +283,10 @@ impl Course {
     fn new(mut contestant: Box<dyn Contestant>, keys: u64) -> Self {
         let put = keys.div_ceil(contestant.slices()) * (contestant.slices() + 1);
         timed(put, |at| at, |chunk| contestant.fill(chunk));
-        let strangers = 4_000_000;
+        let absent_keys = 4_000_000;
         let mut wrong = 0;
-        timed(strangers, |at| (1 << 48) + at, |chunk| wrong += contestant.count(chunk));
-        Self { contestant, put, rate: wrong as f64 / strangers as f64, insert: f64::MAX, hit: f64::MAX }
+        timed(absent_keys, |at| (1 << 48) + at, |chunk| wrong += contestant.count(chunk));
+        Self { contestant, put, rate: wrong as f64 / absent_keys as f64, insert: f64::MAX, hit: f64::MAX }
     }
 
     /// Measures once more. The quickest round counts, as all that disturbs makes it slower. The first key of the

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_told_from_its_topic() {
+    fn a_log_is_distinguished_from_its_topic() {
         for (topic, id) in [("orders", None), ("orders", Some("q83vEjRWeJCrze8SNFZ4kA"))] {
             let log = log_name(topic, id);
             assert_eq!((log_topic(&log), log_id(&log)), (topic, id));

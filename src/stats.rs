@@ -107,7 +107,7 @@ pub struct Totals {
     pub late: u64,
     /// Of these, invalid.
     pub invalid: u64,
-    /// Of these, such as took their key back.
+    /// Of these, retractions.
     pub retracted: u64,
     /// Of these, tombstones that no key could be taken from, and that are not invalid for it.
     pub tombstones: u64,

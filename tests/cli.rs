@@ -98,7 +98,7 @@ fn fatal_errors_are_json_where_the_log_is() {
 }
 
 #[test]
-fn a_refused_connection_is_told_while_it_is_waited_for() {
+fn a_refused_connection_is_reported_while_it_is_waited_for() {
     // Nobody listens at a port that was just given back.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let setup = Setup::new("connect_timeout = \"10m\"", ID);
@@ -118,7 +118,7 @@ fn kcat(id: u32, ts: u128) -> String {
 }
 
 #[test]
-fn a_file_of_kcat_taken_for_values_is_told() {
+fn a_file_of_kcat_taken_for_values_is_reported() {
     let setup = Setup::new("", ID);
     let input = setup.path("input");
     fs::write(&input, kcat(1, 1) + &kcat(2, 2)).unwrap();
@@ -157,7 +157,7 @@ fn a_record_that_was_too_far_ahead_when_it_was_read_is_so_in_a_replay() {
         assert_eq!(code, Some(0), "{error}");
         (out.lines().count(), error)
     };
-    // Written just now, as a copy is: it was believed, and the window passed.
+    // Written just now, as a copy is: it advanced stream time, and the window passed.
     assert_eq!(out(&[]).0, 3);
     let read_at = humantime::format_rfc3339(yesterday).to_string();
     let (lines, summary) = out(&["--read-at", &read_at]);

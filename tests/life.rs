@@ -99,7 +99,7 @@ struct Truth {
     stream_time: Option<Timestamp>,
     slice: Option<i64>,
     open_keys: u64,
-    /// By key, the slice that it was last put in.
+    /// By key, the slice that it was last inserted into.
     keys: HashMap<u64, i64>,
 }
 

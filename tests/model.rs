@@ -38,7 +38,7 @@ fn key(number: u64) -> Fingerprint {
     Fingerprint(xxh3_128(&number.to_le_bytes()))
 }
 
-/// The window as the documents have it: each key with the slice that it was last put in.
+/// The window as the documents have it: each key with the slice that it was last inserted into.
 struct Model {
     window: Window,
     refresh: bool,
@@ -46,7 +46,7 @@ struct Model {
     stream_time: Option<i64>,
     /// Keys put into the current slice of a window by count, and the number of that slice.
     counted: (u64, i64),
-    /// None for keys that were put in before any time was known.
+    /// None for keys that were inserted before any time was known.
     keys: HashMap<u64, Option<i64>>,
 }
 
@@ -168,7 +168,7 @@ fn stream(seed: u64) {
         let expected = model.judge(number, time, max_timestamp);
         assert_eq!(verdict, expected, "seed {seed}, step {step}, key {number} at {time:?}: {rules:?}");
     }
-    // A slice that nothing was put in yet holds none.
+    // A slice that nothing was inserted into yet holds none.
     if !rules.exact && model.slice().map(Slice) == dedup.slice() {
         assert_eq!(dedup.stream_time(), model.stream_time, "seed {seed}");
     }

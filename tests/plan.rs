@@ -164,7 +164,7 @@ fn a_picture_is_written() {
 }
 
 #[test]
-fn bad_usage_is_told_in_one_sentence() {
+fn bad_usage_is_reported_in_one_sentence() {
     for (args, message) in [
         (
             &["--keys", "10M", "--kinds", "cuckold"][..],

@@ -13,7 +13,7 @@ const NUMBERS: u64 = 7;
 
 pub struct Approximator {
     cells: Cells,
-    probes: usize,
+    k: usize,
     slice: u64,
     keys: usize,
     slice_keys: usize,
@@ -21,8 +21,8 @@ pub struct Approximator {
 
 impl Approximator {
     pub fn new(keys: usize, rate: f64) -> Self {
-        let (cells, probes) = bloom_size(keys / SLICES * (SLICES + 1), rate);
-        Self { cells: Cells::new(cells, 3), probes, slice: 0, keys: 0, slice_keys: keys / SLICES }
+        let (cells, k) = bloom_size(keys / SLICES * (SLICES + 1), rate);
+        Self { cells: Cells::new(cells, 3), k, slice: 0, keys: 0, slice_keys: keys / SLICES }
     }
 
     /// How many slices ago a cell was last touched, if that is within the window.
@@ -51,11 +51,11 @@ impl Kind for Approximator {
         }
         self.keys += 1;
         // Slices only come later: the greatest is the newest.
-        (0..self.probes).for_each(|probe| self.cells.set(place(key.low(), probe, self.cells.len), self.slice % NUMBERS + 1));
+        (0..self.k).for_each(|number| self.cells.set(place(key.low(), number, self.cells.len), self.slice % NUMBERS + 1));
     }
 
     fn contains(&self, key: Fingerprint) -> bool {
-        (0..self.probes).all(|probe| self.is_live(self.cells.get(place(key.low(), probe, self.cells.len))))
+        (0..self.k).all(|number| self.is_live(self.cells.get(place(key.low(), number, self.cells.len))))
     }
 
     fn bytes(&self) -> usize {

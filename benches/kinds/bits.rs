@@ -109,7 +109,7 @@ pub fn scale(hash: u64, len: usize) -> usize {
 
 /// Cells, and how many of them a key has, of a Bloom filter that holds `keys` at `rate`.
 pub fn bloom_size(keys: usize, rate: f64) -> (usize, usize) {
-    let probes = (-rate.log2()).round().max(1.0);
-    let cells = -probes * keys as f64 / (-rate.powf(1.0 / probes)).ln_1p();
-    (cells.ceil() as usize, probes as usize)
+    let k = (-rate.log2()).round().max(1.0);
+    let cells = -k * keys as f64 / (-rate.powf(1.0 / k)).ln_1p();
+    (cells.ceil() as usize, k as usize)
 }

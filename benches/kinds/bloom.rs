@@ -7,23 +7,23 @@ use unseen::key::Fingerprint;
 
 pub struct Bloom {
     bits: Bits,
-    probes: usize,
+    k: usize,
 }
 
 impl Bloom {
     pub fn new(keys: usize, rate: f64) -> Self {
-        let (bits, probes) = bloom_size(keys, rate);
-        Self { bits: Bits::new(bits), probes }
+        let (bits, k) = bloom_size(keys, rate);
+        Self { bits: Bits::new(bits), k }
     }
 }
 
 impl Generation for Bloom {
     fn insert(&mut self, key: Fingerprint) {
-        (0..self.probes).for_each(|probe| self.bits.set(place(key.low(), probe, self.bits.len)));
+        (0..self.k).for_each(|number| self.bits.set(place(key.low(), number, self.bits.len)));
     }
 
     fn contains(&self, key: Fingerprint) -> bool {
-        (0..self.probes).all(|probe| self.bits.get(place(key.low(), probe, self.bits.len)))
+        (0..self.k).all(|number| self.bits.get(place(key.low(), number, self.bits.len)))
     }
 
     fn clear(&mut self) {
@@ -35,13 +35,13 @@ impl Generation for Bloom {
     }
 }
 
-/// The same from the crate `fastbloom`, with as many bits and probes: how good the reference above is.
+/// The same from the crate `fastbloom`, with as many bits and k: how good the reference above is.
 pub struct Fast(fastbloom::BloomFilter, usize);
 
 impl Fast {
     pub fn new(keys: usize, rate: f64) -> Self {
-        let (bits, probes) = bloom_size(keys, rate);
-        Self(fastbloom::BloomFilter::with_num_bits(bits).seed(&1).hashes(probes as u32), bits.div_ceil(8))
+        let (bits, k) = bloom_size(keys, rate);
+        Self(fastbloom::BloomFilter::with_num_bits(bits).seed(&1).hashes(k as u32), bits.div_ceil(8))
     }
 }
 

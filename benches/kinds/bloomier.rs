@@ -27,13 +27,13 @@ pub struct Bloomier {
 
 impl Bloomier {
     pub fn new(keys: usize, rate: f64) -> Self {
-        // Half of the eight numbers are those of closed slices: a stranger must hit one of them, too.
+        // Half of the eight numbers are those of closed slices: an absent key must hit one of them, too.
         let check_bits = (-rate.log2() - 1.0).ceil() as usize;
         let (slice_keys, cells) = (keys / SLICES, Cells::new(3, VALUE_BITS + check_bits));
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Its three cells, one in each third, and what their sum is masked with, so that a stranger's is random.
+    /// Its three cells, one in each third, and what their sum is masked with, so that an absent key's is random.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -10,20 +10,20 @@ use unseen::key::Fingerprint;
 
 pub struct Counting {
     cells: Cells,
-    probes: usize,
+    k: usize,
     queue: VecDeque<u64>,
     keys: usize,
 }
 
 impl Counting {
     pub fn new(keys: usize, rate: f64) -> Self {
-        let (cells, probes) = bloom_size(keys, rate);
-        Self { cells: Cells::new(cells, 4), probes, queue: VecDeque::with_capacity(keys), keys }
+        let (cells, k) = bloom_size(keys, rate);
+        Self { cells: Cells::new(cells, 4), k, queue: VecDeque::with_capacity(keys), keys }
     }
 
     fn count(&mut self, hash: u64, change: impl Fn(u64) -> u64) {
-        for probe in 0..self.probes {
-            let cell = place(hash, probe, self.cells.len);
+        for number in 0..self.k {
+            let cell = place(hash, number, self.cells.len);
             let count = self.cells.get(cell);
             if count < 15 {
                 self.cells.set(cell, change(count));
@@ -44,7 +44,7 @@ impl Kind for Counting {
     }
 
     fn contains(&self, key: Fingerprint) -> bool {
-        (0..self.probes).all(|probe| self.cells.get(place(key.low(), probe, self.cells.len)) > 0)
+        (0..self.k).all(|number| self.cells.get(place(key.low(), number, self.cells.len)) > 0)
     }
 
     fn bytes(&self) -> usize {

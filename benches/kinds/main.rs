@@ -49,7 +49,7 @@ const WRONG_ENOUGH: usize = 400;
 /// Fewer than that tell nothing.
 const WRONG_LEAST: usize = 10;
 
-/// A memory of the last keys put in.
+/// What remembers the last keys inserted.
 trait Kind {
     fn insert(&mut self, key: Fingerprint);
     fn contains(&self, key: Fingerprint) -> bool;
@@ -137,8 +137,8 @@ fn key(number: u64) -> Fingerprint {
     Fingerprint(u128::from(mix(2 * number + 2)) << 64 | u128::from(mix(2 * number + 1)))
 }
 
-/// Keys that were never put in.
-fn strangers(count: usize) -> impl Iterator<Item = Fingerprint> {
+/// Keys that were never inserted.
+fn absent_keys(count: usize) -> impl Iterator<Item = Fingerprint> {
     (0..count as u64).map(|number| key(number | 1 << 40))
 }
 
@@ -159,9 +159,9 @@ fn measure(row: &Row, keys: usize, rate: f64) -> Measured {
     (0..end).for_each(|number| kind.insert(key(number)));
     let forgotten = (end - keys as u64..end).filter(|&number| !kind.contains(key(number))).count();
     let (mut lookups, mut wrong) = (0, 0);
-    for stranger in strangers(row.lookups) {
+    for absent in absent_keys(row.lookups) {
         lookups += 1;
-        wrong += usize::from(kind.contains(stranger));
+        wrong += usize::from(kind.contains(absent));
         if wrong == WRONG_ENOUGH {
             break;
         }
@@ -169,7 +169,7 @@ fn measure(row: &Row, keys: usize, rate: f64) -> Measured {
     Measured { bits_per_key: kind.bytes() as f64 * 8.0 / keys as f64, lookups, wrong, forgotten: forgotten as f64 / keys as f64 }
 }
 
-/// Nanoseconds an insert, over whole slices so that forgetting is in it, and a look-up of a stranger.
+/// Nanoseconds an insert, over whole slices so that forgetting is in it, and a look-up of an absent key.
 fn time(row: &Row, keys: usize) -> (f64, f64) {
     let mut kind = (row.make)(keys, 1e-4);
     let slice = keys / SLICES;
@@ -182,10 +182,10 @@ fn time(row: &Row, keys: usize) -> (f64, f64) {
             insert = insert.min(start.nanos(slice));
         }
     }
-    let (batch, mut strangers) = (50_000, strangers(usize::MAX));
+    let (batch, mut absent_keys) = (50_000, absent_keys(usize::MAX));
     let misses = (0..50).map(|_| {
         let start = Clock::start(batch);
-        black_box(strangers.by_ref().take(batch).filter(|&stranger| kind.contains(stranger)).count());
+        black_box(absent_keys.by_ref().take(batch).filter(|&absent| kind.contains(absent)).count());
         start.nanos(batch)
     });
     (insert, misses.fold(f64::MAX, f64::min))

@@ -11,8 +11,8 @@ pub struct Partitioned {
 
 impl Partitioned {
     pub fn new(keys: usize, rate: f64) -> Self {
-        let (bits, probes) = bloom_size(keys, rate);
-        Self { parts: (0..probes).map(|_| Bits::new(bits.div_ceil(probes))).collect() }
+        let (bits, k) = bloom_size(keys, rate);
+        Self { parts: (0..k).map(|_| Bits::new(bits.div_ceil(k))).collect() }
     }
 }
 

@@ -145,7 +145,7 @@ fuzz_target!(|input: Input| {
     let stored = pages(&mut *filter);
     let metadata = filter.metadata();
     let written: FilterMetadata = serde_json::from_slice(&serde_json::to_vec(&metadata).unwrap()).unwrap();
-    let mut other = spec.restore(window, &written).expect("what a filter says of itself is believed");
+    let mut other = spec.restore(window, &written).expect("metadata that a filter wrote is accepted");
     for (id, bytes) in &stored {
         other.read_page(*id, bytes).expect("its own pages fit");
     }

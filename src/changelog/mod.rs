@@ -1,4 +1,4 @@
-//! The log of a state: what changed it, as records from which the same state can be made again.
+//! The changelog of a state: what changed it, as records from which the same state can be made again.
 //!
 //! Owns the form of those records, what is kept until they are committed, and how they are followed.
 //! They hold fingerprints, not bits, so that a filter of another kind or size can be made from them
@@ -41,14 +41,14 @@ impl Origin {
     }
 }
 
-/// What becomes of a record of the log.
+/// What becomes of a record of the changelog.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was taken in.
     Taken,
     /// It was passed over: it is of other keys, or past what the group has committed.
     Passed,
-    /// It goes on from an offset before the one that the log had come to: the group was set back. What the log
+    /// It goes on from an offset before the one that the changelog had come to: the group was set back. What the changelog
     /// says from there on up to this record did not happen.
     SetBack,
     /// It is the first that the state has not, and does not go on from where that has come to.
@@ -57,7 +57,7 @@ pub enum Outcome {
     Foreign,
 }
 
-/// Follows a log, and makes the state that was logged.
+/// Follows a changelog, and makes the state that was logged.
 #[derive(Debug)]
 pub struct Follower {
     /// For each input topic, the offset it has come to.
@@ -65,7 +65,7 @@ pub struct Follower {
     /// Fingerprints taken in.
     pub fingerprints: u64,
     origin: Origin,
-    /// For each input topic, the offset that the log is of use up to; none for those without bound.
+    /// For each input topic, the offset that the changelog is of use up to; none for those without bound.
     bounds: BTreeMap<String, Offset>,
     /// Keys of an earlier slice have expired since, if that is known.
     oldest_slice: Option<Slice>,
@@ -117,7 +117,7 @@ impl Follower {
         if !same {
             let known = |span: &&Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to);
             if record.spans.iter().any(|span| known(&span)) {
-                // Of a checkpoint, the log has what came before it as well.
+                // Of a checkpoint, the changelog has what came before it as well.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.end <= come_to));
                 return Ok(if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack });
             }

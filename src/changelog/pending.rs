@@ -8,19 +8,19 @@ use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
-/// Most fingerprints in a record of the log, half a megabyte: far below what brokers take.
+/// Most fingerprints in a record of the changelog, half a megabyte: far below what brokers take.
 const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
 /// What was done in one slice, in order.
 #[derive(Debug)]
-struct Group {
+struct SliceChanges {
     /// None before any time is known.
     slice: Option<Slice>,
     /// Stream time when it began, and now.
     first_time: Option<Timestamp>,
     time: Option<Timestamp>,
     replay_info: Option<u64>,
-    /// Whether the filter was asked for the replay info: after the first key that was put in.
+    /// Whether the filter was asked for the replay info: after the first key that was inserted.
     has_replay_info: bool,
     entries: Vec<Entry>,
 }
@@ -45,7 +45,7 @@ impl Entry {
 /// What changed a state, and is not logged yet.
 #[derive(Debug, Default)]
 pub struct PendingChanges {
-    groups: VecDeque<Group>,
+    groups: VecDeque<SliceChanges>,
     /// Room of a group that is no more, for the next.
     spare: Vec<Entry>,
     len: usize,
@@ -66,7 +66,7 @@ impl PendingChanges {
         }
         let slice = dedup.clock();
         if self.groups.back().is_none_or(|group| group.slice != slice || group.time.is_some() != time.is_some()) {
-            self.groups.push_back(Group {
+            self.groups.push_back(SliceChanges {
                 slice,
                 first_time: time,
                 time,
@@ -102,7 +102,7 @@ impl PendingChanges {
 
     /// The records to be logged for a commit of `spans`, by the owner of that epoch, each with its slice. The commit comes
     /// to these `ends` of the topics by their numbers, and to `end_time`, if that is known. There is always one record, so
-    /// that the log says how far it goes.
+    /// that the changelog says how far it goes.
     #[must_use]
     pub fn records(
         &self,

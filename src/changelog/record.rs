@@ -1,7 +1,7 @@
-//! One record of the log: what one commit did to one state, or a part of that.
+//! One record of the changelog: what one commit did to one state, or a part of that.
 //!
-//! Owns the bytes. 16 a fingerprint, and some 110 for each record: a filter of any kind and size draws its
-//! places from all of a fingerprint's bits, and two keys must not become one by the log.
+//! Owns the bytes. 16 a fingerprint, and some 110 for each record: a filter of any kind and size computes its
+//! places from all of a fingerprint's bits, and two keys must not become one by the changelog.
 //!
 //! ```text
 //! u8   version, 2
@@ -83,9 +83,9 @@ pub struct ChangelogRecord<'a> {
     pub origin: Origin,
     /// Rises with each worker that takes the partition over: what one writes after that is void.
     pub epoch: i64,
-    /// The slice, by the clock of its origin, that its keys were put in; none before any time is known.
+    /// The slice, by the clock of its origin, that its keys were inserted into; none before any time is known.
     pub slice: Option<Slice>,
-    /// Stream time when its last key was put in; none before any time is known.
+    /// Stream time when its last key was inserted; none before any time is known.
     pub time: Option<Timestamp>,
     /// Stream time after the commit.
     pub end_time: Option<Timestamp>,

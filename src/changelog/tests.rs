@@ -1,4 +1,4 @@
-//! A state made from its log is the state that was logged.
+//! A state made from its changelog is the state that was logged.
 
 use super::*;
 use crate::dedup::{Late, Rules};
@@ -72,7 +72,7 @@ fn any_kind() -> impl Strategy<Value = Rules> {
     ]
 }
 
-/// A state, its pending, and its log so far.
+/// A state, its pending, and its changelog so far.
 struct Live {
     dedup: Dedup,
     pending: PendingChanges,
@@ -80,7 +80,7 @@ struct Live {
     position: [Offset; 2],
     committed: [Offset; 2],
     log: Vec<Vec<u8>>,
-    /// Where the log is needed from.
+    /// Where the changelog is needed from.
     progress: Progress,
 }
 
@@ -130,7 +130,7 @@ fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
         .unwrap()
 }
 
-/// Makes a state from a log.
+/// Makes a state from a changelog.
 fn follow(rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
     follow_as(ORIGIN, rules, log)
 }

@@ -1,6 +1,6 @@
 //! Stored fingerprints, for the exact store of one partition to look up.
 //!
-//! Must never answer for a store that was set aside: what it held is lost, and "not there" would let
+//! Must never answer for a store that was quarantined: what it held is lost, and "not there" would let
 //! a seen record through.
 
 use super::store::Store;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_set_aside_is_not_answered_for() {
+    fn a_store_that_was_quarantined_is_not_answered_for() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(dir.path()).unwrap());
         let id = PartitionId { space: "orders".to_owned(), partition: 0 };

@@ -1,7 +1,7 @@
 //! From stored bytes back to a partition's state.
 //!
 //! Whatever the bytes are, this ends with a state or with a sentence, and takes no more room than a
-//! filter of the stored size would. Must never panic, nor believe a value whose checksum does not fit.
+//! filter of the stored size would. Must never panic, nor accept a value whose checksum does not fit.
 
 use super::codec::{checked, metadata_key, page_id};
 use super::{CheckpointMetadata, PartitionId};
@@ -25,7 +25,7 @@ pub fn metadata(id: &PartitionId, stored: &[u8]) -> Result<CheckpointMetadata, S
     serde_json::from_slice(value).map_err(|error| format!("its metadata cannot be read: {error}"))
 }
 
-/// Rules by which what metadata outlines can be read, without its configuration: not to judge records by.
+/// Rules by which what metadata describes can be read, without its configuration: not to judge records by.
 #[must_use]
 pub fn metadata_rules(metadata: &CheckpointMetadata) -> Rules {
     let (window, state) = (metadata.settings.window, &metadata.state);

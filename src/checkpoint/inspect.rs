@@ -72,7 +72,7 @@ pub struct StoredSlice {
     pub from_ms: Option<Timestamp>,
     /// When it ended, or will.
     pub to_ms: Option<Timestamp>,
-    /// Keys put in.
+    /// Keys inserted.
     pub keys: u64,
     /// Keys that it was made for; null for fingerprints on disk.
     pub capacity_keys: Option<u64>,
@@ -85,7 +85,7 @@ pub struct StoredSlice {
 pub struct Asked {
     /// Whether a record with it would be a duplicate.
     pub seen: bool,
-    /// The slice that it was put in last, if the kind knows it.
+    /// The slice that it was inserted into last, if the kind knows it.
     pub slice: Option<Slice>,
     /// When that slice began; null in a window by count.
     pub since_ms: Option<Timestamp>,

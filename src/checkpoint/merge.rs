@@ -64,7 +64,7 @@ fn join(sources: &[Source<'_>], id: &PartitionId, new: &Arc<Store>) -> Result<()
         for (generation, slice) in theirs.state.generations() {
             store.each_fingerprint(id, generation, &mut |fingerprint| {
                 let Some(exact) = state.exact_mut() else { return Ok(()) };
-                exact.put(slice, fingerprint);
+                exact.insert_into(slice, fingerprint);
                 if exact.unsaved() >= FINGERPRINTS_MAX {
                     (saved, _) = new.save(id, &metadata, &mut state, Some(saved))?;
                 }

@@ -172,7 +172,7 @@ pub enum Error {
         what: String,
     },
     /// What a partition had stored is not there any more.
-    #[error("state directory {}: the store was set aside, and with it what {id} remembers; the partition must be restored", .dir.display())]
+    #[error("state directory {}: the store was quarantined, and with it what {id} remembers; the partition must be restored", .dir.display())]
     Lost {
         /// The directory.
         dir: PathBuf,

@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         std::thread::spawn(move || feed.write(&generator, &stats, &read, &written))
     };
 
-    let mut line = Line { began, shown: 0, at: began };
+    let mut line = ProgressLine { began, shown: 0, at: began };
     while !writer.is_finished() && !worker.is_finished() {
         std::thread::sleep(Duration::from_millis(200));
         line.show(&stats, false);
@@ -204,13 +204,13 @@ fn collect(reader: &Reader, stop: &AtomicBool, read: &AtomicU64) -> HashMap<Vec<
 }
 
 /// The line that shows how it goes.
-struct Line {
+struct ProgressLine {
     began: Instant,
     shown: u64,
     at: Instant,
 }
 
-impl Line {
+impl ProgressLine {
     fn show(&mut self, stats: &Stats, last: bool) {
         let Totals { records, unseen, duplicates, .. } = stats.totals();
         let terminal = std::io::stderr().is_terminal();

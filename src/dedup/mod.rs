@@ -15,8 +15,8 @@ use crate::record::{Timestamp, Verdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many lifetimes of a key a stable filter's log reaches back. What it had put in before leaves a cell in some
-/// thousands non-zero that a filter made anew from the log has zero.
+/// How many lifetimes of a key a stable filter's log reaches back. What it had inserted before leaves a cell in some
+/// thousands non-zero that a filter made anew from the changelog has zero.
 const LIFETIMES: u32 = 8;
 
 /// What becomes of a record that is older than the window and was not seen within it.
@@ -35,7 +35,7 @@ pub enum Late {
 /// What a record did to a state. Done again in the same order, from the same state, it leaves the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// Its key was put in.
+    /// Its key was inserted.
     Insert,
     /// Its key was renewed.
     Refresh,
@@ -145,7 +145,7 @@ impl Dedup {
         self.advance(time, max_timestamp);
         self.mutation = None;
         let late = self.rules.late != Late::Emit && self.is_late(time);
-        // What may be put in is put in by the same call that asks for it.
+        // What may be inserted is inserted by the same call that asks for it.
         let at_once = !late && !self.is_led();
         let maybe = match &mut self.filter {
             None => true,
@@ -153,7 +153,7 @@ impl Dedup {
             Some(filter) => filter.contains(fingerprint),
         };
         if maybe && self.confirm(fingerprint)? {
-            // A late record that is not dropped is not put in either: neither says how often the filter is wrong.
+            // A late record that is not dropped is not inserted either: neither says how often the filter is wrong.
             if !late {
                 self.shadow(|shadow, clock| shadow.dropped(fingerprint, clock));
             }
@@ -175,9 +175,9 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Takes a key back, as a record that says so asks for: the next record with it is unseen. Of a key
-    /// that is not remembered nothing is taken, where an exact store knows; a filter alone may take a
-    /// stranger's, with the probability of a false positive.
+    /// Retracts a key, as a record that says so asks for: the next record with it is unseen. Where an exact store knows,
+    /// a key that is not remembered deletes nothing. A filter alone may then delete another key, with the probability of
+    /// a false positive.
     ///
     /// # Errors
     /// [`ExactError`] when nobody knows whether it is remembered.
@@ -267,11 +267,11 @@ impl Dedup {
         if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
             changed = filter.refresh(fingerprint)? || self.exact.is_some();
         }
-        self.shadow(|shadow, clock| shadow.put(fingerprint, true, clock));
+        self.shadow(|shadow, clock| shadow.inserted_again(fingerprint, true, clock));
         Ok(changed)
     }
 
-    /// Whether a record with that key would be dropped; if so, the slice that it was put in, where that is known.
+    /// Whether a record with that key would be dropped; if so, the slice that it was inserted into, where that is known.
     ///
     /// # Errors
     /// When what is stored cannot be read.
@@ -321,7 +321,7 @@ impl Dedup {
         }
     }
 
-    /// Keys put in since the current slice began, by whatever counts them.
+    /// Keys inserted since the current slice began, by whatever counts them.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
@@ -335,14 +335,14 @@ impl Dedup {
     }
 
     /// How often the filter was found wrong, by keys that are watched, about one window back; `None` where every
-    /// drop is confirmed. What a log is made from does not say it, so it is counted anew after a rebuild.
+    /// drop is confirmed. What a changelog is made from does not say it, so it is counted anew after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (shadow, filter) = (self.shadow.as_ref()?, self.filter.as_ref()?);
         Some(shadow.observed(self.rules.expiry_clock(&**filter)))
     }
 
-    // ---- The same again, from a log of what changed it. ----
+    // ---- The same again, from a changelog of what changed it. ----
 
     /// What the last record did to the state, if anything.
     #[must_use]
@@ -358,7 +358,7 @@ impl Dedup {
         match mutation {
             Mutation::Insert => {
                 self.insert(fingerprint)?;
-                self.shadow(|shadow, clock| shadow.put(fingerprint, false, clock));
+                self.shadow(|shadow, clock| shadow.inserted_again(fingerprint, false, clock));
                 Ok(())
             }
             Mutation::Refresh => self.refresh(fingerprint).map(drop),
@@ -366,7 +366,7 @@ impl Dedup {
         }
     }
 
-    /// The slice that keys are put in, or how often a kind without slices has replaced all of its keys. It never falls;
+    /// The slice that keys are inserted into, or how often a kind without slices has replaced all of its keys. It never falls;
     /// `None` before any time is known.
     #[must_use]
     #[inline]
@@ -386,14 +386,14 @@ impl Dedup {
         self.clock().map(|clock| clock.before(lifetime))
     }
 
-    /// What the log must say beside the keys; see [`Filter::replay_info`].
+    /// What the changelog must say beside the keys; see [`Filter::replay_info`].
     #[must_use]
     pub fn replay_info(&self) -> Option<u64> {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Comes to the time and the [clock](Self::clock) that the log says of the keys which follow. Without a clock only
-    /// time passes, as where the log was written under other settings.
+    /// Comes to the time and the [clock](Self::clock) that the changelog says of the keys which follow. Without a clock only
+    /// time passes, as where the changelog was written under other settings.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

@@ -84,7 +84,7 @@ impl Dedup {
     }
 
     /// Takes in what the filter of another state of the same rules remembers, and makes room for its exact
-    /// state: [`Exact::put`] puts its fingerprints in.
+    /// state: [`Exact::insert_into`] inserts its fingerprints.
     ///
     /// # Errors
     /// [`MergeError`] when they do not fit.

@@ -43,7 +43,7 @@ impl Shelf {
     }
 }
 
-/// Late records are dropped or written to dead letters, and not put in: none of them says how often the filter is wrong.
+/// Late records are dropped or written to dead letters, and not inserted: none of them says how often the filter is wrong.
 #[test]
 fn late_records_do_not_bias_the_observed_rate() {
     let window = Window::time(1_000, 4);
@@ -58,7 +58,7 @@ fn late_records_do_not_bias_the_observed_rate() {
     assert!(low < 0.03 && high < 0.06, "{low} to {high}");
 }
 
-/// What is left of a log whose beginning was trimmed may be renewals alone.
+/// What is left of a changelog whose beginning was trimmed may be renewals alone.
 #[test]
 fn keys_renewed_before_a_rebuild_are_not_called_wrong_after_it() {
     let window = Window::time(1_000, 4);
@@ -76,7 +76,7 @@ fn hours(slices: u32) -> Dedup {
 }
 
 /// An exact window over what was emitted. `position` is how far the window has come: stream time, or
-/// the number of the last key put in.
+/// the number of the last key inserted.
 struct Model {
     rules: Rules,
     position: Option<i64>,
@@ -148,7 +148,7 @@ impl Model {
         assert_eq!(verdict, expected);
         let renewed = verdict == Verdict::Duplicate && self.rules.refresh;
         if renewed && self.counts() && slice(known.flatten()) == slice(self.position) {
-            // It is in the newest slice, and is not put in a second time.
+            // It is in the newest slice, and is not inserted a second time.
             self.emitted.insert(number, self.position);
         } else if renewed || verdict == Verdict::Unseen {
             self.put(number);
@@ -321,7 +321,7 @@ fn a_broken_clock_does_not_expire_anything() {
     assert_eq!(dedup.judge(key(1), Some(110), 200).unwrap(), Verdict::Duplicate);
     assert_eq!(dedup.judge(key(2), Some(120), 200).unwrap(), Verdict::Duplicate, "it was judged all the same");
     dedup.judge(key(3), Some(200), 200).unwrap();
-    assert_eq!(dedup.stream_time(), Some(200), "the max_timestamp itself is believed");
+    assert_eq!(dedup.stream_time(), Some(200), "the max timestamp itself still advances it");
 }
 
 #[test]

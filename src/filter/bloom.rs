@@ -48,9 +48,9 @@ const fn orders() -> [[i32; WORDS]; 56] {
     orders
 }
 
-/// Size of a filter: it, and the fingerprints put in, determine every bit.
+/// Size of a filter: it, and the fingerprints inserted, determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct BloomLayout {
     /// Number of 64-byte blocks, at least 1.
     pub blocks: u64,
     /// Blocks that a key has bits in, 1 or 2: the cache misses of a look-up.
@@ -59,7 +59,7 @@ pub struct Layout {
     pub k: u32,
 }
 
-impl Layout {
+impl BloomLayout {
     /// Memory for the bits.
     #[must_use]
     pub const fn bytes(self) -> u64 {
@@ -94,7 +94,7 @@ fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// The bits of a key in its blocks: the same in all filters that draw alike. Aligned as a cache line is.
+/// The bits of a key in its blocks: the same in all filters of the same number of bits and blocks a key. Aligned as a cache line is.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Mask([Bits; 2]);
@@ -106,7 +106,7 @@ impl Mask {
     /// Makes it a key's. The bits in the first block come from the high half of the fingerprint, as the block
     /// comes from the low one; those in the second the other way around.
     #[inline(always)]
-    pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: Layout) {
+    pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: BloomLayout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
         self.0[0] = bits_of(high, low, layout.k);
         if layout.blocks_per_key > 1 {
@@ -115,7 +115,7 @@ impl Mask {
     }
 
     /// That of a key in a filter of this layout.
-    pub(super) fn new(fingerprint: Fingerprint, layout: Layout) -> Self {
+    pub(super) fn new(fingerprint: Fingerprint, layout: BloomLayout) -> Self {
         let mut mask = Self::NONE;
         mask.compute(fingerprint, layout);
         mask
@@ -149,19 +149,19 @@ fn bits_of(seed: u64, order: u64, k: u32) -> Bits {
 /// The bits of one filter.
 #[derive(Debug)]
 pub(super) struct Bloom {
-    layout: Layout,
+    layout: BloomLayout,
     pub(super) buffer: PagedBuffer,
 }
 
 impl Bloom {
     /// An empty filter; `None` when this machine cannot give so much memory.
-    pub(super) fn new(layout: Layout) -> Option<Self> {
+    pub(super) fn new(layout: BloomLayout) -> Option<Self> {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())? })
     }
 
     /// The size it was made with.
     #[inline]
-    pub(super) const fn layout(&self) -> Layout {
+    pub(super) const fn layout(&self) -> BloomLayout {
         self.layout
     }
 
@@ -177,7 +177,7 @@ impl Bloom {
         }
     }
 
-    /// Notes which of some keys were put in; with each comes its mask. On the way, fetches what asking `next` for
+    /// Notes which of some keys were inserted; with each comes its mask. On the way, fetches what asking `next` for
     /// them will read.
     #[inline(always)]
     pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
@@ -200,7 +200,7 @@ impl Bloom {
         }
     }
 
-    /// Whether the fingerprint was put in; wrong at the planned rate for one that was not. `mask` is its own.
+    /// Whether the fingerprint was inserted; wrong at the planned rate for one that was not. `mask` is its own.
     #[inline]
     pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
@@ -266,7 +266,7 @@ mod tests {
     fn a_key_has_as_many_bits_as_it_should() {
         for k in 1..=16 {
             for blocks_per_key in [1, 2] {
-                let layout = Layout { blocks: 2, blocks_per_key, k };
+                let layout = BloomLayout { blocks: 2, blocks_per_key, k };
                 for Mask(bits) in (0..1000).map(|number| Mask::new(key(number), layout)) {
                     let counts = bits.map(|bits| bits.iter().map(|word| word.count_ones()).sum::<u32>());
                     assert_eq!(counts, [k, if blocks_per_key == 2 { k } else { 0 }]);
@@ -290,7 +290,7 @@ mod tests {
     /// Stored filters depend on it. Whoever changes it changes the format of the state.
     #[test]
     fn the_bits_of_a_key_do_not_change() {
-        let mut bloom = Bloom::new(Layout { blocks: 1000, blocks_per_key: 2, k: 11 }).unwrap();
+        let mut bloom = Bloom::new(BloomLayout { blocks: 1000, blocks_per_key: 2, k: 11 }).unwrap();
         for number in 0..1000 {
             let mask = Mask::new(key(number), bloom.layout());
             bloom.insert(key(number), &mask);

@@ -1,10 +1,10 @@
-//! Fingerprints themselves: the memory that is never wrong.
+//! Fingerprints themselves: the store that is never wrong.
 //!
-//! Owns which fingerprints belong to which generation. Those put in since the last checkpoint are in
+//! Owns which fingerprints belong to which generation. Those inserted since the last checkpoint are in
 //! memory; the others are kept by an [`Archive`], and forgotten with their whole generation, so that
 //! nothing is ever searched for what has expired. It serves as a kind of its own, and to confirm what
-//! another kind calls seen. Must never say "seen" of a key that was not put in, nor "not seen" of
-//! one that was put in within the window (up to the collision of two 128-bit hashes).
+//! another kind calls seen. Must never say "seen" of a key that was not inserted, nor "not seen" of
+//! one that was inserted within the window (up to the collision of two 128-bit hashes).
 
 use super::{CapacityError, MergeError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
@@ -46,7 +46,7 @@ pub enum ExactError {
     Archive(#[from] ArchiveError),
 }
 
-/// The archive of a memory that was never stored.
+/// The archive of an exact store that was never written to disk.
 #[derive(Debug)]
 struct Nothing;
 
@@ -59,7 +59,7 @@ impl Archive for Nothing {
 /// What became of a fingerprint since the last checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was put in.
+    /// It was inserted.
     Put,
     /// It was deleted.
     Delete,
@@ -70,7 +70,7 @@ pub enum Change {
 struct Generation {
     id: GenerationId,
     slice: Slice,
-    /// How many were put in, each as often as it was.
+    /// How many were inserted, each as often as it was.
     keys: u64,
     /// Whether the archive may hold any.
     stored: bool,
@@ -101,7 +101,7 @@ impl Exact {
         self.archive = archive;
     }
 
-    /// Whether the key was put in within the window and not deleted.
+    /// Whether the key was inserted within the window and not deleted.
     ///
     /// # Errors
     /// When the archive cannot be read.
@@ -109,7 +109,7 @@ impl Exact {
         self.slice_of(fingerprint).map(|slice| slice.is_some())
     }
 
-    /// The last slice that a key was put in, if it is there.
+    /// The last slice that a key was inserted into, if it is there.
     ///
     /// # Errors
     /// When the archive cannot be read.
@@ -194,7 +194,7 @@ impl Exact {
         }
     }
 
-    /// Goes on in the slice that a log says its keys were put in; see [`super::Filter::resume`].
+    /// Goes on in the slice that a changelog says its keys were inserted into; see [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -233,13 +233,13 @@ impl Exact {
         self.open().map_or(0, |open| open.keys)
     }
 
-    /// Keys remembered, each as often as it was put in.
+    /// Keys remembered, each as often as it was inserted.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.generations.iter().map(|generation| generation.keys).sum()
     }
 
-    /// Makes room for the generations of another memory, whose fingerprints [`Exact::put`] then puts in.
+    /// Makes room for the generations of another store, whose fingerprints [`Exact::insert_into`] then inserts.
     ///
     /// # Errors
     /// [`MergeError`] when their windows do not fit; nothing has changed then.
@@ -269,14 +269,14 @@ impl Exact {
         Ok(())
     }
 
-    /// Puts a fingerprint into the generation of a slice, uncounted; none if that has left the window.
-    pub fn put(&mut self, slice: Slice, fingerprint: Fingerprint) {
+    /// Inserts a fingerprint into the generation of a slice, uncounted; none if that has left the window.
+    pub fn insert_into(&mut self, slice: Slice, fingerprint: Fingerprint) {
         if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
             self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put).is_none());
         }
     }
 
-    // ---- State out and in: an metadata, and what changed since the last checkpoint. ----
+    // ---- State out and in: metadata, and what changed since the last checkpoint. ----
 
     /// How many changes wait for a checkpoint.
     #[must_use]
@@ -323,7 +323,7 @@ impl Exact {
         ExactMetadata { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
     }
 
-    /// What an metadata describes, its fingerprints in the archive that is to be attached.
+    /// What metadata describes, its fingerprints in the archive that is to be attached.
     ///
     /// # Errors
     /// [`MetadataError::Generations`] when the metadata is not one of this window.
@@ -369,7 +369,7 @@ pub struct ExactGenerationMetadata {
     pub id: GenerationId,
     /// The slice whose keys it holds.
     pub slice: Slice,
-    /// Keys put in.
+    /// Keys inserted.
     pub keys: u64,
 }
 

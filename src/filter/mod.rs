@@ -18,13 +18,13 @@ pub mod stable;
 mod window;
 
 pub use aging::{Aging, Sizing as AgingSizing};
-pub use bloom::Layout as BloomLayout;
+pub use bloom::BloomLayout;
 pub use cuckoo::{Cuckoo, Sizing as CuckooSizing};
 pub use exact::{Archive, ArchiveError, Change, Exact, ExactError, ExactMetadata, GenerationId};
 pub use growth::{AtMaxMemory, Growth};
 pub use paged_buffer::PAGE_BYTES;
 pub use sizing::{blocked_rate, plain_bits, plain_rate, rate_per_generation};
-pub use stable::{Layout as StableLayout, Sizing as StableSizing, Stable};
+pub use stable::{CellLayout as StableLayout, Sizing as StableSizing, Stable};
 pub use window::{Slice, Window};
 
 use crate::key::Fingerprint;
@@ -43,7 +43,7 @@ pub trait Filter: Any + fmt::Debug + Send {
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
     /// Whether the key is remembered; wrong at the planned rate for one that is not. Never false for one
-    /// put in within the window, if the kind promises that.
+    /// inserted within the window, if the kind promises that.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
@@ -65,7 +65,7 @@ pub trait Filter: Any + fmt::Debug + Send {
         Ok(there)
     }
 
-    /// Renews a key that is remembered, as if it were put in now. Returns whether that changed anything.
+    /// Renews a key that is remembered, as if it were inserted now. Returns whether that changed anything.
     ///
     /// # Errors
     /// [`CapacityError`] when there is no room. It is then as it was.
@@ -86,12 +86,12 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
     fn advance(&mut self, time: Timestamp);
 
-    /// Goes on in the slice (see [`Filter::expiry_clock`]) that a log says its keys were put in, with the log's hint: the
-    /// same keys put in then leave the same state. For the past, and for windows by time, it changes nothing.
+    /// Goes on in the slice (see [`Filter::expiry_clock`]) that a changelog says its keys were inserted into, with its replay info: the
+    /// same keys inserted then leave the same state. For the past, and for windows by time, it changes nothing.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// What a log must say beside the keys for the same state to come of it; asked for after the first key
-    /// that the log has of a slice.
+    /// What a changelog must say beside the keys for the same state to come of it; asked for after the first key
+    /// that the changelog has of a slice.
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
@@ -108,7 +108,7 @@ pub trait Filter: Any + fmt::Debug + Send {
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// The last slice that a key was put in, if the kind knows it.
+    /// The last slice that a key was inserted into, if the kind knows it.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
@@ -147,9 +147,9 @@ pub trait Filter: Any + fmt::Debug + Send {
 pub enum Spec {
     /// A queue of generations, and how large one is.
     Aging(AgingSizing),
-    /// Fingerprints that say when they were put in, and can be deleted; how large their table is.
+    /// Fingerprints that say when they were inserted, and can be deleted; how large their table is.
     Cuckoo(CuckooSizing),
-    /// Cells that forget by lot: keys put in lately are seen, most likely. The one kind without a promise, or a window.
+    /// Cells that forget by lot: keys inserted lately are seen, most likely. The one kind without a promise, or a window.
     Stable(StableSizing),
 }
 
@@ -295,9 +295,9 @@ pub struct Part {
 /// How full a filter is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Keys remembered, each as often as it was put in.
+    /// Keys remembered, each as often as it was inserted.
     pub keys: u64,
-    /// Keys put in since the current slice began; all of them, for kinds without slices.
+    /// Keys inserted since the current slice began; all of them, for kinds without slices.
     pub open_keys: u64,
     /// Memory of the bits, in bytes.
     pub bytes: u64,
@@ -312,7 +312,7 @@ pub struct Usage {
 pub struct SliceUsage {
     /// Its number.
     pub slice: Slice,
-    /// Keys put in.
+    /// Keys inserted.
     pub keys: u64,
     /// Keys that it was made for.
     pub capacity: u64,
@@ -329,7 +329,7 @@ pub struct Prediction {
     pub bytes: u64,
 }
 
-/// Why a key cannot be put in.
+/// Why a key cannot be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {

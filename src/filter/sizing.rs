@@ -6,9 +6,9 @@
 //! its block, and where some words have many keys, others have few; a second-order term counts that.
 //! The result is within 1 % of the exact one for rates above 1e-9.
 
-use super::bloom::{BLOCK_BITS, Layout, WORD_BITS};
+use super::bloom::{BLOCK_BITS, BloomLayout, WORD_BITS};
 
-/// The same, to reckon with.
+/// The same, to compute with.
 const BLOCK: f64 = BLOCK_BITS as f64;
 const WORD: f64 = WORD_BITS as f64;
 const WORDS: f64 = BLOCK / WORD;
@@ -33,8 +33,8 @@ pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
     spread_rate(bits_per_key, 1, k)
 }
 
-/// The same when a key has `k` different bits in each of `lines` blocks. A block then has as many times
-/// the keys, and a absent key must find its bits in each.
+/// The same when a key has `k` different bits in each of `blocks_per_key` blocks. A block then has as many times
+/// the keys, and an absent key must find its bits in each.
 fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
     let load = BLOCK / bits_per_key * f64::from(blocks_per_key);
     // The Poisson weight is negligible ten standard deviations away from the mean.
@@ -68,7 +68,7 @@ fn poisson(load: f64, count: f64) -> f64 {
 /// The false-positive rate of a filter of this layout that holds `keys`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
-pub(super) fn shape_rate(layout: Layout, keys: f64) -> f64 {
+pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
     if keys <= 0.0 {
         return 0.0;
     }
@@ -115,7 +115,7 @@ impl Words {
         Self { twos, ones, left_clear: [one_word(1.0), one_word(2.0), two_words(1.0, 1.0), two_words(1.0, 2.0), two_words(2.0, 2.0)] }
     }
 
-    /// Probability that the bits of a absent key are all set, from what is clear with probabilities as above. That two
+    /// Probability that the bits of an absent key are all set, from what is clear with probabilities as above. That two
     /// words are hit is not the product of their chances: what one has of a key, another has not.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
@@ -146,12 +146,12 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
 /// fingerprints are good for.
 #[must_use]
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes far below 2^52")]
-pub fn layout_for(keys: u64, rate: f64) -> Layout {
+pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
     let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
     let (bits, blocks_per_key) = if one > two * WORTH_A_BLOCK { (two, 2) } else { (one, 1) };
     let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
     // Two different blocks are wanted, so there are two.
-    Layout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
+    BloomLayout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
 }
 
 /// The fewest bits a key that reach `rate`.
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn rates_agree_with_the_exact_ones() {
-        // From a million blocks filled by lot, in each of which the chance of a absent key was worked out in full.
+        // From a million blocks filled by lot, in each of which the chance of an absent key was worked out in full.
         for (bits, k, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
             let got = blocked_rate(bits, k);
             assert!((got / exact - 1.0).abs() < 0.01, "{got} for {exact}");

@@ -53,7 +53,7 @@ pub enum Window {
         /// Slices in a window, at least 1.
         slices: u32,
     },
-    /// By the number of keys put in.
+    /// By the number of keys inserted.
     Keys {
         /// Keys in a slice, at least 1.
         slice_keys: u64,

@@ -35,7 +35,7 @@ impl<S: Subscriber> Layer<S> for Events {
         if *metadata.level() > Level::INFO || !metadata.target().starts_with("unseen") {
             return;
         }
-        let mut line = Line::default();
+        let mut line = EventLine::default();
         event.record(&mut line);
         if line.routine {
             return;
@@ -54,14 +54,14 @@ impl<S: Subscriber> Layer<S> for Events {
 
 /// A line as it is read.
 #[derive(Default)]
-struct Line {
+struct EventLine {
     message: String,
     fields: String,
     /// It only says that all goes on.
     routine: bool,
 }
 
-impl Visit for Line {
+impl Visit for EventLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         // A string takes all that is written.
         let _ = match field.name() {

@@ -34,7 +34,7 @@ const SETTINGS: [(&str, &str); 6] = [
 const SEGMENT_BYTES: &str = "67108864";
 
 /// How long to look for records at a time; bounds how late a stop is noticed.
-const TURN: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
 /// each topic has, and gets theirs.
@@ -146,7 +146,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         if asked.elapsed() > CALL_TIMEOUT {
             return Err(format!("topic {name:?} was made, but the brokers do not show it"));
         }
-        std::thread::sleep(TURN / 2);
+        std::thread::sleep(POLL / 2);
     }
     // Somebody else may have been faster, and have known of more.
     let found = if keeps { look()? } else { wanted };
@@ -209,16 +209,16 @@ impl ChangelogReader {
         Ok(Self { committed: consumer("read_committed")?, uncommitted: consumer("read_uncommitted")?, admin, options })
     }
 
-    /// The first offset of a log and the one after its last, once no transaction is open in it that was when it
+    /// The first offset of a changelog and the one after its last, once no transaction is open in it that was when it
     /// was asked; `None` while one is.
     ///
     /// # Errors
     /// When no answer came; worth another try.
-    pub fn ends(&self, log: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
+    pub fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
         let ask = |consumer: &BaseConsumer<Observer>| {
             consumer
-                .fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT)
-                .map_err(|error| Error::Fatal(format!("cannot read how far {log} reaches: {error}")))
+                .fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT)
+                .map_err(|error| Error::Fatal(format!("cannot read how far {changelog} reaches: {error}")))
         };
         let (_, end) = ask(&self.uncommitted)?;
         let (low, stable) = ask(&self.committed)?;
@@ -226,23 +226,23 @@ impl ChangelogReader {
     }
 
     /// Hands over the committed records from `from` to `end`, and what follows that by then, in order, until `take` says
-    /// to stop by `false`, or `stop` does. Returns false if the log does not reach back to there any more.
+    /// to stop by `false`, or `stop` does. Returns false if the changelog does not reach back to there any more.
     ///
     /// # Errors
-    /// When the log cannot be read, or what `take` fails with.
+    /// When the changelog cannot be read, or what `take` fails with.
     pub fn read<E: From<Error>>(
         &self,
-        log: &TopicPartition,
+        changelog: &TopicPartition,
         (from, end): (Offset, Offset),
         stop: &dyn Fn() -> bool,
         take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {log}: {error}"));
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {changelog}: {error}"));
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&log.topic, log.partition, Position::Offset(from)).map_err(failed)?;
+        list.add_partition_offset(&changelog.topic, changelog.partition, Position::Offset(from)).map_err(failed)?;
         self.committed.assign(&list).map_err(failed)?;
         let ended = loop {
-            match self.committed.poll(TURN) {
+            match self.committed.poll(POLL) {
                 _ if stop() => break Ok(true),
                 Some(Ok(message)) => match take(Logged { offset: message.offset(), value: message.payload().unwrap_or_default() }) {
                     Ok(true) => {}
@@ -250,13 +250,13 @@ impl ChangelogReader {
                     Err(error) => break Err(error),
                 },
                 // A leader that has just become one may not know yet that more is committed.
-                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(log, end) => break Ok(true),
+                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(changelog, end) => break Ok(true),
                 None | Some(Err(KafkaError::PartitionEOF(_))) => {}
                 Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
                     break Ok(false);
                 }
-                Some(Err(error)) => throttle::report(&format!("reading {log} {error}"), |left_out| {
-                    tracing::warn!(log = %log, error = %error, left_out, "trouble reading a changelog; still trying");
+                Some(Err(error)) => throttle::report(&format!("reading {changelog} {error}"), |left_out| {
+                    tracing::warn!(changelog = %changelog, error = %error, left_out, "trouble reading a changelog; still trying");
                 }),
             }
         };
@@ -264,8 +264,8 @@ impl ChangelogReader {
         ended
     }
 
-    fn reaches(&self, log: &TopicPartition, end: Offset) -> bool {
-        let found = self.committed.fetch_watermarks(&log.topic, log.partition, CALL_TIMEOUT);
+    fn reaches(&self, changelog: &TopicPartition, end: Offset) -> bool {
+        let found = self.committed.fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT);
         found.is_ok_and(|(_, reached)| reached >= end)
     }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const BATCH_OVERHEAD: usize = 512;
 
 /// How long a broker is asked before a word is said about it.
-const TURN: Duration = Duration::from_secs(2);
+const ASK: Duration = Duration::from_secs(2);
 
 /// The topics that the configuration names, as they are.
 #[derive(Clone, Debug, Default)]
@@ -102,7 +102,7 @@ fn observe(config: &Config, client: &ClientConfig) -> Result<BaseConsumer<Observ
 
 /// Asks for metadata once. `None` if there was an answer, else the complaint.
 fn ask(observer: &BaseConsumer<Observer>, config: &Config) -> Option<Complaint> {
-    let error = observer.fetch_metadata(Some(&config.topics[0].input), TURN).err()?;
+    let error = observer.fetch_metadata(Some(&config.topics[0].input), ASK).err()?;
     // Lets the client deliver its complaints; each ends a poll.
     while observer.poll(Duration::from_millis(10)).is_some() {}
     let complaint = observer.context().complaint();

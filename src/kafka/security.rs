@@ -137,7 +137,7 @@ mod tests {
         [("security.protocol", "sasl_ssl"), ("sasl.mechanism", "SCRAM-SHA-512"), ("sasl.username", "ann"), ("sasl.password", "secret")];
 
     #[test]
-    fn what_is_missing_for_sasl_is_told() {
+    fn what_is_missing_for_sasl_is_reported() {
         assert_eq!(check(&kafka(&SCRAM)), Ok(()));
         for (name, value, sentence) in [
             (
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_told_by_its_property_alone() {
+    fn a_file_that_cannot_be_read_is_reported_by_its_property_alone() {
         for name in FILES {
             let error = check(&kafka(&[("security.protocol", "ssl"), (name, "/no/such/-----BEGIN PRIVATE KEY-----")])).unwrap_err();
             assert!(error.starts_with(&format!("{name}: cannot read the file: No such file")) && !error.contains("KEY---"), "{error}");

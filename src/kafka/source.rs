@@ -6,7 +6,7 @@
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::client_log;
-use super::ffi::{Fetcher, Group, Message, topic_ids};
+use super::ffi::{Fetcher, GroupMetadata, Message, topic_ids};
 use super::security::{self, Login};
 use super::throttle;
 use crate::config::Config;
@@ -378,7 +378,7 @@ impl Source {
     }
 
     /// Who we are in the group, for a transaction to prove it; none if we are no member of it.
-    pub(super) fn group(&self) -> Option<Group> {
+    pub(super) fn group(&self) -> Option<GroupMetadata> {
         self.fetcher.group().filter(|group| group.generation().is_some())
     }
 

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_is_told_at_once_and_then_every_ten_seconds_with_what_was_left_out() {
+    fn a_trouble_is_reported_at_once_and_then_every_ten_seconds_with_what_was_left_out() {
         let (mut throttle, start) = (Throttle::default(), Instant::now());
         let mut at = |ms: u64| throttle.due("down", start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(0));

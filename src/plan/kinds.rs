@@ -17,7 +17,7 @@ pub(super) struct Candidate {
     pub(super) k: u32,
     /// What a look-up reads.
     pub(super) reads: String,
-    /// Share of repeats, a whole window after their key was put in, that are called unseen; `None` for kinds that
+    /// Share of repeats, a whole window after their key was inserted, that are called unseen; `None` for kinds that
     /// promise never to.
     pub(super) forgets: Option<f64>,
     /// Whether a key can be retracted.
@@ -31,7 +31,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// One that remembers, takes nothing back, and is in memory only.
+    /// One that remembers, retracts nothing, and is in memory only.
     fn new(predict: impl Fn(f64) -> Prediction + 'static, k: u32, reads: String, overfull: &'static str) -> Self {
         Self {
             predict: Box::new(predict),

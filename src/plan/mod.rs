@@ -69,9 +69,9 @@ pub struct Row {
     pub reads: String,
     /// What is expected at 1, 1.5, 2 and 4 times the planned keys.
     pub loads: Vec<Point>,
-    /// Whether a key put in is seen for the whole window, without exception.
+    /// Whether a key inserted is seen for the whole window, without exception.
     pub remembers: bool,
-    /// Share of repeats, a whole window after their key was put in, that are called unseen.
+    /// Share of repeats, a whole window after their key was inserted, that are called unseen.
     pub forgets: f64,
     /// Whether a key can be retracted.
     pub can_retract: bool,

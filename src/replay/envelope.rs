@@ -53,7 +53,7 @@ impl Captured<'_> {
         let parts = self.headers.iter().flat_map(|&(name, value)| [Some(name), value]);
         let texts: Option<Vec<_>> = parts.clone().map(text).collect();
         let (key, payload) = (text(self.key), text(self.value));
-        let line = Line {
+        let line = CaptureLine {
             topic: self.topic,
             partition: self.partition,
             offset: self.offset,
@@ -84,7 +84,7 @@ fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
 struct Nullable<'a>(Option<&'a str>);
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct CaptureLine<'a> {
     topic: &'a str,
     partition: i32,
     offset: Offset,

@@ -69,7 +69,7 @@ pub struct Summary {
     pub duplicates: u64,
     /// Older than the window and not remembered; `late` decided what became of them.
     pub late: u64,
-    /// Such as took their key back; they are not emitted.
+    /// Retractions; they are not emitted.
     pub retracted: u64,
     /// Without a value to take a key from; `on_tombstone` decided what became of them.
     pub tombstones: u64,
@@ -104,9 +104,9 @@ pub enum Error {
         "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Part(Part),
-    /// The topic takes keys back by a header, which the format does not have.
+    /// The topic retracts keys by a header, which the format does not have.
     #[error(
-        "the topic takes keys back by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+        "the topic retracts keys by header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
     /// The format has no partitions.
@@ -161,7 +161,7 @@ pub enum LineError {
     Invalid(Invalid),
     /// Its key cannot be decided.
     #[error("{0}")]
-    Undecided(filter::ExactError),
+    Verdict(filter::ExactError),
 }
 
 impl<'t> Replay<'t> {
@@ -259,7 +259,7 @@ impl<'t> Replay<'t> {
         } else {
             dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
-        let verdict = verdict.map_err(LineError::Undecided)?;
+        let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(truth) = truth {
             self.is_wrong = truth.check(fingerprint, verdict, dedup);
         }

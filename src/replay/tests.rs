@@ -100,14 +100,14 @@ fn what_a_line_does_not_have_is_said_before_reading() {
 fn what_a_line_of_values_cannot_tell_is_refused() {
     let topic = Topic { retract: Some("retract".into()), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
     let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
-    assert!(error.starts_with("the topic takes keys back by header `retract`, which a line of ndjson does not have"), "{error}");
+    assert!(error.starts_with("the topic retracts keys by header `retract`, which a line of ndjson does not have"), "{error}");
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
     let four = Options { partitions: 4, ..options(Format::Ndjson) };
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
 }
 
 #[test]
-fn an_envelope_is_told_from_a_value() {
+fn an_envelope_is_distinguished_from_a_value() {
     let line = br#"{"topic":"t","partition":0,"offset":0,"tstype":"create","ts":1,"key":null,"payload":"{\"id\":1}"}"#;
     let topic = Topic { on_invalid: OnInvalid::Drop, ..by_id() };
     let (_, summary) = replay(&topic, &options(Format::Ndjson), line).unwrap();
@@ -161,7 +161,7 @@ fn late_records_go_where_the_policy_says() {
 }
 
 #[test]
-fn a_time_beyond_the_horizon_does_not_expire_anything() {
+fn a_time_beyond_the_max_timestamp_does_not_expire_anything() {
     let input = b"{\"id\":1,\"t\":0}\n{\"id\":2,\"t\":9000000000000}\n{\"id\":1,\"t\":1}\n";
     let with_time = Options { time: Some("/t".into()), ..options(Format::Ndjson) };
     assert_eq!(replay(&by_id(), &with_time, input).unwrap().1.duplicates, 1);

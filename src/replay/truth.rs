@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// The exact window of one partition. Its measure is stream time, or the number of the last key put in.
+/// The exact window of one partition. Its measure is stream time, or the number of the last key inserted.
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,
@@ -68,7 +68,7 @@ impl Truth {
     /// Takes note of a verdict, right after `dedup` gave it. Returns whether it dropped the record wrongly.
     pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) -> bool {
         let after = self.position_of(dedup);
-        // A key that is put in moves a count on, but was judged before that.
+        // A key that is inserted moves a count on, but was judged before that.
         let judged_at = if self.counted { self.position } else { after };
         self.come_to(judged_at);
         let emitted = self.emitted.get(&fingerprint).copied();

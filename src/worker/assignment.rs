@@ -119,8 +119,8 @@ impl Assignment {
             let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
             (input.partition.clone(), input.position, note.to_string())
         });
-        let is_told = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
-        let unmoved = self.inputs.values().filter(is_told);
+        let is_noted = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
+        let unmoved = self.inputs.values().filter(is_noted);
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();

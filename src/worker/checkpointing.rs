@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
-/// Whose turn it is to be written. Each state has one in an interval, at its own time: records wait while one is
-/// written, and would wait longer for all.
+/// When each state is written: once an interval, each at its own time. Records wait while one is written, and would wait
+/// longer for all.
 pub(super) struct Schedule {
     next: Instant,
-    /// Whose turn was the last.
+    /// The state that was due last.
     last: StateId,
 }
 
@@ -27,30 +27,30 @@ impl Schedule {
         now >= self.next
     }
 
-    /// Takes the schedule that are due: of all, if they go `together`. None has two.
+    /// Takes the states that are due; all of them, if they go `together`. None comes twice.
     fn take<T>(&mut self, states: &BTreeMap<StateId, T>, now: Instant, interval: Duration, together: bool) -> Vec<StateId> {
         let Some(late) = now.checked_duration_since(self.next) else { return Vec::new() };
         let count = u32::try_from(states.len()).unwrap_or(u32::MAX).max(1);
         let step = interval / count;
         let due = late.as_nanos() / step.as_nanos().max(1) + 1;
-        let schedule = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
-        self.next += step * schedule;
+        let taken = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
+        self.next += step * taken;
         // What could not be taken in time is not made up for.
         self.put_off(now);
         let after = states.range((Excluded(self.last), Unbounded)).chain(states);
-        let ids: Vec<_> = after.map(|(&id, _)| id).take(schedule as usize).collect();
+        let ids: Vec<_> = after.map(|(&id, _)| id).take(taken as usize).collect();
         self.last = ids.last().copied().unwrap_or(self.last);
         ids
     }
 
-    /// No turn comes before that.
+    /// No state is due before that.
     fn put_off(&mut self, until: Instant) {
         self.next = self.next.max(until);
     }
 }
 
 impl Worker {
-    /// Writes the states whose turn it is, or all, if they changed: at the barrier, where nothing past the
+    /// Writes the states that are due, or all, if they changed: at the barrier, where nothing past the
     /// committed offsets is decided.
     pub(super) fn checkpoint(&mut self, all: bool) {
         if self.outbox.is_open() {
@@ -64,7 +64,7 @@ impl Worker {
         self.schedule.put_off(Instant::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
-    /// The states that cannot wait, and those whose turn it is.
+    /// The states that cannot wait, and those that are due by the schedule.
     fn due(&mut self) -> Vec<StateId> {
         let Assignment { inputs, states, .. } = &self.assignment;
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
@@ -115,7 +115,7 @@ mod tests {
         let (states, start) = (states(4), Instant::now());
         let mut schedule = Schedule::new(start);
         let mut taken = Vec::new();
-        // Barriers come when they come, and not when a turn is due.
+        // Barriers come when they come, and not when a state is due.
         for tick in 0..100 {
             let now = schedule.take(&states, start + tick * INTERVAL / 10, INTERVAL, false);
             assert!(now.len() <= 1, "{now:?} at once");

@@ -44,7 +44,7 @@ impl Worker {
         }
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let offsets = self.assignment.offsets(&self.topics);
-        let logged = self.outbox.sink.before_changelog().and_then(|()| self.log()).inspect(|()| fault::point("commit.logged"));
+        let logged = self.outbox.sink.before_changelog().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let (topics, scratch) = (&self.topics, &mut self.buffers.scratch);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, scratch, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
@@ -76,7 +76,7 @@ impl Worker {
     }
 
     /// Writes to the changelogs what the records of the open transaction did.
-    fn log(&mut self) -> Result<(), SinkError> {
+    fn write_changelogs(&mut self) -> Result<(), SinkError> {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         for (&id, state) in states {
             let topic = self.topics.first_of(id.space);

@@ -21,10 +21,11 @@ pub(super) enum VerdictError {
     State(ExactError),
 }
 
-/// The fingerprint of a record's key, and whether the record takes that key back.
+/// The fingerprint of a record's key, and whether the record retracts that key.
 pub(super) type Keyed = Result<(Fingerprint, bool), Box<Invalid>>;
 
-/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that this machine's clock makes credible.
+/// Decides the record of `topic` at `offset`. `max_timestamp` is the latest record time that may advance
+/// stream time, by this machine's clock.
 #[inline]
 pub(super) fn decide(
     topic: &Topic,

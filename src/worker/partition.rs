@@ -166,7 +166,7 @@ impl PartitionState {
         }
     }
 
-    /// What the store has of a partition, if that can be used. A corrupt store is set aside.
+    /// What the store has of a partition, if that can be used. A corrupt store is quarantined.
     pub(super) fn load(
         store: &Arc<Store>,
         id: &PartitionId,
@@ -323,7 +323,7 @@ impl PartitionState {
                 if let checkpoint::Error::Corrupt { what, .. } = &error
                     && let Err(error) = store.quarantine(what)
                 {
-                    tracing::error!(error = %error, "corrupt state cannot be set aside");
+                    tracing::error!(error = %error, "corrupt state cannot be quarantined");
                 }
                 0
             }

@@ -28,7 +28,7 @@ const THREADS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often a line says how far a rebuild has come.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Most times that a group was set back within one log.
+/// Most times that a group was set back within one changelog.
 const SET_BACK_MAX: usize = 100;
 
 /// A state to be brought to where the group has come.
@@ -158,7 +158,7 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
     }
 }
 
-/// What a group that was set back makes void: below `before` in the log, the effect of `topic` from `start` on.
+/// What a group that was set back makes void: below `before` in the changelog, the effect of `topic` from `start` on.
 struct Cut {
     before: Offset,
     topic: String,
@@ -188,7 +188,7 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
         (Some(log_end), false, _) => log_end,
         // Of a time before there was a changelog, or with a later one.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => low,
-        // The log was trimmed since: what lies between is lost to the checkpoint.
+        // The changelog was trimmed since: what lies between is lost to the checkpoint.
         _ => {
             job.state = PartitionState::new(job.rules);
             low
@@ -230,11 +230,11 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
     }
 }
 
-/// Where a log begins and ends, once no transaction is open in it any more; `None` if told to stop before.
-fn ends(reader: &ChangelogReader, log: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
+/// Where a changelog begins and ends, once no transaction is open in it any more; `None` if told to stop before.
+fn ends(reader: &ChangelogReader, changelog: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
     let mut reported = Instant::now();
     loop {
-        let found = reader.ends(log);
+        let found = reader.ends(changelog);
         if stop() {
             return None;
         }
@@ -243,10 +243,10 @@ fn ends(reader: &ChangelogReader, log: &TopicPartition, stop: &dyn Fn() -> bool)
             Ok(Some(ends)) => return Some(ends),
             // The partition's former owner has left a transaction open.
             Ok(None) if is_time => tracing::warn!(
-                log = %log,
+                changelog = %changelog,
                 "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
             ),
-            Err(error) if is_time => tracing::warn!(log = %log, error = %error, "no answer from the brokers yet; asking again"),
+            Err(error) if is_time => tracing::warn!(changelog = %changelog, error = %error, "no answer from the brokers yet; asking again"),
             Ok(None) | Err(_) => {}
         }
         if is_time {
@@ -256,7 +256,7 @@ fn ends(reader: &ChangelogReader, log: &TopicPartition, stop: &dyn Fn() -> bool)
     }
 }
 
-/// One reading of a log.
+/// One reading of a changelog.
 struct Follow<'a> {
     needs: &'a Needs,
     job: &'a mut Job,
@@ -269,14 +269,14 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// `None` if the log does not reach back to there any more.
+    /// `None` if the changelog does not reach back to there any more.
     fn read(&mut self, reader: &ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Follower>, Error> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.state.changelog.epoch;
         let mut follower = Follower::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
-        let log = job.changelog.clone();
+        let changelog = job.changelog.clone();
         let end = self.end;
-        let is_read = from >= end || reader.read(&log, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
+        let is_read = from >= end || reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
         Ok(is_read.then_some(follower))
     }
 

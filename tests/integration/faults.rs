@@ -209,8 +209,8 @@ impl Lives {
 fn died_at(mut worker: Worker, faults: &str) {
     let status = worker.wait(LIMIT);
     let killed = matches!(status.signal(), Some(6 | 9));
-    let told = worker.log().contains(&format!("fault point reached point={:?}", point(faults)));
-    assert!(killed && told, "armed with {faults} the worker ended with {status}");
+    let reached = worker.log().contains(&format!("fault point reached point={:?}", point(faults)));
+    assert!(killed && reached, "armed with {faults} the worker ended with {status}");
 }
 
 #[test]
@@ -388,13 +388,13 @@ fn steps_that_fail() {
     for (hint, filter) in [("faults-errors", AGING), ("faults-errors-exact", EXACT)] {
         let mut lives = Lives::new(hint, 4, HOUR / 3, filter).with_instance();
         let mut worker = lives.start(&ERRORS.join(","));
-        let told = |log: &str| log.matches("fault point reached").count();
+        let reached = |log: &str| log.matches("fault point reached").count();
         let arms = ERRORS.join(",").split(',').count();
         for _ in 0..4 {
             lives.feed();
             lives.stream.wait_until_read(lives.produced, &mut worker);
         }
-        wait_until("every step has failed", LIMIT, || (told(&worker.log()) == arms).then_some(()));
+        wait_until("every step has failed", LIMIT, || (reached(&worker.log()) == arms).then_some(()));
         lives.stream.produce(lives.produced..);
         lives.stream.check(worker);
     }

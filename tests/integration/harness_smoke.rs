@@ -64,7 +64,7 @@ fn the_oracle_keeps_a_key_for_the_window_and_a_slice() {
 #[test]
 fn differences_are_told_apart() {
     let expected = Oracle::new(Duration::from_secs(1_200), 4).expected(&news(10_000), PARTITIONS);
-    let told = |change: &dyn Fn(&mut Vec<TestRecord>)| {
+    let after = |change: &dyn Fn(&mut Vec<TestRecord>)| {
         let mut actual = expected.clone();
         change(&mut actual[2]);
         difference(&expected, &actual).unwrap_or_default()
@@ -82,8 +82,8 @@ fn differences_are_told_apart() {
         (&|records| records.insert(10, TestRecord::default()), "partition 2, record 10: not expected at all"),
         (&|records| records.push(TestRecord::default()), "one too many"),
     ] {
-        let told = told(change);
-        assert!(told.contains(words) && told.is_empty() == words.is_empty(), "expected `{words}`, got `{told}`");
+        let found = after(change);
+        assert!(found.contains(words) && found.is_empty() == words.is_empty(), "expected `{words}`, got `{found}`");
     }
 }
 

@@ -2,8 +2,8 @@
 //! costs no good record its place.
 
 use crate::harness::{
-    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
-    told, topic,
+    News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, by_partition, committed_offset, logged, offset_of,
+    read_committed, topic,
 };
 use crate::stream::{PARTITIONS, Stream};
 use std::time::Duration;
@@ -127,7 +127,7 @@ fn a_bad_record_stops_the_worker_by_default() {
         );
         let committed = |partition| committed_offset(broker(), stream.setup.group(), &stream.input, partition).unwrap_or_default();
         let committed: i64 = (0..4).map(committed).sum();
-        assert_eq!(told(&log, "records"), committed.unsigned_abs(), "the last line does not count what was committed");
+        assert_eq!(logged(&log, "records"), committed.unsigned_abs(), "the last line does not count what was committed");
         let output = stream.output();
         assert_prefix(&stream.expected, &output);
         let at = usize::try_from(partition).expect("a partition");

@@ -1,7 +1,7 @@
 //! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, broker, client, committed_offset, produce, read_committed, told, topic, unique, wait_until,
+    Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -206,7 +206,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
     // What was watched is stored with the rest, and there again afterwards.
     let log = worker.drain();
     let line = log.lines().find(|line| line.contains("the filter's current slice is past 70 %")).expect("it is told");
-    assert!(told(line, "window_capacity") == 50_000 && told(line, "slice_capacity") >= 12_500, "{line}");
+    assert!(logged(line, "window_capacity") == 50_000 && logged(line, "slice_capacity") >= 12_500, "{line}");
     let mut worker = setup.start("a");
     let address = self::address(&mut worker);
     let again =
@@ -242,11 +242,11 @@ fn readiness_says_what_it_waits_for() {
     stranger.flush(LIMIT).expect("it is written");
     let mut worker = setup.start("a");
     let waits = address(&mut worker);
-    let told = wait_until("it says that it waits for one partition", LIMIT, || {
+    let body = wait_until("it says that it waits for one partition", LIMIT, || {
         let (code, _, body) = ask(&waits, "/readyz");
         (code == 503 && body.contains("1 of 4 partitions")).then_some(body)
     });
-    assert_eq!(told, "not ready: 1 of 4 partitions are being restored\n");
+    assert_eq!(body, "not ready: 1 of 4 partitions are being restored\n");
     let status = status(&waits);
     let doing: Vec<_> = status["partitions"].as_array().expect("a list").iter().map(|partition| partition["state"].clone()).collect();
     assert_eq!(doing, ["running", "running", "rebuilding", "running"].map(Value::from));

@@ -1,8 +1,8 @@
 //! Promise: whatever becomes of the group's offsets, no record that is still there is lost, and the log says what happened.
 
 use crate::harness::{
-    Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, make_topic,
-    reset_offset, told, topic_with, wait_until,
+    Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, logged, make_topic,
+    reset_offset, topic_with, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::BTreeSet;
@@ -62,8 +62,8 @@ fn records_that_expire_under_a_running_worker_are_told_of() {
     // How far it had come is its own to say: some of what was deleted may have been on its way already.
     let log = worker.log();
     let line = log.lines().find(|line| line.contains(sentence)).expect("it was found");
-    let (from, to) = (told(line, "committed").cast_signed(), told(line, "oldest").cast_signed());
-    assert_eq!(told(line, "records").cast_signed(), to - from, "{line}");
+    let (from, to) = (logged(line, "committed").cast_signed(), logged(line, "oldest").cast_signed());
+    assert_eq!(logged(line, "records").cast_signed(), to - from, "{line}");
     forget(&mut stream, from..to);
     stream.check(worker);
 }

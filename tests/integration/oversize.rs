@@ -2,13 +2,13 @@
 //! costs no other record its place: what was decided before the abort comes out after it.
 
 use crate::harness::{
-    News, Oracle, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, offset_of, read_committed, told,
-    topic, topic_with,
+    News, Oracle, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,
+    read_committed, topic, topic_with,
 };
 use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 use std::time::Duration;
 
-/// It covers all records, so that a worker that starts without a checkpoint rebuilds its memory exactly.
+/// It covers all records, so that a worker that starts without a checkpoint rebuilds its state exactly.
 const WINDOW: Duration = Duration::from_secs(24 * 3600);
 /// What the output takes; a record of the feed is a hundredth of it.
 const LIMIT_BYTES: &str = "20000";
@@ -108,7 +108,7 @@ fn large_records_go_to_the_dead_letters() {
     assert!(case.dead.iter().flatten().count() > 10, "too few large records to try anything");
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
-    assert!(told(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
+    assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
     assert!(log.contains("is larger than the output topic takes"), "the log does not say why");
 }
 
@@ -143,7 +143,7 @@ fn an_output_that_takes_less_from_now_on_loses_nothing() {
     stream.produce(..);
     let log = stream.check(worker);
     assert!(log.contains("a topic does not take a batch; writing its records in smaller ones"), "{log}");
-    assert_eq!(told(&log, "invalid"), 0, "a record was blamed for its batch");
+    assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
 /// Inputs may share an output. Its limit is asked for all the same, and batches keep to it.

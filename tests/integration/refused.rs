@@ -1,7 +1,7 @@
 //! Promise: a record that its topic will never take, for its time or for a key that it lacks, goes where `on_invalid`
 //! says; its neighbours come out once each, whatever batch they shared.
 
-use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, produce, read_committed, told, topic_with, wait_until};
+use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ const HOUR: i64 = 3_600_000;
 
 /// What a topic does not take.
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+enum Refusal {
     /// A record without key, for the topic is compacted.
     NoKey,
     /// A record that is older than a topic's `message.timestamp.before.max.ms`.
@@ -19,7 +19,7 @@ enum Fault {
     Ahead,
 }
 
-impl Fault {
+impl Refusal {
     const ALL: [Self; 3] = [Self::NoKey, Self::Old, Self::Ahead];
 
     const fn property(self) -> (&'static str, &'static str) {
@@ -33,7 +33,7 @@ impl Fault {
 
 /// A stream of which the output does not take some records.
 struct Case {
-    fault: Fault,
+    refusal: Refusal,
     setup: Setup,
     input: String,
     output: String,
@@ -45,22 +45,22 @@ struct Case {
 }
 
 impl Case {
-    fn new(fault: Fault, delivery: &str, lines: &str) -> Self {
+    fn new(refusal: Refusal, delivery: &str, lines: &str) -> Self {
         let input = topic_with(broker(), "refused", 2, &[("message.timestamp.after.max.ms", "9223372036854775807")]);
-        let output = topic_with(broker(), "refused-out", 2, &[fault.property()]);
+        let output = topic_with(broker(), "refused-out", 2, &[refusal.property()]);
         let lines = format!("space = \"ids\"\nkey = {{ field = \"/id\" }}\nwindow = \"30d\"\nfilter = {{ kind = \"exact\" }}\n{lines}");
         let worker = format!("commit_interval = \"100ms\"\ndelivery = \"{delivery}\"");
         let setup = Setup::new(broker(), "refused").worker(&worker).topic(&input, &output, &lines);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
         let now = i64::try_from(now).expect("a time");
-        Self { fault, setup, input, output, now, good: BTreeMap::new(), bad: BTreeMap::new(), next: 0 }
+        Self { refusal, setup, input, output, now, good: BTreeMap::new(), bad: BTreeMap::new(), next: 0 }
     }
 
     fn record(&self, id: &str, partition: i32, is_bad: bool) -> TestRecord {
-        let key = (!is_bad || self.fault != Fault::NoKey).then(|| id.as_bytes().to_vec());
-        let timestamp = match self.fault {
-            Fault::Old if is_bad => self.now - 72 * HOUR,
-            Fault::Ahead if is_bad => self.now + 72 * HOUR,
+        let key = (!is_bad || self.refusal != Refusal::NoKey).then(|| id.as_bytes().to_vec());
+        let timestamp = match self.refusal {
+            Refusal::Old if is_bad => self.now - 72 * HOUR,
+            Refusal::Ahead if is_bad => self.now + 72 * HOUR,
             _ => self.now,
         };
         TestRecord { partition, key, value: Some(format!("{{\"id\":\"{id}\"}}").into_bytes()), headers: Vec::new(), timestamp }
@@ -117,7 +117,7 @@ impl Case {
             assert_eq!(header("__connect.errors.exception.class.name"), "unseen.refused");
             let message = header("__connect.errors.exception.message");
             assert!(message.starts_with(&format!("topic {:?} does not take the record: ", self.output)), "{message}");
-            let names = if self.fault == Fault::NoKey { "without key" } else { "out of range" };
+            let names = if self.refusal == Refusal::NoKey { "without key" } else { "out of range" };
             assert!(message.contains(names), "{message}");
             let record = self.record("", letter.partition, true);
             assert_eq!((header("unseen-timestamp"), letter.timestamp), (record.timestamp.to_string(), -1));
@@ -142,11 +142,11 @@ const fn mixed(number: usize) -> bool {
 
 #[test]
 fn it_goes_to_the_dead_letters() {
-    for fault in Fault::ALL {
+    for refusal in Refusal::ALL {
         for delivery in ["exactly_once", "at_least_once"] {
-            let mut case = Case::new(fault, delivery, "");
+            let mut case = Case::new(refusal, delivery, "");
             // The dead letters do not take its time either.
-            let properties = if fault == Fault::NoKey { vec![] } else { vec![fault.property()] };
+            let properties = if refusal == Refusal::NoKey { vec![] } else { vec![refusal.property()] };
             let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
             case.send(400, mixed);
             let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
@@ -163,7 +163,7 @@ fn it_goes_to_the_dead_letters() {
                 case.check_letters(&dead_letters);
             }
             assert!(tries(&log) < before + 50, "a try for each of 300 records: {before} before, then {}", tries(&log));
-            assert_eq!(told(&log, "invalid"), case.bad.values().map(Vec::len).sum::<usize>() as u64, "{log}");
+            assert_eq!(logged(&log, "invalid"), case.bad.values().map(Vec::len).sum::<usize>() as u64, "{log}");
         }
     }
 }
@@ -171,8 +171,8 @@ fn it_goes_to_the_dead_letters() {
 /// All records of a batch are refused: it may as well be the batch, so they are tried one by one.
 #[test]
 fn a_batch_of_nothing_else_is_no_loss() {
-    for fault in Fault::ALL {
-        let mut case = Case::new(fault, "exactly_once", "on_invalid = \"drop\"");
+    for refusal in Refusal::ALL {
+        let mut case = Case::new(refusal, "exactly_once", "on_invalid = \"drop\"");
         case.send(5, |_| true);
         case.send(50, |_| false);
         let mut worker = case.setup.start("a");
@@ -186,7 +186,7 @@ fn a_batch_of_nothing_else_is_no_loss() {
 fn it_stops_the_worker_by_default_with_a_sentence() {
     for on_invalid in ["fail", "emit"] {
         for delivery in ["exactly_once", "at_least_once"] {
-            let mut case = Case::new(Fault::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
+            let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
             case.send(100, |number| number == 50);
             let log = case.setup.start("a").fails(1);
             let place =
@@ -204,9 +204,9 @@ fn it_stops_the_worker_by_default_with_a_sentence() {
 
 #[test]
 fn a_repeat_that_is_refused_is_set_apart_too() {
-    let duplicates = topic_with(broker(), "refused-repeats", 2, &[Fault::Old.property()]);
+    let duplicates = topic_with(broker(), "refused-repeats", 2, &[Refusal::Old.property()]);
     for on_duplicate in ["\"mark\"".to_owned(), format!("{{ topic = {duplicates:?} }}")] {
-        let mut case = Case::new(Fault::Old, "exactly_once", &format!("on_invalid = \"drop\"\non_duplicate = {on_duplicate}"));
+        let mut case = Case::new(Refusal::Old, "exactly_once", &format!("on_invalid = \"drop\"\non_duplicate = {on_duplicate}"));
         case.send(50, |_| false);
         let old: Vec<_> = (0..10).map(|number| case.record(&format!("0-{number}"), 0, true)).collect();
         produce(broker(), &case.input, &old);
@@ -228,8 +228,8 @@ fn a_repeat_that_is_refused_is_set_apart_too() {
 
 #[test]
 fn dead_letters_that_are_refused_too_stop_the_worker() {
-    let mut case = Case::new(Fault::NoKey, "exactly_once", "");
-    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Fault::NoKey.property()]);
+    let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
+    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::NoKey.property()]);
     case.send(100, |number| number == 50);
     let log = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]).fails(1);
     assert!(log.contains(&format!("it is the dead-letter topic {dead_letters:?} that does not take it, so mend that topic")), "{log}");
@@ -242,8 +242,8 @@ fn dead_letters_that_are_refused_too_stop_the_worker() {
 /// The reason is the first one's until the dead letters refuse the time; then a letter without it is written.
 #[test]
 fn an_invalid_record_of_a_refused_time_is_a_dead_letter_without_it() {
-    let mut case = Case::new(Fault::Old, "exactly_once", "");
-    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Fault::Old.property()]);
+    let mut case = Case::new(Refusal::Old, "exactly_once", "");
+    let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::Old.property()]);
     case.send(20, |_| false);
     let mut broken = case.record("", 0, true);
     broken.value = Some(b"{\"id\":".to_vec());
@@ -260,7 +260,7 @@ fn an_invalid_record_of_a_refused_time_is_a_dead_letter_without_it() {
 /// A topic of the worker's own that someone has set up otherwise.
 #[test]
 fn a_changelog_that_takes_no_records_without_key_ends_the_worker() {
-    let mut case = Case::new(Fault::NoKey, "exactly_once", "");
+    let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
     let changelog = format!("{}-ids-changelog", case.setup.group());
     topic_of(&changelog);
     case.send(20, |_| false);
@@ -269,5 +269,5 @@ fn a_changelog_that_takes_no_records_without_key_ends_the_worker() {
 }
 
 fn topic_of(changelog: &str) {
-    crate::harness::make_topic_with(broker(), changelog, 2, &[Fault::NoKey.property()]);
+    crate::harness::make_topic_with(broker(), changelog, 2, &[Refusal::NoKey.property()]);
 }

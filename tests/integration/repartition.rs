@@ -2,7 +2,7 @@
 //! then comes out once, whichever partitions it came in, also through kills.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, produce, read_committed, told, topic, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, logged, produce, read_committed, topic, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS};
 use std::collections::HashSet;
@@ -81,7 +81,7 @@ fn keys_in_two_partitions_are_noticed() {
     let log = worker.drain();
     assert_eq!(log.matches("a key came in two partitions").count(), 1, "it is told once");
     // Of one key in 1,024 both repeats are seen, each in a partition of its own.
-    let cross_partition_keys = told(&log, "cross_partition_keys");
+    let cross_partition_keys = logged(&log, "cross_partition_keys");
     assert!(
         (u64::from(KEYS) / 1024..=u64::from(KEYS) / 256).contains(&cross_partition_keys),
         "{cross_partition_keys} of the sample's keys"

@@ -83,7 +83,7 @@ fn late_records_may_be_dropped() {
 
 #[test]
 fn a_record_from_the_future_expires_nothing() {
-    // Further ahead than is believed, but not so far that the broker refuses it.
+    // Past the max timestamp, but not so far that the broker refuses it.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock past 1970").as_millis();
     let future = i64::try_from(now).expect("a clock before the end of time") + HOUR / 2;
     let records = vec![record("a", START), record("b", future), record("a", START + 1), record("b", START + 2), record("c", START + 3)];

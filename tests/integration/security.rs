@@ -132,7 +132,7 @@ fn kept_out(stream: &Stream, overrides: &[&str], sentence: &str) {
 }
 
 #[test]
-fn a_wrong_password_is_told() {
+fn a_wrong_password_is_reported() {
     let wrong = ["kafka.properties.sasl.password=wrong"];
     let sentence = |by| format!("the broker refuses user \"unseen\" by {by}; check sasl.username and sasl.password in kafka.properties");
     for mechanism in ["PLAIN", "SCRAM-SHA-256"] {
@@ -142,7 +142,7 @@ fn a_wrong_password_is_told() {
 }
 
 #[test]
-fn an_unknown_ca_is_told() {
+fn an_unknown_ca_is_reported() {
     let broker = secure_broker();
     // A certificate, but not one that signs.
     let other = format!("kafka.properties.ssl.ca.location={}", broker.file("client.pem").display());
@@ -154,7 +154,7 @@ fn an_unknown_ca_is_told() {
 }
 
 #[test]
-fn a_name_that_is_not_in_the_certificate_is_told() {
+fn a_name_that_is_not_in_the_certificate_is_reported() {
     let (address, _) = listener(secure_broker(), SCRAM.protocol);
     // Another way to write 127.0.0.1, and to whoever compares names another name.
     let other = format!("kafka.bootstrap_servers={}", address.replace("127.0.0.1", "127.1"));
@@ -162,14 +162,14 @@ fn a_name_that_is_not_in_the_certificate_is_told() {
 }
 
 #[test]
-fn a_missing_client_certificate_is_told() {
+fn a_missing_client_certificate_is_reported() {
     let stream = SSL.stream("client", 1);
     let without = ["kafka.properties.ssl.certificate.location=", "kafka.properties.ssl.key.location="];
     kept_out(&stream, &without, "the broker asks for a certificate that it trusts; check ssl.certificate.location and ssl.key.location");
 }
 
 #[test]
-fn another_protocol_than_the_listener_speaks_is_told() {
+fn another_protocol_than_the_listener_speaks_is_reported() {
     let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
     for listened in ["sasl_ssl", "sasl_plaintext"] {
         let stream = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
@@ -184,7 +184,7 @@ fn another_protocol_than_the_listener_speaks_is_told() {
 }
 
 #[test]
-fn a_missing_right_is_told() {
+fn a_missing_right_is_reported() {
     for (lacking, delivery, sentence) in [
         (Need::Input, "exactly_once", "give this user Read on the inputs and Write on the outputs"),
         (Need::Output, "exactly_once", "give this user Read on the inputs and Write on the outputs"),

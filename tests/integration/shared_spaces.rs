@@ -126,7 +126,7 @@ fn a_warm_up_may_end_without_a_record() {
 }
 
 /// Whatever is committed is logged in the order in which it was decided, and with a stream time that holds no more. So the
-/// memory that comes back is that which was lost: where one topic takes keys back that the other brings, and commits fail.
+/// state that comes back is that which was lost: where one topic retracts keys that the other brings, and commits fail.
 #[test]
 fn aborted_transactions_keep_the_order_of_both_topics() {
     let keeps_order = |setup: Setup| setup.worker("commit_interval = \"20ms\"\nmax_transaction_records = 500");

@@ -35,12 +35,12 @@ fn survives(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) -> Stream
     stream
 }
 
-/// [`survives`], and what was corrupt is set aside.
-fn is_set_aside(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
+/// [`survives`], and what was corrupt is quarantined.
+fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
     let stream = survives(stream, fault, sentence);
     let aside = entries(&stream.setup.state_dir("a")).into_iter().filter(|path| path.to_string_lossy().contains("checkpoints.corrupt-"));
     let aside: Vec<_> = aside.collect();
-    assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "set aside: {aside:?}");
+    assert!(matches!(&aside[..], [one] if !entries(one).is_empty()), "quarantined: {aside:?}");
     // What was rebuilt was written, too, and is of use.
     let mut worker = stream.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partitions assigned", LIMIT);
@@ -69,8 +69,12 @@ fn a_cold_start_may_be_forbidden() {
 }
 
 #[test]
-fn a_truncated_table_is_set_aside() {
-    is_set_aside(half_read("state-cut-table"), |state| truncate(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
+fn a_truncated_table_is_quarantined() {
+    is_quarantined(
+        half_read("state-cut-table"),
+        |state| truncate(&tables(state)[0]),
+        "state is corrupt; quarantined, and starting without it",
+    );
 }
 
 /// RocksDB cuts what is torn off its log: what is left is an older checkpoint, as after a power cut.
@@ -80,27 +84,27 @@ fn a_truncated_log_is_an_older_checkpoint() {
 }
 
 #[test]
-fn flipped_bits_are_set_aside() {
-    is_set_aside(
+fn flipped_bits_are_quarantined() {
+    is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "state is corrupt; set aside, and starting without it",
+        "state is corrupt; quarantined, and starting without it",
     );
 }
 
 /// Fingerprints are not read when a checkpoint is loaded, but one by one, as records ask for them.
 #[test]
-fn flipped_bits_among_fingerprints_are_set_aside() {
+fn flipped_bits_among_fingerprints_are_quarantined() {
     let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
     let output = topic(broker(), "state-prints-out", 4);
     let stream = Stream::remembered_by(broker(), "state-prints", output, records, day, "filter = { kind = \"exact\" }");
-    is_set_aside(half_read_of(stream), |state| flip(&tables(state)[0]), "state is corrupt; set aside, and starting without it");
+    is_quarantined(half_read_of(stream), |state| flip(&tables(state)[0]), "state is corrupt; quarantined, and starting without it");
 }
 
 /// Damage that RocksDB does not know of: in memory, say, before it was written.
 #[test]
-fn a_damaged_page_is_set_aside() {
-    is_set_aside(half_read("state-page"), damage_page, "the checksum of page ");
+fn a_damaged_page_is_quarantined() {
+    is_quarantined(half_read("state-page"), damage_page, "the checksum of page ");
 }
 
 #[test]
@@ -132,7 +136,7 @@ fn state_of_another_version_is_left_alone() {
         assert!(contents(&db) == before, "what the other version wrote was changed");
         db.put("format", own).expect("it can be written");
     }
-    assert!(entries(&state).iter().all(|path| !path.to_string_lossy().contains("corrupt")), "it was set aside");
+    assert!(entries(&state).iter().all(|path| !path.to_string_lossy().contains("corrupt")), "it was quarantined");
     stream.check(stream.setup.start_with("a", &["state.cold_start=fail"]));
 }
 

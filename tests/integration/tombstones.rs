@@ -1,7 +1,7 @@
 //! Promise: a tombstone under a key that needs the value stops nobody: it goes out as it came, unless `on_tombstone` says
 //! otherwise, and good records keep their place.
 
-use crate::harness::{News, TestRecord, broker, committed_offset, told, wait_until};
+use crate::harness::{News, TestRecord, broker, committed_offset, logged, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn tombstones_go_out_in_their_place_by_default() {
     let stream = stream("tombstone", true);
     let log = stream.check(stream.setup.start("a"));
     assert!(tombstones(stream.expected.iter().flatten()) > 50, "too few tombstones to try anything");
-    assert_eq!(told(&log, "tombstones"), tombstones(&stream.records) as u64, "{log}");
+    assert_eq!(logged(&log, "tombstones"), tombstones(&stream.records) as u64, "{log}");
 }
 
 #[test]

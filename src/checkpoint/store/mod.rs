@@ -69,7 +69,7 @@ fn place(dir: &Path) -> Option<(u64, u64)> {
 }
 
 impl Store {
-    /// Opens the directory, making it if it is missing. A corrupt store is set aside.
+    /// Opens the directory, making it if it is missing. A corrupt store is quarantined.
     ///
     /// # Errors
     /// When it cannot be read or written, is in use, or is of another format.
@@ -167,7 +167,7 @@ impl Store {
         let now = clock::now();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
-        tracing::error!(reason = what, aside = %aside.display(), "state is corrupt; set aside, and starting without it");
+        tracing::error!(reason = what, quarantined = %aside.display(), "state is corrupt; quarantined, and starting without it");
         Ok(())
     }
 
@@ -177,11 +177,11 @@ impl Store {
     /// When the directory cannot be written.
     pub fn quarantine(&self, what: &str) -> Result<(), Error> {
         let epoch = self.open.read().unwrap_or_else(PoisonError::into_inner).epoch;
-        self.set_aside_in(epoch, what)
+        self.quarantine_in(epoch, what)
     }
 
     /// The same, unless that life of the store is over already: what came after it is whole.
-    fn set_aside_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
+    fn quarantine_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if open.epoch != epoch {
             return Ok(());
@@ -197,20 +197,20 @@ impl Store {
         Ok(())
     }
 
-    /// How often it was set aside since it was opened.
+    /// How often it was quarantined since it was opened.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.open.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
-    /// Whether what was saved is still there: it is not if the store was set aside since.
+    /// Whether what was saved is still there: it is not if the store was quarantined since.
     #[must_use]
     pub fn holds(&self, saved: Saved) -> bool {
         self.open.read().unwrap_or_else(PoisonError::into_inner).epoch == saved.epoch
     }
 
     /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
-    /// No one else reads fingerprints: if they are corrupt, the store is set aside.
+    /// No one else reads fingerprints: if they are corrupt, the store is quarantined.
     ///
     /// # Errors
     /// When it cannot be read, or is of a life of the store that is over.
@@ -233,7 +233,7 @@ impl Store {
             Err(error) => self.error(&error),
         };
         if let Error::Corrupt { what, .. } = &failed {
-            self.set_aside_in(saved.epoch, what)?;
+            self.quarantine_in(saved.epoch, what)?;
         }
         Err(failed)
     }

@@ -1,6 +1,6 @@
-//! How often a filter is wrong: counted, not reckoned.
+//! How often a filter is wrong: counted, not computed.
 //!
-//! Owns the keys of a fixed share, drawn by their fingerprints, that were emitted and are not forgotten:
+//! Owns the keys of a fixed share, chosen by their fingerprints, that were emitted and are not forgotten:
 //! exactly, beside the filter, which remembers all. A key of that share that is dropped and is not among them is a
 //! false positive. As the share is by fingerprint, every member, restart and replay watches the same keys. Must
 //! never change a verdict.
@@ -140,7 +140,7 @@ impl Shadow {
         }
     }
 
-    /// A key was emitted, and put in.
+    /// A key was emitted, and inserted.
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
@@ -151,9 +151,9 @@ impl Shadow {
         self.watch(name, ShadowKey { clock: self.clock, wrong: false });
     }
 
-    /// A key is put in again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
-    /// there, a log has only the renewal left: it was emitted.
-    pub(super) fn put(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
+    /// A key is inserted again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
+    /// there, a changelog has only the renewal left: it was emitted.
+    pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
         let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);

@@ -2,7 +2,7 @@
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
-use crate::filter::bloom::{Bloom, Layout, Mask};
+use crate::filter::bloom::{Bloom, BloomLayout, Mask};
 use crate::key::Fingerprint;
 use std::cell::Cell;
 
@@ -14,10 +14,10 @@ const BATCH_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// As of when layers were asked; see [`work`].
-    turn: u64,
+    /// As of which version of the layers they were asked; see [`work`].
+    version: u64,
     /// Where the search for a key begins: behind the one that was found last.
-    hint: Cell<usize>,
+    next: Cell<usize>,
 }
 
 /// A key, and what was found out ahead.
@@ -38,22 +38,22 @@ impl Entry {
 }
 
 impl Batch {
-    /// Takes in the first [`BATCH_MAX`] of these keys, to be worked on as of a `turn`.
-    pub(super) fn take(&mut self, fingerprints: &[Fingerprint], turn: u64) -> &mut [Entry] {
+    /// Begins a batch of the first [`BATCH_MAX`] of these keys, to be worked on as of a `version` of the layers.
+    pub(super) fn begin(&mut self, fingerprints: &[Fingerprint], version: u64) -> &mut [Entry] {
         self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::new(Fingerprint(0)));
         self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| (entry.key, entry.seen) = (key, false));
-        (self.turn, self.hint) = (turn, Cell::new(0));
+        (self.version, self.next) = (version, Cell::new(0));
         &mut self.entries
     }
 
-    /// What was found out of a key, if it was taken in and that holds still.
+    /// What was found out of a key, if it is of the batch and that holds still.
     #[inline]
-    pub(super) fn find(&self, fingerprint: Fingerprint, turn: u64) -> Option<&Entry> {
-        let at = self.hint.get();
+    pub(super) fn find(&self, fingerprint: Fingerprint, version: u64) -> Option<&Entry> {
+        let at = self.next.get();
         match self.entries.get(at) {
-            _ if self.turn != turn => None,
+            _ if self.version != version => None,
             Some(entry) if entry.key == fingerprint => {
-                self.hint.set(at + 1);
+                self.next.set(at + 1);
                 Some(entry)
             }
             _ => self.search(fingerprint, at),
@@ -66,19 +66,19 @@ impl Batch {
         let (before, after) = self.entries.split_at_checked(at.saturating_sub(1))?;
         let is_it = |entry: &Entry| entry.key == fingerprint;
         let number = after.iter().position(is_it).map(|number| before.len() + number).or_else(|| before.iter().position(is_it))?;
-        self.hint.set(number + 1);
+        self.next.set(number + 1);
         self.entries.get(number)
     }
 }
 
-/// Asks the layers that do not change any more for all keys, and draws their bits for the one that does: the last,
+/// Asks the layers that do not change any more for all keys, and computes the mask for the one that does: the last,
 /// if it `is_open`. That holds until there is another layer, or one less.
 ///
 /// While one layer is asked, the cache loads what the next will be asked for, so that nothing waits for memory
 /// unless memory itself is at its limit.
 #[inline(always)]
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
-    let mut computed: Option<Layout> = None;
+    let mut computed: Option<BloomLayout> = None;
     let mut layers = layers.peekable();
     if let Some(first) = layers.peek() {
         first.prefetch(entries.iter().map(|entry| entry.key));

@@ -1,7 +1,7 @@
 //! An aging filter without its bits, as it is stored. Must never ask for memory that its numbers do not bear out.
 
 use super::Layer;
-use crate::filter::bloom::{BLOCK_BITS, Bloom, Layout};
+use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
 use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
@@ -35,12 +35,12 @@ impl Metadata {
         }
     }
 
-    /// A absent key is right in all layers, or called seen.
+    /// An absent key is right in all layers, or called seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub(in crate::filter) fn estimate(&self) -> f64 {
         let layers = self.generations.iter().flat_map(|generation| &generation.layers);
         let rates = layers.map(|layer| {
-            let layout = Layout { blocks: layer.blocks, blocks_per_key: layer.blocks_per_key, k: layer.k };
+            let layout = BloomLayout { blocks: layer.blocks, blocks_per_key: layer.blocks_per_key, k: layer.k };
             shape_rate(layout, layer.keys as f64)
         });
         1.0 - rates.fold(1.0, |right, rate| right * (1.0 - rate))
@@ -89,7 +89,7 @@ pub struct LayerMetadata {
     pub k: u32,
     /// Keys it is meant for.
     pub capacity: u64,
-    /// Keys put in.
+    /// Keys inserted.
     pub keys: u64,
     /// Pages that hold anything, and so are stored.
     pub pages: u64,
@@ -104,7 +104,7 @@ impl LayerMetadata {
             && (1..=K_MAX).contains(&self.k)
             && self.blocks <= self.capacity.saturating_mul(u64::from(BITS_PER_KEY_MAX / BLOCK_BITS)).max(u64::from(self.blocks_per_key))
             && self.capacity <= self.blocks * u64::from(BLOCK_BITS);
-        let layout = Layout { blocks: self.blocks, blocks_per_key: self.blocks_per_key, k: self.k };
+        let layout = BloomLayout { blocks: self.blocks, blocks_per_key: self.blocks_per_key, k: self.k };
         let bloom = sane.then(|| Bloom::new(layout)).flatten()?;
         Some(Layer { bloom, capacity: self.capacity, keys: self.keys })
     }

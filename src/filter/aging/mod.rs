@@ -14,7 +14,7 @@ mod union;
 pub use metadata::{GenerationMetadata, LayerMetadata, Metadata};
 pub use sizing::Sizing;
 
-use super::bloom::{Bloom, Layout, Mask};
+use super::bloom::{Bloom, BloomLayout, Mask};
 use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
@@ -30,7 +30,7 @@ struct Layer {
 }
 
 impl Layer {
-    fn new((capacity, layout): (u64, Layout)) -> Result<Self, CapacityError> {
+    fn new((capacity, layout): (u64, BloomLayout)) -> Result<Self, CapacityError> {
         Ok(Self { bloom: Bloom::new(layout).ok_or(CapacityError::Memory)?, capacity, keys: 0 })
     }
 }
@@ -57,7 +57,7 @@ impl Generation {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())))
     }
 
-    /// Keys put in, each as often as it was.
+    /// Keys inserted, each as often as it was.
     fn keys(&self) -> u64 {
         self.layers.iter().map(|layer| layer.keys).sum()
     }
@@ -81,12 +81,12 @@ pub struct Aging {
     saturated: bool,
     /// Keys forgotten before their time, to make room.
     evicted: u64,
-    /// What the current slice is to be opened for, if that is known from a log.
+    /// What the current slice is to be opened for, if that is known from a changelog.
     replay_info: Option<u64>,
-    /// Counts the times that a layer came, went, or was filled other than by putting keys in; from 1, for what was
-    /// never worked on is of turn 0.
-    turn: u64,
-    /// How many keys may be put in before a layer comes or goes; 0 until that was asked.
+    /// Counts the times that a layer came, went, or was filled other than by inserting keys; from 1, for what was
+    /// never worked on is of version 0.
+    version: u64,
+    /// How many keys may be inserted before a layer comes or goes; 0 until that was asked.
     room: u64,
     batch: Batch,
 }
@@ -103,7 +103,7 @@ impl Aging {
             saturated: false,
             evicted: 0,
             replay_info: None,
-            turn: 1,
+            version: 1,
             room: 0,
             batch: Batch::default(),
         }
@@ -129,18 +129,18 @@ impl Aging {
     fn contains_alone(&self, fingerprint: Fingerprint) -> bool {
         let mut entry = [Entry::new(fingerprint)];
         simd::work(&mut entry, self.layers().map(|layer| &layer.bloom), self.last().is_some());
-        self.has(fingerprint, &entry[0])
+        self.contains_entry(fingerprint, &entry[0])
     }
 
     /// Whether a key is there of which that was found out.
     #[inline]
-    fn has(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
+    fn contains_entry(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
         entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
     }
 
     #[inline(never)]
     fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
-        if self.batch.find(fingerprint, self.turn).is_none() {
+        if self.batch.find(fingerprint, self.version).is_none() {
             // Its bits then serve both.
             self.prefetch(&[fingerprint]);
         }
@@ -174,7 +174,7 @@ impl Aging {
 
     /// What was found out of the layers before holds no more.
     fn layers_change(&mut self) {
-        self.turn += 1;
+        self.version += 1;
         self.room = 0;
     }
 
@@ -228,7 +228,7 @@ impl Aging {
 
     /// Capacity and layout of the first layer of a generation that is about to open: what the last ones
     /// suggest, or what there is room for.
-    fn first_size(&self) -> (u64, Layout) {
+    fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
             _ if self.replay_info.is_some() => self.replay_info.unwrap_or_default(),
@@ -307,12 +307,14 @@ impl Filter for Aging {
     #[inline(never)]
     fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let (is_open, layers) = (self.last().is_some(), self.generations.iter().flat_map(|generation| &generation.layers));
-        simd::work(self.batch.take(fingerprints, self.turn), layers.map(|layer| &layer.bloom), is_open);
+        simd::work(self.batch.begin(fingerprints, self.version), layers.map(|layer| &layer.bloom), is_open);
     }
 
     #[inline]
     fn contains(&self, fingerprint: Fingerprint) -> bool {
-        self.batch.find(fingerprint, self.turn).map_or_else(|| self.contains_alone(fingerprint), |entry| self.has(fingerprint, entry))
+        self.batch
+            .find(fingerprint, self.version)
+            .map_or_else(|| self.contains_alone(fingerprint), |entry| self.contains_entry(fingerprint, entry))
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
@@ -320,7 +322,7 @@ impl Filter for Aging {
             self.find_room()?;
         }
         if let Some(layer) = self.generations.last_mut().and_then(|open| open.layers.last_mut()) {
-            match self.batch.find(fingerprint, self.turn) {
+            match self.batch.find(fingerprint, self.version) {
                 Some(entry) => layer.bloom.insert(fingerprint, &entry.mask),
                 None => layer.bloom.insert(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())),
             };
@@ -332,7 +334,7 @@ impl Filter for Aging {
 
     #[inline]
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
-        let found = if self.room > 0 { self.batch.find(fingerprint, self.turn) } else { None };
+        let found = if self.room > 0 { self.batch.find(fingerprint, self.version) } else { None };
         let Some(entry) = found else { return self.check_then_insert(fingerprint) };
         // There is room, and so a layer.
         let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
@@ -355,7 +357,7 @@ impl Filter for Aging {
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
         let other: &dyn Any = other;
         self.layers_change();
-        self.take_in(other.downcast_ref().ok_or(MergeError::Kind)?)
+        self.merge(other.downcast_ref().ok_or(MergeError::Kind)?)
     }
 
     fn advance(&mut self, time: Timestamp) {

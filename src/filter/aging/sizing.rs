@@ -1,6 +1,6 @@
 //! How large an aging filter is, and what is to be expected of it. Only arithmetic.
 
-use crate::filter::bloom::Layout;
+use crate::filter::bloom::BloomLayout;
 use crate::filter::sizing::{CHAIN_SHARE, layout_for, rate_per_generation, shape_rate};
 use crate::filter::{Growth, Prediction, Window};
 
@@ -12,7 +12,7 @@ pub struct Sizing {
     /// The rate that one generation may reach, chained layers included.
     pub rate: f64,
     /// The layout of a generation's first layer.
-    pub layout: Layout,
+    pub layout: BloomLayout,
     /// How its memory follows the stream.
     pub growth: Growth,
 }
@@ -86,7 +86,7 @@ impl Sizing {
     /// back for chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that
     /// their sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
     /// al.: "Scalable Bloom Filters", 2007).
-    pub(super) fn size(&self, index: usize) -> (u64, Layout) {
+    pub(super) fn size(&self, index: usize) -> (u64, BloomLayout) {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
         if depth == 0 {
             return (self.capacity, self.layout);

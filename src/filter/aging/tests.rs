@@ -19,7 +19,7 @@ fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
     filter
 }
 
-/// How many of `asked` keys that were never put in, spread over a few filters, are "remembered".
+/// How many of `asked` keys that were never inserted, spread over a few filters, are "remembered".
 fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked: u64) -> u64 {
     const FILTERS: u64 = 8;
     let window = Window::Time { slice_ms: 1, slices };
@@ -191,7 +191,7 @@ fn predictions_keep_the_target_and_grow_with_the_load() {
 
 // ---- Look-ups ahead. ----
 
-/// Plays keys by number, some of them again and again, in batches; says what was seen. Each key is put in
+/// Plays keys by number, some of them again and again, in batches; says what was seen. Each key is inserted
 /// unless it is there, and each that is in the window must be: `HashMap` knows.
 fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;

@@ -4,9 +4,9 @@ use super::{Aging, Bloom, Generation, Layer};
 use crate::filter::{MergeError, Slice};
 
 impl Aging {
-    /// Of generations of the same slice, a bit counts that either has set. Joined layers hold the keys of both, so
+    /// Of generations of the same slice, a bit counts that either has set. Merged layers hold the keys of both, so
     /// they may be fuller than they were meant to be.
-    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), MergeError> {
+    pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);
         }
@@ -24,7 +24,7 @@ impl Aging {
         let newest = self.slice.max(other.slice);
         let oldest = newest.unwrap_or_default().before(self.window.slices());
         let theirs: Vec<_> = other.generations.iter().filter(|theirs| theirs.slice >= oldest).collect();
-        // What it takes is taken first: a join that fails has changed nothing.
+        // What can fail comes first: a merge that fails has changed nothing.
         let mut new = Vec::new();
         for theirs in &theirs {
             let known = self.of_slice(theirs.slice).map_or(0, |own| own.layers.len());

@@ -1,10 +1,10 @@
 //! A cuckoo filter with a generation tag in each slot: the filter that can take a key back.
 //!
-//! One table holds the keys of all slices; a key's slot says in which it was put in. Compared with a queue of
+//! One table holds the keys of all slices; a key's slot says into which it was inserted. Compared with a queue of
 //! generations: smaller at low rates, two cache misses a look-up however many slices, and [`Filter::remove`];
 //! but a rotation is one pass over the table (some nanoseconds a slot), and what it and single keys change
 //! is spread over all pages, so most of them are stored at every checkpoint. Error direction: as a Bloom
-//! filter's, if only keys are unseen that were put in; an unseen absent key may take another key with it.
+//! filter's, if only keys are unseen that were inserted; an unseen absent key may take another key with it.
 //!
 //! What the tags may be relied on for: there are as many as generations, `slices + 1`, and before a slice begins
 //! the pass takes out every key whose tag is about to mean something else, however far time has jumped. So
@@ -26,7 +26,7 @@ use table::{SLOT_BITS_MAX, Table, age};
 /// Slots in a bucket.
 const SLOTS: usize = 4;
 /// Size of a table.
-type Layout = table::Layout<SLOTS>;
+type TableLayout = table::TableLayout<SLOTS>;
 /// Most memory of all tables together, 256 GiB: more than one partition can have.
 const BYTES_MAX: u64 = 1 << 38;
 /// Most tables that are ever made for one partition.
@@ -41,7 +41,7 @@ struct Layer {
     depth: u32,
     /// It is of another sizing, and takes no more keys.
     retired: bool,
-    /// Filled slots at which no more is put in: its capacity, or less if a put failed before.
+    /// Filled slots at which no more is inserted: its capacity, or less if a put failed before.
     limit: u64,
     table: Table<SLOTS>,
 }
@@ -55,7 +55,7 @@ pub struct Cuckoo {
     slice: Option<Slice>,
     /// The current slice's tag.
     tag: u64,
-    /// Keys put in since the current slice began.
+    /// Keys inserted since the current slice began.
     open_keys: u64,
     /// Name of the next layer.
     names: u64,
@@ -63,7 +63,7 @@ pub struct Cuckoo {
     layers: Vec<Layer>,
 }
 
-/// One copy of a key: its layer, its slot there, and how many slices ago it was put in.
+/// One copy of a key: its layer, its slot there, and how many slices ago it was inserted.
 struct Copy {
     layer: usize,
     slot: u64,
@@ -96,7 +96,7 @@ impl Cuckoo {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// Whether so many copies of a key are there that no other is put in: two buckets full of it.
+    /// Whether so many copies of a key are there that no other is inserted: two buckets full of it.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -114,7 +114,7 @@ impl Cuckoo {
         }
         let tag = self.tag;
         for layer in self.layers.iter_mut().filter(|layer| !layer.retired && layer.table.used() < layer.limit) {
-            if layer.table.put(layer.table.place(fingerprint), tag) {
+            if layer.table.insert(layer.table.place(fingerprint), tag) {
                 return Ok(());
             }
             // The next put would most likely fail as well, and that late.
@@ -122,7 +122,7 @@ impl Cuckoo {
         }
         let mut layer = self.next_layer()?;
         // An empty table has room.
-        layer.table.put(layer.table.place(fingerprint), tag);
+        layer.table.insert(layer.table.place(fingerprint), tag);
         self.layers.push(layer);
         self.names += 1;
         Ok(())
@@ -231,7 +231,7 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// A key is kept as often as it was put in, but eight times at most (two buckets full; four, if they are the
+    /// A key is kept as often as it was inserted, but eight times at most (two buckets full; four, if they are the
     /// same one): the next renews the oldest copy instead, and [`Filter::remove`] does not know of it.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
@@ -258,9 +258,9 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Takes one copy of a key out, as if it were the oldest. **Of a key that was never put in, a absent key's copy may be taken**, with
+    /// Takes one copy of a key out, as if it were the oldest. **Of a key that was never inserted, an absent key's copy may be taken**, with
     /// the probability of a false positive, and that absent key is then forgotten within its window. To exclude that, ask an
-    /// exact store of what was put in first.
+    /// exact store of what was inserted first.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
         // The longer a fingerprint is, the less likely is it another key's: tables of a chain have longer and longer ones.
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
@@ -276,7 +276,7 @@ impl Filter for Cuckoo {
 
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
         let other: &dyn Any = other;
-        self.take_in(other.downcast_ref().ok_or(MergeError::Kind)?)
+        self.merge(other.downcast_ref().ok_or(MergeError::Kind)?)
     }
 
     fn advance(&mut self, time: Timestamp) {
@@ -365,7 +365,7 @@ pub struct Metadata {
     pub slices: u32,
     /// The current slice's tag.
     pub tag: u64,
-    /// Keys put in since it began.
+    /// Keys inserted since it began.
     pub open_keys: u64,
     /// How many layers were ever made.
     pub names: u64,
@@ -385,7 +385,7 @@ impl Metadata {
         }
     }
 
-    /// A absent key is right in all layers, or called seen.
+    /// An absent key is right in all layers, or called seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub(super) fn estimate(&self) -> f64 {
         let tags = u64::from(self.slices) + 1;
@@ -413,7 +413,7 @@ pub struct LayerMetadata {
     pub fingerprint_bits: u32,
     /// Keys it is meant for: it follows from the buckets, so that one wrong number cannot ask for more memory.
     pub capacity: u64,
-    /// Keys at which no more is put in.
+    /// Keys at which no more is inserted.
     pub limit: u64,
     /// Keys in it.
     pub keys: u64,
@@ -423,8 +423,8 @@ pub struct LayerMetadata {
 
 impl LayerMetadata {
     /// Its size, unless no layer is so.
-    fn layout(&self, tags: u64) -> Option<Layout> {
-        let layout = Layout { buckets: self.buckets, fingerprint_bits: self.fingerprint_bits, tags };
+    fn layout(&self, tags: u64) -> Option<TableLayout> {
+        let layout = TableLayout { buckets: self.buckets, fingerprint_bits: self.fingerprint_bits, tags };
         let sane = (1..=BYTES_MAX).contains(&self.buckets)
             && self.fingerprint_bits > 0
             && layout.slot_bits() <= SLOT_BITS_MAX

@@ -1,6 +1,6 @@
 //! How large a cuckoo filter is, and what is to be expected of it. Only arithmetic.
 
-use super::Layout;
+use super::TableLayout;
 use super::table::SLOT_BITS_MAX;
 use crate::filter::{Prediction, Window};
 
@@ -38,7 +38,7 @@ impl Sizing {
     /// rate (fingerprints are whole bits) is divided among those chained to it: a half, a quarter, an eighth …,
     /// so that their sum stays below it. The first of them has half the capacity, each further one twice as much
     /// as the one before, so that there are few (Almeida et al.: "Scalable Bloom Filters", 2007).
-    pub(super) fn layout(&self, window: Window, depth: u32) -> Layout {
+    pub(super) fn layout(&self, window: Window, depth: u32) -> TableLayout {
         let tags = u64::from(window.slices()) + 1;
         let first = narrowest(self.capacity, self.rate * (1.0 - CHAIN_SHARE), tags);
         if depth == 0 {
@@ -51,7 +51,7 @@ impl Sizing {
         narrowest(capacity, left * 0.5_f64.powi(depth.cast_signed()), tags)
     }
 
-    /// What to expect when `load` times its capacity was put in, within the window and the open slice together: so many
+    /// What to expect when `load` times its capacity was inserted, within the window and the open slice together: so many
     /// tables are full, or the last of them as far as there are keys for it. The rate never passes the sizing's.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -74,8 +74,8 @@ impl Sizing {
 
 /// The table for `keys` with the shortest fingerprints that meet the rate when it is full.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
-fn narrowest(keys: u64, rate: f64, tags: u64) -> Layout {
-    let layout = |bits| Layout::holding(keys, bits, tags);
+fn narrowest(keys: u64, rate: f64, tags: u64) -> TableLayout {
+    let layout = |bits| TableLayout::holding(keys, bits, tags);
     let most = SLOT_BITS_MAX - layout(0).tag_bits();
     let bits = (2..most).find(|&bits| layout(bits).rate(layout(bits).capacity() as f64) <= rate);
     layout(bits.unwrap_or(most))

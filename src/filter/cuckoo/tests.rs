@@ -82,7 +82,7 @@ fn a_window_by_count_holds_its_keys() {
         assert!((0..number.saturating_sub(49)).all(|number| !filter.contains(key(0, number))));
         assert!(filter.layers.len() <= 2, "what expires makes room; so small a table may chain another");
     }
-    // A renewed key counts as put in; one that is of this slice already does not.
+    // A renewed key counts as inserted; one that is of this slice already does not.
     let open = filter.usage().open_keys;
     filter.refresh(key(0, 999)).unwrap();
     assert_eq!(filter.usage().open_keys, open);
@@ -447,9 +447,9 @@ fn pages_may_hold_anything_of_the_right_size() {
     }
 }
 
-/// Found by fuzzing: more slots filled than a table is meant for was said of itself, and then not believed.
+/// Found by fuzzing: more slots filled than a table is meant for stood in its metadata, which was then refused.
 #[test]
-fn what_it_says_of_damaged_pages_is_believed() {
+fn metadata_of_damaged_pages_is_accepted() {
     let sizing = Sizing::new(FOUR, 1_000, 1e-3);
     let mut filter = filled(FOUR, sizing, 1_000, 0);
     // Bits in each slot, and the current tag.

@@ -7,7 +7,7 @@ use crate::filter::{CapacityError, MergeError};
 impl Cuckoo {
     /// Puts each key of another filter where it would lie here. One that both have is kept once, as long as the
     /// later of the two.
-    pub(super) fn take_in(&mut self, other: &Self) -> Result<(), MergeError> {
+    pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);
         }
@@ -27,12 +27,12 @@ impl Cuckoo {
         }
         let passed = self.slice.zip(other.slice).map_or(0, |(own, others)| own.abs_diff(others));
         for layer in &other.layers {
-            self.take_layer(layer, other.tag, passed).map_err(|_| MergeError::Memory)?;
+            self.merge_layer(layer, other.tag, passed).map_err(|_| MergeError::Memory)?;
         }
         Ok(())
     }
 
-    fn take_layer(&mut self, layer: &Layer, now: u64, passed: u64) -> Result<(), CapacityError> {
+    fn merge_layer(&mut self, layer: &Layer, now: u64, passed: u64) -> Result<(), CapacityError> {
         let tags = self.tags();
         for (place, tag) in layer.table.keys() {
             let age = age(tag, now, tags).saturating_add(passed);

@@ -3,13 +3,13 @@
 //! Cells of a few bits; an insertion decrements some and sets its key's to the maximum (Deng, Rafiei:
 //! "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006).
 //! The share of zero cells, and with it the false-positive rate, comes to a stable point and stays.
-//! Error direction: **both**. It may say "seen" of a absent key, and "not seen" of a key put in before:
-//! it favours keys put in lately, and promises nothing, no window and no count. Only right after it
-//! was put in is a key seen for certain.
+//! Error direction: **both**. It may say "seen" of an absent key, and "not seen" of a key inserted before:
+//! it favours keys inserted lately, and promises nothing, no window and no count. Only right after it
+//! was inserted is a key seen for certain.
 
 mod sizing;
 
-pub use sizing::{Layout, Sizing};
+pub use sizing::{CellLayout, Sizing};
 
 use super::hash::{SplitMix, scale};
 use super::paged_buffer::PagedBuffer;
@@ -25,7 +25,7 @@ const STEP: u64 = 6_364_136_223_846_793_005;
 /// The cells.
 #[derive(Debug)]
 struct Cells {
-    layout: Layout,
+    layout: CellLayout,
     buffer: PagedBuffer,
     /// How many are not zero.
     filled: u64,
@@ -38,14 +38,14 @@ pub struct Stable {
     /// How many insertions a key is expected to outlive; kept, for it takes a while to work out.
     lifetime: f64,
     numbers: SplitMix,
-    /// Keys put in, ever.
+    /// Keys inserted, ever.
     keys: u64,
     /// Taken with the first key.
     cells: Option<Cells>,
 }
 
 /// The cells of a key, of `cells`: K numbers computed from its own fingerprint, low half first.
-fn places(fingerprint: Fingerprint, layout: Layout) -> impl Iterator<Item = u64> {
+fn places(fingerprint: Fingerprint, layout: CellLayout) -> impl Iterator<Item = u64> {
     let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
     (0..layout.k).map(move |_| {
         let place = scale(hash, layout.cells);
@@ -55,7 +55,7 @@ fn places(fingerprint: Fingerprint, layout: Layout) -> impl Iterator<Item = u64>
 }
 
 impl Cells {
-    fn new(layout: Layout) -> Option<Self> {
+    fn new(layout: CellLayout) -> Option<Self> {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())?, filled: 0 })
     }
 
@@ -169,7 +169,7 @@ impl Filter for Stable {
     fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let Some(cells) = &self.cells else { return };
         let bytes = cells.buffer.bytes();
-        // Of a absent key, most often the first cell or the second says no, and the others are not read.
+        // Of an absent key, most often the first cell or the second says no, and the others are not read.
         let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.layout).take(2));
         std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
     }
@@ -222,7 +222,7 @@ impl Filter for Stable {
 
     fn advance(&mut self, _time: Timestamp) {}
 
-    /// The hint is the number of the insertion: where the generator stands follows from it.
+    /// The replay info is the number of the insertion: where the generator stands follows from it.
     fn resume(&mut self, _slice: Slice, replay_info: Option<u64>) {
         if let Some(keys) = replay_info {
             self.keys = keys;
@@ -234,7 +234,7 @@ impl Filter for Stable {
         self.keys.checked_sub(1)
     }
 
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, and below what a log counts")]
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "an estimate, and below what a changelog counts")]
     fn expiry_clock(&self) -> Slice {
         Slice((self.keys as f64 / self.lifetime) as i64)
     }
@@ -302,7 +302,7 @@ impl Filter for Stable {
 pub struct Metadata {
     /// Where the generator stands that chooses the decremented cells.
     pub state: u64,
-    /// Keys put in, ever.
+    /// Keys inserted, ever.
     pub keys: u64,
     /// None before the first key.
     pub cells: Option<CellsMetadata>,
@@ -311,13 +311,13 @@ pub struct Metadata {
 impl Metadata {
     /// A sizing of its layout.
     pub(super) fn sizing(&self) -> Sizing {
-        let stored = self.cells.as_ref().map(|cells| Layout {
+        let stored = self.cells.as_ref().map(|cells| CellLayout {
             cells: cells.cells,
             cell_bits: cells.cell_bits,
             k: cells.k,
             decrements: cells.decrements,
         });
-        let smallest = Layout { cells: 64, cell_bits: 1, k: 1, decrements: 1 };
+        let smallest = CellLayout { cells: 64, cell_bits: 1, k: 1, decrements: 1 };
         Sizing { layout: stored.filter(|layout| layout.is_sane()).unwrap_or(smallest), seed: 0 }
     }
 
@@ -326,7 +326,7 @@ impl Metadata {
         Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
     }
 
-    /// A absent key's cells are all filled.
+    /// An absent key's cells are all filled.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub(super) fn estimate(&self) -> f64 {
         let rate = |cells: &CellsMetadata| (cells.filled as f64 / cells.cells as f64).powi(cells.k.cast_signed());
@@ -362,7 +362,7 @@ impl CellsMetadata {
     /// The cells, all zero; `None` if no filter has such.
     fn cells(&self) -> Option<Cells> {
         let Self { cells, cell_bits, k, decrements, bytes, filled, .. } = *self;
-        let layout = Layout { cells, cell_bits, k, decrements };
+        let layout = CellLayout { cells, cell_bits, k, decrements };
         let sane = layout.is_sane() && layout.bytes() == bytes && filled <= cells;
         let cells = sane.then(|| Cells::new(layout)).flatten()?;
         Some(Cells { filled, ..cells })

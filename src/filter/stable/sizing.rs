@@ -19,7 +19,7 @@ const PAD_BYTES: u64 = 8;
 
 /// Layout of the cells, and what an insertion does to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct CellLayout {
     /// Number of cells, m.
     pub cells: u64,
     /// Bits in a cell, d; 1 to 4.
@@ -30,7 +30,7 @@ pub struct Layout {
     pub decrements: u64,
 }
 
-impl Layout {
+impl CellLayout {
     /// What a cell is set to.
     #[must_use]
     pub const fn max(self) -> u64 {
@@ -101,7 +101,7 @@ impl Layout {
     }
 }
 
-/// What happens to one cell, as long as other keys are put in.
+/// What happens to one cell, as long as other keys are inserted.
 #[derive(Clone, Copy, Debug)]
 struct CellProcess {
     /// What it is set to.
@@ -190,7 +190,7 @@ impl Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// The layout.
-    pub layout: Layout,
+    pub layout: CellLayout,
     /// Where the generator that chooses the decremented cells begins.
     pub seed: u64,
 }
@@ -207,11 +207,11 @@ impl Sizing {
         let bytes = bytes.clamp(BYTES_MIN, BYTES_MAX);
         let rate = rate.clamp(f64::MIN_POSITIVE, 1.0 - f64::EPSILON);
         let layouts = (1..=CELL_BITS_MAX).flat_map(|bits| (1..=K_MAX).map(move |k| (bits, k)));
-        let shapes = layouts.filter_map(|(bits, k)| Layout::new(bytes, rate, bits, k));
+        let shapes = layouts.filter_map(|(bits, k)| CellLayout::new(bytes, rate, bits, k));
         let best = shapes.map(|layout| (layout, layout.lifetime())).max_by(|a, b| a.1.total_cmp(&b.1));
         // None meets the rate: the most k, and all cells decremented each time, come nearest.
         let cells = (bytes - PAD_BYTES) * 8;
-        let nearest = Layout { cells, cell_bits: 1, k: K_MAX, decrements: cells };
+        let nearest = CellLayout { cells, cell_bits: 1, k: K_MAX, decrements: cells };
         Self { layout: best.map_or(nearest, |(layout, _)| layout), seed: 0 }
     }
 
@@ -221,7 +221,7 @@ impl Sizing {
         self.layout.bytes()
     }
 
-    /// Expected number of insertions until a key is forgotten; also, how many of the keys put in last are
+    /// Expected number of insertions until a key is forgotten; also, how many of the keys inserted last are
     /// remembered once the filter is stable.
     #[must_use]
     pub fn lifetime(&self) -> f64 {
@@ -245,7 +245,7 @@ impl Sizing {
     ///
     /// One cell dies with its first run of Max decrements that no other key's set interrupts; a key dies
     /// with the first of its K cells. (A dead key may be called seen again, when others have set its cells:
-    /// of the keys put in n insertions ago, [`Sizing::unseen_after`] are called unseen.)
+    /// of the keys inserted n insertions ago, [`Sizing::unseen_after`] are called unseen.)
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn forgotten_after(&self, n: u64) -> f64 {
@@ -253,7 +253,7 @@ impl Sizing {
         1.0 - alive.powi(self.layout.k.cast_signed())
     }
 
-    /// Share of keys that are called unseen `n` insertions of other keys after they were put in: a false
+    /// Share of keys that are called unseen `n` insertions of other keys after they were inserted: a false
     /// negative each. A little less than [`Sizing::forgotten_after`], for some are false positives by then.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]

@@ -11,7 +11,7 @@ fn key(family: u64, number: u64) -> Fingerprint {
     Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
 }
 
-/// Share of `asked` keys, never put in, that are called seen.
+/// Share of `asked` keys, never inserted, that are called seen.
 fn absent_keys_seen(filter: &Stable, asked: u64) -> f64 {
     (0..asked).filter(|&number| filter.contains(key(99, number))).count() as f64 / asked as f64
 }
@@ -119,7 +119,7 @@ fn renewed_keys_stay() {
 #[test]
 fn a_run_of_decrements_is_as_good_as_single_ones() {
     for cell_bits in 1..=4 {
-        let layout = Layout { cells: 1_001, cell_bits, k: 3, decrements: 150 };
+        let layout = CellLayout { cells: 1_001, cell_bits, k: 3, decrements: 150 };
         let mut cells = Cells::new(layout).unwrap();
         let mut model = vec![0; 1_001_usize];
         let mut numbers = SplitMix(u64::from(cell_bits));

@@ -129,9 +129,9 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
     }
 
     /// Who we are in the group.
-    pub(in crate::kafka) fn group(&self) -> Option<Group> {
+    pub(in crate::kafka) fn group(&self) -> Option<GroupMetadata> {
         // SAFETY: the client lives; what it answers is ours.
-        NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(self.consumer.client().native_ptr()) }).map(Group)
+        NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(self.consumer.client().native_ptr()) }).map(GroupMetadata)
     }
 }
 
@@ -143,12 +143,12 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
 }
 
 /// Who a consumer is in its group, for a transaction to prove it. It is a copy, and is only read.
-pub(in crate::kafka) struct Group(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
+pub(in crate::kafka) struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
 // SAFETY: it belongs to no client, and no thread.
-unsafe impl Send for Group {}
+unsafe impl Send for GroupMetadata {}
 
-impl Group {
+impl GroupMetadata {
     /// The generation, if it names one and a member: without these, brokers do not look who writes.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata live; the text belongs to them.
@@ -164,7 +164,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for GroupMetadata {
     fn drop(&mut self) {
         // SAFETY: it is ours, and this is its end.
         unsafe { rd::rd_kafka_consumer_group_metadata_destroy(self.0.as_ptr()) }

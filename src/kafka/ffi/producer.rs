@@ -4,7 +4,7 @@
 //! a record in silence.
 
 use super::queue::Queue;
-use super::{Group, Headers, TransactionError, millis, raw, text};
+use super::{GroupMetadata, Headers, TransactionError, millis, raw, text};
 use rdkafka::bindings as rd;
 use rdkafka::bindings::rd_kafka_vtype_t as V;
 use rdkafka::client::{Client, ClientContext};
@@ -259,7 +259,7 @@ impl<C: Reports> Producer<C> {
     pub(in crate::kafka) fn send_offsets(
         &self,
         offsets: &TopicPartitionList,
-        group: &Group,
+        group: &GroupMetadata,
         timeout: Duration,
     ) -> Result<(), TransactionError> {
         let client = self.client.native_ptr();

@@ -9,7 +9,7 @@ mod refused;
 
 use super::client_config::{self as client, BATCH_BYTES, CALL_TIMEOUT};
 use super::client_log;
-use super::ffi::{Group, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
+use super::ffi::{GroupMetadata, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
 use super::security::{self, Login};
 pub use error::SinkError;
 pub use refused::Refused;
@@ -20,7 +20,7 @@ use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::stats::Stats;
 use error::{may_repeat, next, not_allowed};
-use origin::Origin;
+use origin::WrittenFrom;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -95,7 +95,7 @@ impl ClientContext for Context {
 }
 
 impl Reports for Context {
-    const WATCHED: usize = Origin::Changelog.tag();
+    const WATCHED: usize = WrittenFrom::Changelog.tag();
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
         let partition = TopicPartition { topic: topic.to_owned(), partition };
@@ -113,7 +113,14 @@ impl Reports for Context {
         let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
         if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
             let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
-            failures.push(Failed { origin: Origin::of(tag), bytes, code, topic: topic.to_owned(), reason: reason.to_owned(), given_up });
+            failures.push(Failed {
+                origin: WrittenFrom::of(tag),
+                bytes,
+                code,
+                topic: topic.to_owned(),
+                reason: reason.to_owned(),
+                given_up,
+            });
         }
     }
 
@@ -221,7 +228,7 @@ impl Sink {
             value: message.value(),
             timestamp: time.map_or(Timestamped::Never, Timestamped::At),
             headers: all,
-            tag: Origin::Read(origin).tag(),
+            tag: WrittenFrom::Read(origin).tag(),
         })
     }
 
@@ -238,15 +245,15 @@ impl Sink {
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
-    pub fn write_changelog(&self, log: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
+    pub fn write_changelog(&self, changelog: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
         self.queue(ProducerRecord {
-            topic: &log.topic,
-            partition: Some(log.partition),
+            topic: &changelog.topic,
+            partition: Some(changelog.partition),
             key: None,
             value: Some(value),
             timestamp: Timestamped::Now,
             headers: None,
-            tag: Origin::Changelog.tag(),
+            tag: WrittenFrom::Changelog.tag(),
         })
     }
 
@@ -271,11 +278,11 @@ impl Sink {
                 Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
                     let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
                     let invalid = oversize(bytes);
-                    return Err(match Origin::of(record.tag) {
-                        Origin::Read(origin) => {
+                    return Err(match WrittenFrom::of(record.tag) {
+                        WrittenFrom::Read(origin) => {
                             SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
                         }
-                        Origin::Changelog => SinkError::Exit(invalid.message),
+                        WrittenFrom::Changelog => SinkError::Exit(invalid.message),
                     });
                 }
                 // In a transaction that has failed already.
@@ -363,7 +370,7 @@ impl Sink {
             return not_allowed(&failed.message());
         }
         let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, failed.invalid()?))).collect();
-        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == Origin::Changelog) {
+        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == WrittenFrom::Changelog) {
             return SinkError::Exit(match invalid.reason {
                 Reason::Oversize => format!(
                     "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
@@ -380,7 +387,7 @@ impl Sink {
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
-            let Origin::Read(origin) = failed.origin else { return None };
+            let WrittenFrom::Read(origin) = failed.origin else { return None };
             let is_certain = match invalid.reason {
                 // Larger than a batch may be, a record was alone in its own.
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
@@ -395,7 +402,7 @@ impl Sink {
     fn flush(&self) -> Result<(), SinkError> {
         let started = Instant::now();
         loop {
-            // In short turns: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
+            // In short waits: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
             let flushed = self.producer.flush(TURN);
             if !self.failures().is_empty() {
                 return Err(SinkError::Abort("a record could not be written".to_owned()));
@@ -409,7 +416,7 @@ impl Sink {
         }
     }
 
-    fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<Group>) -> Result<(), SinkError> {
+    fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<GroupMetadata>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
         // What was remembered in a warm-up is logged without any.

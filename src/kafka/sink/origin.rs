@@ -4,14 +4,14 @@
 
 /// What a written record was made of. librdkafka keeps it as a number, its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum WrittenFrom {
     /// A record that was read, by the worker's number for it.
     Read(usize),
     /// The changes of a state.
     Changelog,
 }
 
-impl Origin {
+impl WrittenFrom {
     pub(super) const fn tag(self) -> usize {
         match self {
             Self::Changelog => 0,

@@ -2,7 +2,7 @@
 //!
 //! Owns the words. Must never decide what becomes of such a record.
 
-use super::origin::Origin;
+use super::origin::WrittenFrom;
 use crate::record::{Invalid, Reason};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -21,7 +21,7 @@ pub struct Refused {
 
 /// A record that the broker did not take.
 pub(super) struct Failed {
-    pub(super) origin: Origin,
+    pub(super) origin: WrittenFrom,
     pub(super) bytes: usize,
     pub(super) code: RDKafkaErrorCode,
     pub(super) topic: String,

@@ -395,7 +395,7 @@ impl Worker {
         self.start_anew(source, &partitions)
     }
 
-    /// The store was set aside: restores what was in it and nowhere else, asked for or not.
+    /// The store was quarantined: restores what was in it and nowhere else, asked for or not.
     pub(super) fn restart_lost(&mut self, source: &Source) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {

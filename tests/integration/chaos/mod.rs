@@ -159,6 +159,6 @@ fn the_page_and_the_plans_have_the_same_rows() {
     // And each promise can be told.
     for plan in &more {
         let options = &plan.conditions.options;
-        assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_told_by_keys(), "{plan}");
+        assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_judged_by_keys(), "{plan}");
     }
 }

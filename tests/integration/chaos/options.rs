@@ -113,7 +113,7 @@ impl Options {
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
             // A repartitioned record is refused on its second way, or ends the worker on its first.
             && (!has("repartition = true") || !has("records too large for the output"));
-        accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_told_by_keys())
+        accepted && (self.is_ordered() && !has("kind = \"stable\"") || self.is_judged_by_keys())
     }
 
     /// Whether each record's fate follows from the input alone, in order.
@@ -122,7 +122,7 @@ impl Options {
     }
 
     /// Whether each key is unseen once, whatever the order.
-    pub fn is_told_by_keys(&self) -> bool {
+    pub fn is_judged_by_keys(&self) -> bool {
         !self.rotates()
             && self.has("no retract")
             && !self.has("records that are late, from the future, or without a time")

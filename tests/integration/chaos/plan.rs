@@ -188,12 +188,12 @@ impl Fault {
         let killed = random.below(2) == 0;
         let has = |choice| conditions.options.has(choice);
         // What is not exact any more must be told by the keys alone.
-        let is_spared = has("state.changelog = true") || conditions.options.is_told_by_keys() && !has("cold_start = \"fail\"");
+        let is_spared = has("state.changelog = true") || conditions.options.is_judged_by_keys() && !has("cold_start = \"fail\"");
         let may_change = |change| match change {
             Change::Size => !has("kind = \"stable\""),
             // Renewals are not all in the changelog.
             Change::Kind => has("state.changelog = true") && has("refresh = false") && !has("kind = \"stable\""),
-            Change::Stable => has("state.changelog = true") && conditions.options.is_told_by_keys(),
+            Change::Stable => has("state.changelog = true") && conditions.options.is_judged_by_keys(),
             Change::Slices | Change::Window => has("state.changelog = true") && !conditions.options.rotates(),
         };
         loop {
@@ -213,7 +213,7 @@ impl Fault {
                 23..=24 if is_spared => Self::State { harm: Harm::draw(random), killed },
                 26 | 29..=30 if may_change(change) => Self::Change(change),
                 31 => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
-                27 if conditions.options.is_told_by_keys() => Self::AddPartitions,
+                27 if conditions.options.is_judged_by_keys() => Self::AddPartitions,
                 28 if is_spared => Self::LoseOffsets,
                 25 => Self::FullDisk { kib: pick(random, &[1, 16, 64, 256]), killed },
                 _ => continue,
@@ -290,7 +290,7 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
     let is_passed = |point: &str| match point.split('.').next() {
         Some("warm_up") => !has_changelog,
         // State is harmed for these.
-        Some("rebuild" | "set_aside") => has_changelog,
+        Some("rebuild" | "quarantine") => has_changelog,
         _ => point != "restore.cold",
     };
     let mut point = pick(random, unseen::fault::POINTS);

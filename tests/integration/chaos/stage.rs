@@ -7,7 +7,7 @@ use super::options::{Memory, Options};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
 use super::story::Story;
 use super::table::{self, Promise};
-use super::truth::{self, HORIZON, LIMIT_BYTES};
+use super::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
 use crate::harness::{
     Feed, Group, News, Oracle, OwnBroker, RETRACT, Setup, SplitMix, TestRecord, Worker, by_partition, produce, produce_raw, read_committed,
     topic_with, wait_until,
@@ -429,7 +429,7 @@ fn make_odd(options: &Options, record: &mut TestRecord, random: &mut SplitMix) {
         record.timestamp = -2 - i64::try_from(random.below(100_000_000)).unwrap_or_default();
     } else if options.has("records that are late, from the future, or without a time") {
         // Late by days, at the beginning of time, without one, and years ahead of any clock.
-        record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, HORIZON + 1_000_000_000_000][random.below(4)];
+        record.timestamp = [record.timestamp - 3 * 24 * 3_600_000, 1, -1, MAX_TIMESTAMP + 1_000_000_000_000][random.below(4)];
     } else if options.has("tombstones") {
         record.value = None;
     } else if options.has("records that lack what the key is made of") {

@@ -5,8 +5,8 @@ use super::table::Promise;
 use crate::harness::{RETRACT, TestRecord, assert_same};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No record of a later time is believed: 2027-01-01.
-pub const HORIZON: i64 = 1_798_761_600_000;
+/// The max timestamp: no later record time advances stream time. 2027-01-01.
+pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 /// What the output takes.
 pub const LIMIT_BYTES: usize = 20_000;
 
@@ -25,13 +25,13 @@ fn is_refused(options: &Options, record: &TestRecord) -> bool {
     is_compacted && record.key.is_none() || record.value.as_ref().is_some_and(|value| value.len() > LIMIT_BYTES)
 }
 
-/// The window of one partition, as the documents have it: each key with the slice that it was last put in.
+/// The window of one partition, as the documents have it: each key with the slice that it was last inserted into.
 struct Model<'o> {
     options: &'o Options,
     stream_time: Option<i64>,
     /// Keys put into the current slice of a window by count, and the number of that slice.
     counted: (i64, i64),
-    /// None for keys that were put in before any time was known.
+    /// None for keys that were inserted before any time was known.
     keys: BTreeMap<Vec<u8>, Option<i64>>,
 }
 
@@ -53,7 +53,7 @@ impl<'o> Model<'o> {
     }
 
     fn pass(&mut self, time: Option<i64>) {
-        if let Some(time) = time.filter(|&time| time <= HORIZON && self.stream_time.is_none_or(|now| time > now)) {
+        if let Some(time) = time.filter(|&time| time <= MAX_TIMESTAMP && self.stream_time.is_none_or(|now| time > now)) {
             self.stream_time = Some(time);
             let first = self.slice();
             self.keys.values_mut().filter(|slice| slice.is_none()).for_each(|slice| *slice = first);
@@ -166,7 +166,7 @@ pub fn check(options: &Options, promise: Promise, before: &[TestRecord], inputs:
     if promise.exact && options.is_ordered() {
         return assert_same(&expected(options, &inputs[0]), &output);
     }
-    assert!(options.is_told_by_keys(), "nobody can tell what is to come out of {options:?}");
+    assert!(options.is_judged_by_keys(), "nobody can tell what is to come out of {options:?}");
     let before = before.iter().filter(|_| !promise.exact);
     let known: BTreeSet<_> = inputs.iter().flatten().flatten().chain(before).filter(|record| is_judged(record)).map(id).collect();
     let mut times: BTreeMap<Vec<u8>, usize> = BTreeMap::new();

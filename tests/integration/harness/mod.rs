@@ -35,7 +35,7 @@ pub use topic::{
     make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
 };
 pub use wire::produce_raw;
-pub use worker::{Worker, told, unseen, unseen_with};
+pub use worker::{Worker, logged, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};

@@ -193,7 +193,7 @@ impl Drop for Worker {
 }
 
 /// The latest value of a number that a log tells, such as `aborts`.
-pub fn told(log: &str, name: &str) -> u64 {
+pub fn logged(log: &str, name: &str) -> u64 {
     let (_, after) = log.rsplit_once(&format!(" {name}=")).unwrap_or_else(|| panic!("the log tells no `{name}`"));
     let digits = after.find(|character: char| !character.is_ascii_digit()).unwrap_or(after.len());
     after[..digits].parse().expect("a number")

@@ -18,7 +18,7 @@ const PAD_BYTES: u64 = 8;
 
 /// Size of a table of buckets of `B` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout<const B: usize> {
+pub(super) struct TableLayout<const B: usize> {
     /// Number of buckets, at least 1.
     pub(super) buckets: u64,
     /// Bits of a fingerprint, f.
@@ -27,7 +27,7 @@ pub(super) struct Layout<const B: usize> {
     pub(super) tags: u64,
 }
 
-impl<const B: usize> Layout<B> {
+impl<const B: usize> TableLayout<B> {
     /// The table whose capacity is just `keys` or little more.
     pub(super) fn holding(keys: u64, fingerprint_bits: u32, tags: u64) -> Self {
         let slots = (u128::from(keys.max(1)) * 20).div_ceil(19);
@@ -61,7 +61,7 @@ impl<const B: usize> Layout<B> {
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Probability that a absent key's fingerprint is in one of its buckets, when `keys` slots are filled: each
+    /// Probability that an absent key's fingerprint is in one of its buckets, when `keys` slots are filled: each
     /// of 2 B slots is, with probability `keys / slots`, and holds one of 2^f - 1 fingerprints.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub(super) fn rate(self, keys: f64) -> f64 {
@@ -90,7 +90,7 @@ impl Place {
 /// a tag that no generation has, from a page that was made up, counts as empty.
 #[derive(Debug)]
 pub(super) struct Table<const B: usize> {
-    layout: Layout<B>,
+    layout: TableLayout<B>,
     slot_bits: u32,
     tag_bits: u32,
     used: u64,
@@ -99,17 +99,17 @@ pub(super) struct Table<const B: usize> {
 
 impl<const B: usize> Table<B> {
     /// An empty table; `None` when this machine cannot give so much memory.
-    pub(super) fn new(layout: Layout<B>) -> Option<Self> {
+    pub(super) fn new(layout: TableLayout<B>) -> Option<Self> {
         let buffer = PagedBuffer::new(layout.bytes())?;
         Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
     }
 
     /// The empty table that takes in the pages of one with `used` slots filled.
-    pub(super) fn restored(layout: Layout<B>, used: u64) -> Option<Self> {
+    pub(super) fn restored(layout: TableLayout<B>, used: u64) -> Option<Self> {
         Some(Self { used, ..Self::new(layout)? })
     }
 
-    pub(super) const fn layout(&self) -> Layout<B> {
+    pub(super) const fn layout(&self) -> TableLayout<B> {
         self.layout
     }
 
@@ -205,8 +205,8 @@ impl<const B: usize> Table<B> {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Puts a key in; false if there is no room, and then nothing has changed.
-    pub(super) fn put(&mut self, place: Place, tag: u64) -> bool {
+    /// Inserts a key; false if there is no room, and then nothing has changed.
+    pub(super) fn insert(&mut self, place: Place, tag: u64) -> bool {
         let mut carried = place.fingerprint << self.tag_bits | tag;
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
             return self.fill(slot, carried);
@@ -242,7 +242,7 @@ impl<const B: usize> Table<B> {
     /// Puts a key of a table of the same layout in, or lets the one that is there live as long; false if there is no room.
     pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
         let copy = self.copies(place).next();
-        let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.put(place, new) };
+        let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.insert(place, new) };
         if age(new, now, self.layout.tags) < age(own, now, self.layout.tags) {
             self.tag(slot, new);
         }

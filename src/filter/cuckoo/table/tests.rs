@@ -10,10 +10,10 @@ fn key(family: u64, number: u64) -> Fingerprint {
 
 /// Load of a table of 2^16 slots when the first put fails; the mean of a few.
 fn load_at_first_failure<const B: usize>() -> f64 {
-    let layout = Layout::<B> { buckets: (1 << 16) / B as u64, fingerprint_bits: 16, tags: 5 };
+    let layout = TableLayout::<B> { buckets: (1 << 16) / B as u64, fingerprint_bits: 16, tags: 5 };
     let load = |family| {
         let mut table = Table::new(layout).unwrap();
-        let put = (0..1 << 20).take_while(|&number| table.put(table.place(key(family, number)), number % 5)).count();
+        let put = (0..1 << 20).take_while(|&number| table.insert(table.place(key(family, number)), number % 5)).count();
         assert_eq!(table.used(), put as u64);
         assert!((0..put as u64).all(|number| table.contains(table.place(key(family, number)))), "a failed put loses nothing");
         put as f64 / layout.slots() as f64
@@ -34,11 +34,11 @@ fn published_loads_are_reached() {
 
 #[test]
 fn a_failed_put_changes_nothing() {
-    let mut table = Table::<4>::new(Layout { buckets: 101, fingerprint_bits: 13, tags: 5 }).unwrap();
-    let full = (0..1_000).find(|&number| !table.put(table.place(key(0, number)), number % 5)).unwrap();
+    let mut table = Table::<4>::new(TableLayout { buckets: 101, fingerprint_bits: 13, tags: 5 }).unwrap();
+    let full = (0..1_000).find(|&number| !table.insert(table.place(key(0, number)), number % 5)).unwrap();
     for number in full..full + 200 {
         let (before, used) = (table.buffer.bytes().to_vec(), table.used());
-        if !table.put(table.place(key(0, number)), 0) {
+        if !table.insert(table.place(key(0, number)), 0) {
             assert!(table.buffer.bytes() == before && table.used() == used);
         }
     }
@@ -47,7 +47,7 @@ fn a_failed_put_changes_nothing() {
 #[test]
 fn buckets_come_in_pairs() {
     for buckets in [1, 2, 3, 1_000, 65_537] {
-        let table = Table::<4>::new(Layout { buckets, fingerprint_bits: 12, tags: 3 }).unwrap();
+        let table = Table::<4>::new(TableLayout { buckets, fingerprint_bits: 12, tags: 3 }).unwrap();
         for number in 0..1_000 {
             let place = table.place(key(0, number));
             assert!(place.buckets.iter().all(|&bucket| bucket < buckets));
@@ -59,7 +59,7 @@ fn buckets_come_in_pairs() {
 #[test]
 fn slots_of_any_width_do_not_touch_each_other() {
     for (fingerprint_bits, tags) in [(1, 2), (9, 2), (13, 5), (20, 9), (33, 1), (54, 8)] {
-        let layout = Layout::<4> { buckets: 50, fingerprint_bits, tags };
+        let layout = TableLayout::<4> { buckets: 50, fingerprint_bits, tags };
         let mut table = Table::new(layout).unwrap();
         let value = |slot: u64| key(fingerprint_bits.into(), slot).low() >> (64 - layout.slot_bits());
         (0..200).rev().for_each(|slot| table.set(slot, value(slot)));
