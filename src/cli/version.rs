@@ -19,11 +19,42 @@ pub static LONG: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// What the builder says, else what the archive says.
 fn commit() -> &'static str {
-    match option_env!("UNSEEN_COMMIT") {
+    commit_of(option_env!("UNSEEN_COMMIT"), ARCHIVED)
+}
+
+/// What the builder says, else what the archive says.
+fn commit_of<'a>(built: Option<&'a str>, archived: &'a str) -> &'a str {
+    match built {
         Some(commit) if !commit.is_empty() => commit,
-        _ if ARCHIVED.starts_with('$') => "unknown (built in a clone without UNSEEN_COMMIT)",
-        _ => ARCHIVED,
+        _ if archived.starts_with('$') => "unknown (built in a clone without UNSEEN_COMMIT)",
+        _ => archived,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACEHOLDER: &str = concat!("$", "Format:%H$");
+
+    #[test]
+    fn the_builder_knows_the_commit_best() {
+        assert_eq!(commit_of(Some("abc with changes"), "def"), "abc with changes");
+        assert_eq!(commit_of(Some("abc"), PLACEHOLDER), "abc");
+    }
+
+    #[test]
+    fn an_archive_knows_its_commit() {
+        assert_eq!(commit_of(None, "def"), "def");
+        // A build argument that nobody gives is empty.
+        assert_eq!(commit_of(Some(""), "def"), "def");
+    }
+
+    #[test]
+    fn a_clone_without_a_builder_that_says_it_is_unknown() {
+        for built in [None, Some("")] {
+            assert!(commit_of(built, PLACEHOLDER).starts_with("unknown"), "{built:?}");
+        }
     }
 }
