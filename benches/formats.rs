@@ -29,10 +29,10 @@ const ROUNDS: usize = 9;
 
 fn varint(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        to.push((number & 0x7f) as u8 | 0x80);
+        to.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    to.push(number as u8);
+    to.push(number.to_le_bytes()[0]);
 }
 
 fn avro() -> Vec<u8> {
@@ -58,7 +58,8 @@ fn avro() -> Vec<u8> {
 fn protobuf() -> Vec<u8> {
     let mut record = Vec::new();
     for (field, text) in [(1, "wire-17"), (2, TITLE), (4, "politics"), (4, "breaking")] {
-        record.extend_from_slice(&[field << 3 | 2, text.len() as u8]);
+        record.push(field << 3 | 2);
+        varint(&mut record, text.len() as u64);
         record.extend_from_slice(text.as_bytes());
     }
     record.push(5 << 3);

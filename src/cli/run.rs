@@ -66,7 +66,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     let threads = {
         let (config, stop, stats) = (Arc::clone(&config), Arc::clone(&stop), Arc::clone(&stats));
         let instance = Arc::clone(&instance);
-        let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry);
+        let schemas = registry.map_or_else(|| Arc::new(NoSchemas) as Arc<dyn Schemas>, |registry| registry as _);
         move || start(&config, stop, stats, &instance, schemas, &ended)
     };
     // Waiting for a broker blocks; signals must be heard meanwhile.

@@ -49,7 +49,7 @@ pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -
         // What is wrong is not shown: it may have a password.
         match host.map(|rest| rest.split('/').next().unwrap_or_default()) {
             Some(host) if host.contains('@') => {
-                report("url", "must not have a user or a password: set schema_registry.username and .password")
+                report("url", "must not have a user or a password: set schema_registry.username and .password");
             }
             Some(host) if !host.is_empty() => {}
             _ => report("url", "expected an address such as \"http://localhost:8081\", or several of them with commas between"),

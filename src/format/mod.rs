@@ -16,9 +16,9 @@ mod reader;
 pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
 pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas};
 
+use crate::key::Scalar;
 #[cfg(feature = "formats")]
-use crate::key::{KeySpec, Part};
-use crate::key::{Node, Scalar};
+use crate::key::{KeySpec, Node, Part};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

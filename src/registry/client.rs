@@ -9,6 +9,7 @@ use data_encoding::BASE64;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
@@ -217,7 +218,8 @@ fn escaped(subject: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             escaped.push(byte.into());
         } else {
-            escaped.push_str(&format!("%{byte:02X}"));
+            // A string takes all that is written.
+            let _ = write!(escaped, "%{byte:02X}");
         }
     }
     escaped

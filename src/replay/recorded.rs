@@ -19,7 +19,7 @@ pub(crate) struct Recorded<'a> {
     pub(super) headers: Vec<Header<'a>>,
 }
 
-impl<'a> Recorded<'a> {
+impl Recorded<'_> {
     /// The headers that can be asked for, as in a worker: those whose names are text.
     pub(crate) fn headers(&self) -> Vec<(&str, Option<&[u8]>)> {
         self.headers.iter().filter_map(|(name, value)| Some((std::str::from_utf8(name).ok()?, value.as_deref()))).collect()

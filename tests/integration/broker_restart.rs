@@ -6,6 +6,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[test]
 fn the_broker_is_killed_and_restarted() {
@@ -35,9 +36,9 @@ fn a_static_member_outlives_its_session() {
     let mut broker = OwnBroker::start();
     let stream = Stream::new(broker.address(), "outlived", RECORDS / 10).with(|setup| {
         let session = "\"session.timeout.ms\" = \"2000\"\n\"heartbeat.interval.ms\" = \"200\"\n\"reconnect.backoff.max.ms\" = \"500\"";
-        setup.kafka("instance_id = \"outlived\"").properties(session).properties("\"debug\" = \"cgrp\"")
+        setup.kafka("instance_id = \"outlived\"").properties(session)
     });
-    let mut worker = stream.setup.start_armed("a", &["log.level=info,unseen::kafka=debug"], "commit.flushed:1:error");
+    let mut worker = stream.setup.start_armed("a", &[], "commit.flushed:1:error");
     worker.wait_for_log("partition restored", LIMIT);
     let mut config = client(broker.address());
     let stranger: BaseProducer = config.set("transactional.id", "stranger").create().expect("a producer");
@@ -52,8 +53,8 @@ fn a_static_member_outlives_its_session() {
     worker.wait_for_log("no answer from the brokers yet", LIMIT);
     broker.kill();
     broker.wait_until_back();
-    // Only librdkafka says that the broker has answered a heartbeat.
-    worker.wait_for_log("Static consumer fenced", LIMIT);
+    // Nothing shows from outside that the broker has answered a heartbeat; this is time for a score of them.
+    std::thread::sleep(Duration::from_secs(4));
     stranger.abort_transaction(PATIENCE).expect("an end of the transaction");
     worker.wait_for_log("joining anew", LIMIT);
     stream.check(worker);

@@ -23,10 +23,10 @@ const VERSIONS: [&str; 4] = [
 fn long(number: i64) -> Vec<u8> {
     let (mut left, mut bytes) = (((number << 1) ^ (number >> 63)).cast_unsigned(), Vec::new());
     while left >= 0x80 {
-        bytes.push((left & 0x7f) as u8 | 0x80);
+        bytes.push(left.to_le_bytes()[0] | 0x80);
         left >>= 7;
     }
-    bytes.push(left as u8);
+    bytes.push(left.to_le_bytes()[0]);
     bytes
 }
 

@@ -141,9 +141,9 @@ fn no_other_user_may_read_a_directory_that_was_made_for_state() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let made = dir.path().join("above/state");
-    drop(Store::open(&made).unwrap());
-    assert_eq!([mode(&dir.path().join("above")), mode(&made)], [0o700; 2]);
+    let created = dir.path().join("above/state");
+    drop(Store::open(&created).unwrap());
+    assert_eq!([mode(&dir.path().join("above")), mode(&created)], [0o700; 2]);
     // One that was there has the rights that somebody gave it.
     drop(Store::open(dir.path()).unwrap());
     assert_eq!(mode(dir.path()), 0o755);

@@ -90,8 +90,8 @@ const fn zigzag(number: i64) -> u64 {
 /// A number in groups of seven bits, the lowest first.
 fn varint(value: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        value.push((number & 0x7f) as u8 | 0x80);
+        value.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    value.push(number as u8);
+    value.push(number.to_le_bytes()[0]);
 }

@@ -38,10 +38,14 @@ fn places(value: &Value, place: &str, all: &mut Vec<String>) {
         Value::Record(fields) => fields.iter().for_each(|(name, value)| places(value, &format!("{place}/{name}"), all)),
         Value::Map(entries) => {
             let step = |key: &str| key.replace('~', "~0").replace('/', "~1");
-            entries.iter().for_each(|(key, value)| places(value, &format!("{place}/{}", step(key)), all));
+            for (key, value) in entries {
+                places(value, &format!("{place}/{}", step(key)), all);
+            }
         }
         Value::Array(elements) => {
-            elements.iter().enumerate().for_each(|(index, value)| places(value, &format!("{place}/{index}"), all));
+            for (index, value) in elements.iter().enumerate() {
+                places(value, &format!("{place}/{index}"), all);
+            }
         }
         _ => {}
     }

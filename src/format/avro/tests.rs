@@ -39,10 +39,12 @@ fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) 
     }
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what is found at a place may be nothing")]
 pub(super) const fn text(text: &str) -> Option<Scalar<'_>> {
     Some(Scalar::String(text.as_bytes()))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "what is found at a place may be nothing")]
 pub(super) const fn integer(number: i128) -> Option<Scalar<'static>> {
     Some(Scalar::Integer(number))
 }

@@ -142,8 +142,16 @@ pub struct Reader {
 struct Walks {
     /// The one that was used last, of which the next record is, too.
     last: usize,
-    known: Vec<(Box<[u8]>, Result<Walk, String>)>,
+    known: Vec<Known>,
     numbers: HashMap<Box<[u8]>, usize>,
+}
+
+/// What a frame stands for.
+#[derive(Debug)]
+struct Known {
+    head: Box<[u8]>,
+    /// Or why there is no walk, without its subject.
+    walk: Result<Walk, String>,
 }
 
 /// Which of a record's two texts is read.
@@ -230,7 +238,7 @@ impl Walks {
         if matches!(format.format, Format::Json | Format::JsonSchema) || places.1 == 0 {
             return Ok((Some(frame.body), None));
         }
-        if self.known.get(self.last).is_none_or(|(head, _)| **head != *frame.head) {
+        if self.known.get(self.last).is_none_or(|known| *known.head != *frame.head) {
             self.last = match self.numbers.get(frame.head) {
                 Some(&number) => number,
                 None => self.compile(side, format, places.0, frame.head, schemas)?,
@@ -246,7 +254,7 @@ impl Walks {
         (text, number): Opened<'a>,
         found: &'f mut [Option<Scalar<'a>>],
     ) -> Result<Fields<'f, 'a>, NoKey> {
-        let Some((head, walk)) = number.and_then(|number| self.known.get(number)) else {
+        let Some(Known { head, walk }) = number.and_then(|number| self.known.get(number)) else {
             // Where there is no text, there are no fields; otherwise, it is JSON.
             return Ok(if text.is_none() { Fields::Found(found) } else { Fields::Json });
         };
@@ -265,33 +273,16 @@ impl Walks {
 
     /// Adds the walk through a schema, and returns its number.
     fn compile(&mut self, side: Side, format: &RecordFormat, places: &Node, head: &[u8], schemas: &dyn Schemas) -> Result<usize, NoKey> {
-        let walk = match &format.schema {
-            Some(local) => {
-                compiled(&local.schema, local.message(), places).map_err(|error| format!("has a schema that cannot be used: {error}"))
-            }
-            None => {
-                let broken = || side.invalid(Reason::Malformed, "has a frame that cannot be read");
-                let head = Head::of(format.format, head).ok_or_else(broken)?;
-                let schema = match schemas.get(head.schema) {
-                    Lookup::Known(schema) => schema,
-                    Lookup::Unknown(why) => {
-                        return Err(side.invalid(Reason::UnknownSchema, &format!("has schema {}, but {why}", head.schema)));
-                    }
-                    Lookup::Awaited => return Err(NoKey::Awaits(head.schema)),
-                };
-                let walk = if schema.format == format.format {
-                    compiled(&schema, Message::Indexes(&head.indexes), places)
-                } else {
-                    Err(format!("it is a schema for {}, not for {}", schema.format, format.format))
-                };
-                walk.map_err(|error| format!("has schema {}, which cannot be used: {error}", head.schema))
-            }
+        let walk = if let Some(local) = &format.schema {
+            compiled(&local.schema, local.message(), places).map_err(|error| format!("has a schema that cannot be used: {error}"))
+        } else {
+            side.named(format.format, places, head, schemas)?
         };
         if self.known.len() == WALKS_MAX {
             self.known.clear();
             self.numbers.clear();
         }
-        self.known.push((head.into(), walk));
+        self.known.push(Known { head: head.into(), walk });
         self.numbers.insert(head.into(), self.known.len() - 1);
         Ok(self.known.len() - 1)
     }
@@ -322,6 +313,23 @@ impl Side {
             Self::Value => VALUE_HEADER,
         };
         record.headers.iter().rev().find(|(header, _)| *header == name).and_then(|(_, value)| *value)
+    }
+
+    /// The walk through the schema that a frame names.
+    fn named(self, format: Format, places: &Node, head: &[u8], schemas: &dyn Schemas) -> Result<Result<Walk, String>, NoKey> {
+        let broken = || self.invalid(Reason::Malformed, "has a frame that cannot be read");
+        let Head { schema: id, indexes } = Head::of(format, head).ok_or_else(broken)?;
+        let schema = match schemas.get(id) {
+            Lookup::Known(schema) => schema,
+            Lookup::Unknown(why) => return Err(self.invalid(Reason::UnknownSchema, &format!("has schema {id}, but {why}"))),
+            Lookup::Awaited => return Err(NoKey::Awaits(id)),
+        };
+        let walk = if schema.format == format {
+            compiled(&schema, Message::Indexes(&indexes), places)
+        } else {
+            Err(format!("it is a schema for {}, not for {format}", schema.format))
+        };
+        Ok(walk.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
     }
 
     fn invalid(self, reason: Reason, what: &str) -> NoKey {
