@@ -126,6 +126,7 @@ fn changes_as_avro() {
         (Some(key.to_vec()), Some(value), None)
     };
     // A new version of both schemas leaves a change what it is.
-    let events = [change(1, 10, 1, 2), change(2, 10, 1, 2), change(1, 11, 2, 2), change(1, 10, 9, 2), change(1, 10, 9, 3), change(1, 12, 9, 3)];
+    let events =
+        [change(1, 10, 1, 2), change(2, 10, 1, 2), change(1, 11, 2, 2), change(1, 10, 9, 2), change(1, 10, 9, 3), change(1, 12, 9, 3)];
     assert_eq!(emitted("debezium-avro.toml", Versions, &events), [0, 1, 2, 5]);
 }

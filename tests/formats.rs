@@ -245,6 +245,19 @@ fn frames_of_serializers_are_read() {
     }
 }
 
+/// What is wrong only where nobody looks: in texts that no key asks for, and in blocks that state their size. And a number
+/// that is written longer than it need be, which Go's parser reads, too.
+const PASSED_OVER: [&str; 5] = [
+    "Protobuf: a tag of six bytes",
+    "Avro: a text on the way that is not UTF-8",
+    "Avro: a key of a map that is not UTF-8",
+    "Avro: a block of -2^63 items",
+    "Protobuf: a message within itself, a thousand times",
+];
+
+/// The places that are looked at in what is invalid: one of them leads to what is wrong.
+const LOOKED_FOR: [&str; 7] = ["/id", "/before", "/order_id", "/customer/id", "/labels/x", "/marks/0", "/total/cents"];
+
 #[test]
 fn what_is_no_record_of_its_schema_is_invalid() {
     let (all, protobuf) = (file("invalid"), file("schemas"));
@@ -253,17 +266,14 @@ fn what_is_no_record_of_its_schema_is_invalid() {
             let value = bytes(&entry["record"]).expect("hex");
             let began = std::time::Instant::now();
             let formats = unframed(entry, itself, &protobuf);
-            let mut found = found("/id", &formats, &record(Some(&value), &[]), &NoSchemas);
-            if matches!(&found, Err((Reason::UnknownSchema, message)) if message.contains("floating-point")) {
-                found = self::found("/before", &formats, &record(Some(&value), &[]), &NoSchemas);
-            }
+            let look = |place: &&str| found(place, &formats, &record(Some(&value), &[]), &NoSchemas);
+            let answers: Vec<_> = LOOKED_FOR.iter().map(look).collect();
             // Hostile records would take years.
             assert!(began.elapsed().as_secs() < 60, "{}", entry["name"]);
-            let is_invalid = matches!(found, Err((Reason::Malformed, _)));
+            let is_invalid = answers.iter().any(|answer| matches!(answer, Err((Reason::Malformed, _))));
             // As in JSON, what nobody asks for is passed over by its length, if that is stated.
-            let is_passed_over =
-                ["a text on the way that is not UTF-8", "a block of -2^63 items"].iter().any(|end| text(&entry["name"]).ends_with(end));
-            assert!(is_invalid || is_passed_over || kind == "disputed", "{}: {found:?}", entry["name"]);
+            let is_passed_over = PASSED_OVER.iter().any(|name| text(&entry["name"]) == *name);
+            assert!(is_invalid || is_passed_over || kind == "disputed", "{}: {answers:?}", entry["name"]);
         }
     }
     for entry in list(&all["frames"]) {
