@@ -99,7 +99,11 @@ impl Scalar<'_> {
 
     fn write(&self, room: &mut Written) -> fmt::Result {
         match *self {
-            Self::Integer(number) => write!(room, "{number}"),
+            // Wider ones take several times as long to write.
+            Self::Integer(number) => match i64::try_from(number) {
+                Ok(number) => write!(room, "{number}"),
+                Err(_) => write!(room, "{number}"),
+            },
             Self::Decimal { unscaled, scale: 0 } => write!(room, "{unscaled}"),
             Self::Decimal { unscaled, scale } => {
                 let (sign, one) = (if unscaled < 0 { "-" } else { "" }, 10_u128.pow(scale.min(Self::SCALE_MAX)));

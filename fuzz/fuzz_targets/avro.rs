@@ -1,0 +1,136 @@
+//! A record of any bytes is walked through or refused; and what `apache-avro` decodes, a walk finds.
+#![no_main]
+
+use apache_avro::reader::datum::GenericDatumReader;
+use apache_avro::types::Value;
+use apache_avro::writer::datum::GenericDatumWriter;
+use apache_avro::{Decimal, Uuid};
+use libfuzzer_sys::fuzz_target;
+use std::sync::LazyLock;
+use unseen::format::{Body, Format, Message, Schema, Walk};
+use unseen::key::{KeySpec, Part, Scalar};
+
+/// Schemas, and the places that are asked for. Only the first two have no blocks: there a decoder and a walk read the same.
+const SCHEMAS: [(&str, &[&str]); 4] = [
+    (
+        r#"{"type": "record", "name": "flat", "fields": [
+            {"name": "a", "type": ["null", "long", "string", {"type": "enum", "name": "e", "symbols": ["x", "y", "z"]}]},
+            {"name": "b", "type": {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 3}},
+            {"name": "c", "type": ["boolean", "double", {"type": "string", "logicalType": "uuid"}]},
+            {"name": "d", "type": {"type": "fixed", "name": "f", "size": 3}},
+            {"name": "g", "type": "int"}]}"#,
+        &["/a", "/b", "/d", "/g", "/c/x"],
+    ),
+    (
+        r#"{"type": "record", "name": "list", "fields": [
+            {"name": "id", "type": {"type": "string", "logicalType": "uuid"}}, {"name": "next", "type": ["null", "list"]}]}"#,
+        &["/id", "/next/id", "/next/next/id", "/next/next/next/next/id"],
+    ),
+    (
+        r#"{"type": "map", "values": ["null", "string", {"type": "array", "items":
+            {"type": "record", "name": "r", "fields": [{"name": "n", "type": "null"}, {"name": "i", "type": ["int", "bytes"]}]}}]}"#,
+        &["/a/0/i", "/a/2/n", "/b", "/c/1/i"],
+    ),
+    (
+        r#"{"type": "record", "name": "tree", "fields": [
+            {"name": "nulls", "type": {"type": "array", "items": "null"}},
+            {"name": "leaf", "type": ["null", "long", {"type": "fixed", "name": "f", "size": 16, "logicalType": "uuid"}]},
+            {"name": "more", "type": {"type": "array", "items": ["tree", {"type": "map", "values": "tree"}]}}]}"#,
+        &["/leaf", "/more/0/leaf", "/more/1/k/leaf", "/more/0/more/2/leaf", "/nulls/3"],
+    ),
+];
+const WITHOUT_BLOCKS: usize = 2;
+
+/// What a walk is stricter about, or bounds.
+const STRICTER: [&str; 6] = [
+    // A decoder has null for a boolean, a text or a union that is not there.
+    "the record ends ",
+    "a number has more than 64 bits",
+    "a decimal has more than 128 bits",
+    "a block has not the size that it states",
+    "a block ends behind the record",
+    DEEP,
+];
+const DEEP: &str = "more than 64 containers are within each other";
+
+struct Case {
+    schema: apache_avro::Schema,
+    places: &'static [&'static str],
+    walk: Walk,
+}
+
+static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
+    apache_avro::util::max_allocation_bytes(1 << 16);
+    let case = |(text, places): (&str, &'static [&'static str])| {
+        let key = KeySpec::new(places.iter().map(|place| Part::Field((*place).to_owned())).collect()).unwrap();
+        let schema = Schema { format: Format::Avro, body: Body::Text(text.to_owned()), references: Vec::new() };
+        let walk = Walk::compile(&schema, Message::First, key.value_fields().0).unwrap();
+        Case { schema: apache_avro::Schema::parse_str(text).unwrap(), places, walk }
+    };
+    SCHEMAS.into_iter().map(case).collect()
+});
+
+fuzz_target!(|input: &[u8]| {
+    let Some((choice, record)) = input.split_first() else { return };
+    let number = usize::from(*choice) % CASES.len();
+    let Case { schema, places, walk } = &CASES[number];
+    let mut found = vec![None; places.len()];
+    let walked = walk.find(record, &mut found);
+    // A decoder has no bound of its own.
+    if walked.is_err_and(|malformed| malformed.what == DEEP) {
+        return;
+    }
+    let mut rest = record;
+    let Ok(value) = GenericDatumReader::builder(schema).build().unwrap().read_value(&mut rest) else { return };
+    if !rest.is_empty() {
+        return;
+    }
+    match walked {
+        Err(malformed) => assert!(STRICTER.iter().any(|what| malformed.what.starts_with(what)), "{malformed}"),
+        Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
+        Ok(()) => {}
+    }
+    // As an encoder writes it, there is nothing to be stricter about, but for the bounds.
+    let Ok(record) = GenericDatumWriter::builder(schema).build().unwrap().write_value_to_vec(value.clone()) else { return };
+    let mut found = vec![None; places.len()];
+    match walk.find(&record, &mut found) {
+        Ok(()) => compare(places, &value, &found),
+        Err(malformed) => assert!([STRICTER[2], DEEP].contains(&malformed.what), "{malformed}"),
+    }
+});
+
+fn compare(places: &[&str], value: &Value, found: &[Option<Scalar<'_>>]) {
+    for (place, found) in places.iter().zip(found) {
+        let expected = look(value, place);
+        let is_right = found.as_ref().map_or(expected.is_none(), |found| expected.is_some_and(|value| is_same(found, value)));
+        assert!(is_right, "{place}: {found:?}, not {expected:?}");
+    }
+}
+
+fn look<'v>(value: &'v Value, place: &str) -> Option<&'v Value> {
+    let value = if let Value::Union(_, value) = value { value } else { value };
+    let Some(rest) = place.strip_prefix('/') else { return Some(value) };
+    let (step, rest) = rest.find('/').map_or((rest, ""), |end| rest.split_at(end));
+    let inner = match value {
+        Value::Record(fields) => &fields.iter().find(|(name, _)| name == step)?.1,
+        Value::Map(entries) => entries.get(step)?,
+        Value::Array(elements) => elements.get(step.parse::<usize>().ok()?)?,
+        _ => return None,
+    };
+    look(inner, rest)
+}
+
+fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
+    match (found, value) {
+        (Scalar::Null, Value::Null) => true,
+        (Scalar::Integer(number), Value::Int(value)) => *number == i128::from(*value),
+        (Scalar::Integer(number), Value::Long(value)) => *number == i128::from(*value),
+        (Scalar::String(text), Value::String(value) | Value::Enum(_, value)) => *text == value.as_bytes(),
+        (Scalar::String(bytes), Value::Bytes(value) | Value::Fixed(_, value)) => bytes == value,
+        // A decoder takes any text of an id, in any letters; a key has it as it is written.
+        (Scalar::String(text), Value::Uuid(value)) => str::from_utf8(text).is_ok_and(|text| Uuid::parse_str(text).as_ref() == Ok(value)),
+        (Scalar::Uuid(id), Value::Uuid(value)) => id == value.as_bytes(),
+        (Scalar::Decimal { unscaled, .. }, Value::Decimal(value)) => Decimal::from(unscaled.to_be_bytes()) == *value,
+        _ => false,
+    }
+}
