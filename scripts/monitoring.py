@@ -21,7 +21,7 @@ OF_PROMETHEUS = {"up": set()}
 # Of kube-state-metrics, where there is one.
 OF_KUBERNETES = {"kube_statefulset_replicas": {"statefulset"}}
 VERDICTS = {"unseen", "duplicate", "late", "invalid", "retracted"}
-STATES = {"connecting", "restoring", "running", "draining", "blocked", "disconnected", "hung"}
+STATES = {"connecting", "restoring", "running", "awaiting_schema", "draining", "blocked", "disconnected", "hung"}
 VALUES = {"verdict": VERDICTS, "state": STATES, "result": {"committed", "aborted"}}
 
 FUNCTIONS = set(
