@@ -239,7 +239,8 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
 }
 
 fn schemas(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
-    let Some(registry) = &status.schema_registry else { return Ok(()) };
+    // Without one, nothing is asked for.
+    let registry = status.schema_registry.clone().unwrap_or_default();
     let results = [("answered", registry.answers), ("failed", registry.failures)];
     encoder.counters(
         "unseen_schema_registry_requests_total",

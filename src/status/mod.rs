@@ -77,7 +77,7 @@ pub struct Status {
 }
 
 /// How the schema registry stands.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct RegistryStatus {
     /// Questions that it answered.
     pub answers: u64,
