@@ -9,6 +9,7 @@ use crate::format::{DEPTH_MAX, SchemaError};
 use crate::key::Node;
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescriptor, Value as Constants};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The tables, and the slots of places that no record can have.
 pub(super) fn compile(message: &MessageDescriptor, places: &Node) -> Result<(Plan, Box<[usize]>), SchemaError> {
@@ -247,17 +248,21 @@ impl Compiler {
 
     /// Where it is, as a JSON pointer.
     fn pointer(&self) -> String {
-        self.trail.iter().map(|step| format!("/{}", step.replace('~', "~0").replace('/', "~1"))).collect()
+        self.trail.iter().fold(String::new(), |pointer, step| pointer + "/" + &step.replace('~', "~0").replace('/', "~1"))
     }
 }
 
-fn below(nodes: &[&Node], counters: std::ops::Range<usize>) -> Below {
+fn below(nodes: &[&Node], counters: Range<usize>) -> Below {
     fn collect(node: &Node, slots: &mut Vec<usize>) {
         slots.extend(&node.slots);
-        node.children.iter().for_each(|(_, child)| collect(child, slots));
+        for (_, child) in &node.children {
+            collect(child, slots);
+        }
     }
     let mut slots = Vec::new();
-    nodes.iter().for_each(|node| collect(node, &mut slots));
+    for node in nodes {
+        collect(node, &mut slots);
+    }
     Below { slots: slots.into(), counters }
 }
 

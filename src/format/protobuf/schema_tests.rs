@@ -164,8 +164,8 @@ fn the_last_file_of_a_set_is_meant() {
     assert_eq!(meant(&schema(set(&files), vec![]), Message::First), several);
     assert_eq!(meant(&schema(set(&files), vec![]), Message::Indexes(&[1])), "C");
     assert_eq!(meant(&schema(set(&files[..1]), vec![]), Message::First), "A");
-    let many: String = (0..20).map(|number| format!("message M{number} {{}} ")).collect();
-    let many = set(&[proto("many", &format!("syntax = \"proto3\"; {many}"))]);
+    let many: Vec<_> = (0..20).map(|number| format!("message M{number} {{}} ")).collect();
+    let many = set(&[proto("many", &many.concat())]);
     let error = meant(&schema(many, vec![]), Message::First);
     assert!(error.contains("`M7`, 12 more: name"), "{error}");
 }
@@ -216,7 +216,7 @@ fn editions_are_refused_in_words() {
 #[test]
 fn a_schema_that_needs_too_many_files_is_refused() {
     let names: Vec<_> = (0..1_000).map(|number| format!("f{number}")).collect();
-    let imports: String = names.iter().map(|name| format!("import \"{name}\";")).collect();
+    let imports = names.iter().map(|name| format!("import \"{name}\";")).collect::<Vec<_>>().concat();
     let references = names.iter().map(|name| (name.as_str(), text(""))).collect();
     let error = meant(&schema(text(&format!("{imports} message M {{}}")), references), Message::First);
     assert_eq!(error, "it needs more than 1000 files");

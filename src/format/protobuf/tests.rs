@@ -270,7 +270,7 @@ fn places_that_are_no_value_are_refused() {
 
 #[test]
 fn too_many_repeated_fields_are_refused() {
-    let fields: String = (1..=65).map(|number| format!("repeated string f{number} = {number};")).collect();
+    let fields = (1..=65).map(|number| format!("repeated string f{number} = {number};")).collect::<Vec<_>>().concat();
     let text = format!("syntax = \"proto3\"; message M {{ {fields} }}");
     let places: Vec<_> = (1..=65).map(|number| format!("/f{number}/0")).collect();
     let places: Vec<_> = places.iter().map(String::as_str).collect();
