@@ -45,7 +45,7 @@ impl Walk {
     }
 
     pub(super) fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
-        walk::Finder::new(&self.plan, found).message(Plan::ROOT, &mut Reader::new(record))
+        walk::Finder::new(&self.plan, found).message(Plan::ROOT, None, &mut Reader::new(record))
     }
 }
 

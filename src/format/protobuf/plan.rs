@@ -30,6 +30,8 @@ impl Plan {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     fields: Box<[Field]>,
+    /// A bit for each number below [`DENSE_MAX`] that is there.
+    present: u64,
     /// Places in `fields`, by number.
     dense: Box<[u32]>,
     /// The numbers that are too large for that, in order.
@@ -41,17 +43,24 @@ pub(super) struct Table {
 impl Table {
     /// Of fields in the order of their numbers.
     pub(super) fn new(fields: Vec<(u32, Field)>, defaults: Vec<(Constant, Box<[usize]>)>) -> Self {
-        let (mut dense, mut sparse) = (Vec::new(), Vec::new());
+        let (mut present, mut dense, mut sparse) = (0, Vec::new(), Vec::new());
         for (place, &(number, _)) in (0..).zip(&fields) {
             if number < DENSE_MAX {
                 dense.resize(number as usize, NONE);
                 dense.push(place);
+                present |= 1 << number;
             } else {
                 sparse.push((number, place));
             }
         }
         let fields = fields.into_iter().map(|(_, field)| field).collect();
-        Self { fields, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
+        Self { fields, present, dense: dense.into(), sparse: sparse.into(), defaults: defaults.into() }
+    }
+
+    /// Whether the field of a number may matter.
+    #[inline]
+    pub(super) fn matters(&self, number: u32) -> bool {
+        if number < DENSE_MAX { self.present >> number & 1 == 1 } else { !self.sparse.is_empty() }
     }
 
     /// The field of a number, if it matters.

@@ -22,33 +22,25 @@ impl<'f, 'a> Finder<'f, 'a> {
         Self { plan, found, counts: [0; REPEATED_MAX] }
     }
 
-    /// A message, which goes to the reader's end. It may be a later part of one.
-    pub(super) fn message(&mut self, table: usize, reader: &mut Reader<'a>) -> Result<(), Malformed> {
+    /// A message, which goes to the reader's end, or as a group to the end of the group's number. It may be a later part of
+    /// a message.
+    pub(super) fn message(&mut self, table: usize, group: Option<u32>, reader: &mut Reader<'a>) -> Result<(), Malformed> {
         self.enter(table);
         let plan = self.plan;
-        while !reader.is_at_end() {
+        let table = &plan.messages[table];
+        loop {
+            reader.pass_over(|number| table.matters(number));
+            if reader.is_at_end() {
+                break;
+            }
             let (number, wire) = reader.tag()?;
-            match plan.messages[table].field(number) {
+            match table.field(number) {
+                _ if wire == Wire::GroupEnd && group == Some(number) => return Ok(()),
                 Some(field) => self.field(field, number, wire, reader)?,
                 None => reader.skip(number, wire)?,
             }
         }
-        Ok(())
-    }
-
-    /// A message as the group of a number.
-    fn group(&mut self, table: usize, group: u32, reader: &mut Reader<'a>) -> Result<(), Malformed> {
-        self.enter(table);
-        let plan = self.plan;
-        while !reader.is_at_end() {
-            let (number, wire) = reader.tag()?;
-            match plan.messages[table].field(number) {
-                _ if (number, wire) == (group, Wire::GroupEnd) => return Ok(()),
-                Some(field) => self.field(field, number, wire, reader)?,
-                None => reader.skip(number, wire)?,
-            }
-        }
-        Err(reader.malformed(0, "the message ends within a group"))
+        if group.is_some() { Err(reader.malformed(0, "the message ends within a group")) } else { Ok(()) }
     }
 
     /// A message begins, in which nothing is on the wire yet. Of its later parts, everything is there already.
@@ -138,8 +130,8 @@ impl<'f, 'a> Finder<'f, 'a> {
                 self.put(slots, Some(scalar));
                 Ok(())
             }
-            Value::Message(table) => self.message(table, &mut reader.nested()?),
-            Value::Group(table) => self.group(table, number, reader),
+            Value::Message(table) => self.message(table, None, &mut reader.nested()?),
+            Value::Group(table) => self.message(table, Some(number), reader),
         }
     }
 

@@ -16,6 +16,20 @@ pub(super) enum Wire {
     Fixed32,
 }
 
+/// Bytes of a varint that is longer than what is usual, before its last.
+const LONG: usize = 9;
+
+/// A number of one byte or two, and where it ends.
+#[inline]
+fn short(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
+    let first = *bytes.get(at)?;
+    if first < 0x80 {
+        return Some((first.into(), at + 1));
+    }
+    let second = *bytes.get(at + 1)?;
+    (second < 0x80).then(|| (u32::from(first & 0x7f) | u32::from(second) << 7, at + 2))
+}
+
 /// A place in a record, and the end of the message that it is in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
@@ -126,6 +140,39 @@ impl<'a> Reader<'a> {
         let text = self.bytes()?;
         str::from_utf8(text).map_err(|error| self.malformed(text.len() - error.valid_up_to(), "a string is not UTF-8"))?;
         Ok(text)
+    }
+
+    /// Passes over fields that do not matter, as long as they are of the usual form: a number of two bytes at most, no group,
+    /// nothing wrong. Where it stops, the message ends, or the next field needs a closer look.
+    #[inline]
+    pub(super) fn pass_over(&mut self, matters: impl Fn(u32) -> bool) {
+        let bytes = self.bytes;
+        while let Some((tag, value)) = short(bytes, self.at) {
+            if tag >> 3 == 0 || matters(tag >> 3) {
+                return;
+            }
+            let next = match tag & 7 {
+                0 => {
+                    let more = bytes[value..].iter().take(LONG).take_while(|&&byte| byte >= 0x80).count();
+                    // Longer ones may have too many bits.
+                    if more == LONG {
+                        return;
+                    }
+                    value + more + 1
+                }
+                1 => value + 8,
+                2 => match short(bytes, value) {
+                    Some((length, start)) => start + length as usize,
+                    None => return,
+                },
+                5 => value + 4,
+                _ => return,
+            };
+            if next > bytes.len() {
+                return;
+            }
+            self.at = next;
+        }
     }
 
     /// Passes over the value of a field.
