@@ -326,4 +326,4 @@ state = "/run/{node}"
 
 
 def condition(item, kind):
-    return any(entry["type"] == kind and entry["status"] == "True" for entry in item.get("status", {}).get("conditions", []))
+    return any(entry["type"] == kind and entry["status"] == "True" for entry in item.get("status", {}).get("conditions") or ())
