@@ -46,7 +46,7 @@ need_engine() {
     need 'the command docker' docker.io has docker
     need 'debootstrap' debootstrap has debootstrap
     need 'Docker Compose v2, or Go to build it' "$(compose_package)" has_compose
-    if [[ " $* " == *" apache/kafka:"* && ! -d $(kafka_libs) ]]; then
+    if [[ " $* " == *" apache/kafka:"* && ! -s $(kafka_libs)/kafka-tools-${KAFKA_TAG#*:}.jar ]]; then
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
     fi
@@ -200,7 +200,7 @@ DOCKERFILE
 make_kafka() {
     local dir=$1 libs
     libs=$(kafka_libs)
-    [[ -d $libs ]] || UNSEEN_KAFKA_VERSION=${KAFKA_TAG#*:} scripts/kafka --fetch >/dev/null
+    UNSEEN_KAFKA_VERSION=${KAFKA_TAG#*:} scripts/kafka --fetch >/dev/null
     cp -r "$libs" "$dir/libs"
     cat >"$dir/tool" <<'TOOL'
 #!/bin/sh
