@@ -86,7 +86,12 @@ fuzz_target!(|input: &[u8]| {
         return;
     }
     match walked {
-        Err(malformed) => assert!(STRICTER.iter().any(|what| malformed.what.starts_with(what)), "{malformed}"),
+        Err(malformed) if number < WITHOUT_BLOCKS => {
+            assert!(STRICTER.iter().any(|what| malformed.what.starts_with(what)), "{malformed}");
+        }
+        // A block may state a size that is not that of its elements: a decoder reads on behind the one, a walk behind the
+        // other.
+        Err(_) => {}
         Ok(()) if number < WITHOUT_BLOCKS => compare(places, &value, &found),
         Ok(()) => {}
     }

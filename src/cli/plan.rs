@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use unseen::config::{Config, flags};
+use unseen::config::{Config, Topic, flags};
 use unseen::filter::Window;
-use unseen::format::NoSchemas;
+use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
 use unseen::plan::{Ask, Comparison, Sample, SampleOptions};
 use unseen::replay::Format;
@@ -86,8 +86,12 @@ pub struct Args {
 /// # Errors
 /// When the sample is at fault, or the picture cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let window = args.window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
-    let sample = args.sample.as_deref().map(|path| sample(args, path)).transpose()?;
+    let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
+    let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
+    let configured = topic.and_then(|topic| topic.window.length_ms()).map(i64::unsigned_abs);
+    let window = args.window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX)).or(configured);
+    let schemas = || config.as_ref().map_or_else(|| Ok(Arc::new(NoSchemas) as _), super::schemas::patient);
+    let sample = args.sample.as_deref().map(|path| sample(args, path, topic, schemas()?)).transpose()?;
     let keys = match (args.keys, args.rate, args.window, &sample) {
         (_, Some(rate), Some(window), _) => flags::keys_in(rate, window).unwrap_or_else(|message| usage(format!("--rate: {message}"))),
         (_, _, _, Some(sample)) => sample.keys().max(1),
@@ -109,8 +113,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&text)
 }
 
-fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
+fn sample(args: &Args, path: &Path, topic: Option<&Topic>, schemas: Arc<dyn Schemas>) -> anyhow::Result<Sample> {
     let format = Format::from(args.format);
+    if let Some(value) = topic.map(|topic| topic.formats.value.format).filter(|value| *value != ValueFormat::Json)
+        && format == Format::Ndjson
+    {
+        usage(format!(
+            "--format: a line of ndjson is JSON, and the topic's values are {value}; record with `unseen capture`, and say --format capture"
+        ));
+    }
     let parts: Vec<_> = match (args.key.as_slice(), format) {
         ([], Format::Ndjson) => vec![Part::RecordValue],
         ([], Format::Kcat) => vec![Part::RecordKey],
@@ -119,8 +130,6 @@ fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
     if format == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture bring the record's own time");
     }
-    let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
-    let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
     let options = SampleOptions {
         format,
         key: match topic {
@@ -129,7 +138,7 @@ fn sample(args: &Args, path: &Path) -> anyhow::Result<Sample> {
         },
         // A line of values has no frame.
         formats: topic.filter(|_| format == Format::Kcat).map(|topic| topic.formats.clone()).unwrap_or_default(),
-        schemas: config.as_ref().map_or_else(|| Ok(Arc::new(NoSchemas) as _), super::schemas::patient)?,
+        schemas,
         time: args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}")))),
         window: args.window.map_or_else(
             || topic.map(|topic| topic.window).filter(|window| window.length_ms().is_some()),

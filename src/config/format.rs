@@ -5,6 +5,10 @@
 use super::error::Diagnostics;
 use super::units::expected;
 use crate::format::{Body, Format, Formats, LocalSchema, RecordFormat, Schema};
+#[cfg(feature = "formats")]
+use crate::format::{Message, Walk};
+#[cfg(feature = "formats")]
+use crate::key::Node;
 use crate::key::{KeySpec, Part};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -29,22 +33,30 @@ impl TryFrom<Value> for FormatOption {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
-        let kind = |value: &Value| serde_json::from_value(value.clone()).ok();
-        let option = match &value {
-            Value::Object(table) => Self::of_table(table, kind),
-            name => kind(name).map(|kind| Self { kind, ..Self::default() }),
-        };
-        let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\" or { kind = \"avro\", schema = \"file.avsc\" }";
-        option.ok_or_else(|| expected(what, &value))
+        match &value {
+            Value::Object(table) => Self::of_table(table),
+            name => Ok(Self { kind: kind(name)?, ..Self::default() }),
+        }
     }
 }
 
+/// A format's name.
+fn kind(name: &Value) -> Result<Format, String> {
+    let what = "\"json\", \"json_schema\", \"avro\", \"protobuf\" or { kind = \"avro\", schema = \"file.avsc\" }";
+    serde_json::from_value(name.clone()).map_err(|_| expected(what, name))
+}
+
 impl FormatOption {
-    fn of_table(table: &Map<String, Value>, kind: impl Fn(&Value) -> Option<Format>) -> Option<Self> {
-        let text = |name| table.get(name).map(|value: &Value| value.as_str().map(str::to_owned).ok_or(())).transpose().ok();
-        let is_known = table.keys().all(|name| matches!(&**name, "kind" | "schema" | "message"));
-        let (schema, message) = (text("schema")?, text("message")?);
-        is_known.then_some(Self { kind: kind(table.get("kind")?)?, schema, message })
+    fn of_table(table: &Map<String, Value>) -> Result<Self, String> {
+        if let Some(name) = table.keys().find(|name| !matches!(&***name, "kind" | "schema" | "message")) {
+            return Err(format!("unknown option {name:?}, expected kind, schema or message"));
+        }
+        let text = |name: &str| {
+            let value = table.get(name);
+            value.map(|value| value.as_str().map(str::to_owned).ok_or_else(|| expected(&format!("text for {name}"), value))).transpose()
+        };
+        let named = table.get("kind").ok_or("kind is missing, such as kind = \"avro\"")?;
+        Ok(Self { kind: kind(named)?, schema: text("schema")?, message: text("message")? })
     }
 }
 
@@ -77,7 +89,7 @@ fn local(option: &FormatOption, spec: &KeySpec, is_key: bool) -> Result<Option<L
         return Err(format!("unseen was built without {}: build it with the feature `formats`", option.kind));
     }
     if option.message.is_some() && (option.kind != Format::Protobuf || option.schema.is_none()) {
-        return Err("message goes with kind = \"protobuf\" and a schema: which message of it a record is".to_owned());
+        return Err("message is for kind = \"protobuf\" with a schema: take it away, or set these".to_owned());
     }
     let Some(file) = &option.schema else { return Ok(None) };
     let body = match option.kind {
@@ -108,6 +120,10 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 /// Whether the schema can be read, and has the fields that the key is made of.
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, spec: &KeySpec, is_key: bool) -> Result<(), String> {
+    let is_second_there = || Walk::compile(&local.schema, Message::Indexes(&[1]), &Node::default()).is_ok();
+    if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
+        return Err("it has more than one message: say which of them a record is, such as message = \"package.Name\"".to_owned());
+    }
     crate::format::missing_fields(&local.schema, local.message(), spec, is_key).map_err(|error| error.to_string()).and_then(|missing| {
         match &missing[..] {
             [] => Ok(()),

@@ -36,6 +36,7 @@ impl fmt::Debug for SchemaRegistry {
 
 /// The registry, if its address is given.
 pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -> Option<SchemaRegistry> {
+    let is_known = ["username", "password"].iter().any(|name| diagnostics.knows(&format!("schema_registry.{name}")));
     let mut report = |name: &str, message: &str| diagnostics.add(&format!("schema_registry.{name}"), message);
     let Some(url) = raw.url else {
         if raw.username.is_some() || raw.password.is_some() || raw.ca_location.is_some() {
@@ -58,12 +59,12 @@ pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -
     if raw.timeout.0 < Duration::from_millis(100) {
         report("timeout", "expected a duration of at least 100ms");
     }
-    if raw.username.is_some() != raw.password.is_some() {
+    if raw.username.is_some() != raw.password.is_some() && !is_known {
         report("password", "username and password go together");
     }
     let ca_location = raw.ca_location.map(PathBuf::from);
-    if let Some(Err(error)) = ca_location.as_ref().map(std::fs::File::open) {
-        report("ca_location", &format!("cannot read it: {error}"));
+    if let Some((raw_ca, Err(error))) = ca_location.as_ref().map(|file| (file, std::fs::File::open(file))) {
+        report("ca_location", &format!("cannot read {}: {error}", raw_ca.display()));
     }
     Some(SchemaRegistry { urls, credentials: raw.username.zip(raw.password), ca_location, timeout: raw.timeout.0 })
 }

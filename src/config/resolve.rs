@@ -30,8 +30,9 @@ fn schemas(config: &Config, diagnostics: &mut Diagnostics) {
         for (side, format) in [("key_format", &topic.formats.key), ("value_format", &topic.formats.value)] {
             let path = format!("topics[{at}].{side}");
             if format.needs_registry() && config.schema_registry.is_none() && !diagnostics.knows("schema_registry") {
+                let kind = serde_json::json!(format.format);
                 let message =
-                    "needs schema_registry.url, or, for records without a frame, a schema of its own: { kind = \"…\", schema = \"file\" }";
+                    format!("needs schema_registry.url, or, for records without a frame, a schema: {{ kind = {kind}, schema = \"file\" }}");
                 diagnostics.add(&path, message);
             }
         }

@@ -112,7 +112,11 @@ fn length(format: Format, bytes: &[u8]) -> Result<usize, &'static str> {
     let id = match bytes.first() {
         Some(0) => 5,
         Some(1) => 17,
-        Some(_) => return Err("does not begin with the frame of a schema registry: its first byte is neither 0x00 nor 0x01"),
+        Some(_) => {
+            return Err(
+                "does not begin with the frame of a schema registry, 0x00 or 0x01; for records without a frame, set its format to \"json\", or to { kind = \"…\", schema = \"file\" }",
+            );
+        }
         None => return Err("is empty, where the frame of a schema registry should be"),
     };
     let Some(mut rest) = bytes.get(id..) else { return Err("ends within the frame of a schema registry") };

@@ -83,7 +83,7 @@ impl Pointers {
         found: &'f mut [Option<Scalar<'a>>],
     ) -> Result<&'f [Option<Scalar<'a>>], Box<Invalid>> {
         if let Some(json) = json.filter(|_| !found.is_empty()) {
-            self.find(json, buffers, found).map_err(|error| Box::new(broken(side, &error)))?;
+            self.find(json, buffers, found).map_err(|error| Box::new(unread(side, json, &error)))?;
         }
         Ok(found)
     }
@@ -134,6 +134,22 @@ pub(super) fn broken(side: Side, error: &serde_json::Error) -> Invalid {
         Side::Value => "value",
     };
     Invalid { reason: Reason::Malformed, message: format!("the record {side} is not JSON: {error}") }
+}
+
+/// The same of a text, which may have been meant otherwise.
+fn unread(side: Side, text: &[u8], error: &serde_json::Error) -> Invalid {
+    let mut invalid = broken(side, error);
+    // The frame of a schema registry: a zero and an id, or a one and a GUID.
+    if matches!((text.first(), text.len()), (Some(0), 5..) | (Some(1), 17..)) {
+        let option = match side {
+            Side::Key => "key_format",
+            Side::Value => "value_format",
+        };
+        invalid.message += "; it begins like a record that names its schema: set ";
+        invalid.message += option;
+        invalid.message += " to \"avro\", \"protobuf\" or \"json_schema\"";
+    }
+    invalid
 }
 
 /// Deserializes one value, descending only where a pointer leads.

@@ -66,7 +66,7 @@ pub enum SampleError {
     #[error(transparent)]
     Line(#[from] ReplayError),
     /// There is nothing to plan for.
-    #[error("the sample has no record with a key; say where the key is with --key")]
+    #[error("the sample has no record with a key; say where the key is with --key, or name a configuration with -c")]
     Empty,
 }
 
@@ -114,7 +114,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
             Ok(fingerprint) => windows.see(fingerprint),
             Err(NoKey::Invalid(_)) => sample.invalid += 1,
             Err(NoKey::Awaits(schema)) => {
-                let fault = LineError::Awaits(schema);
+                let fault = LineError::awaits(schema, &*options.schemas);
                 return Err(ReplayError::Line { line: lines.number(), offset: lines.offset(), fault }.into());
             }
         }

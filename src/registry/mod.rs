@@ -109,6 +109,10 @@ impl Schemas for Registry {
     fn get(&self, id: SchemaId) -> Lookup {
         self.shared.lock().look_up(id, &self.shared.news)
     }
+
+    fn trouble(&self) -> Option<String> {
+        self.report().trouble
+    }
 }
 
 impl Drop for Registry {
@@ -145,6 +149,10 @@ impl Schemas for Patient {
             }
             heard = shared.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.registry.trouble()
     }
 }
 

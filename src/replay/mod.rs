@@ -168,11 +168,23 @@ pub enum LineError {
     #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
     Invalid(Invalid),
     /// The schema that it names is not to be had.
-    #[error("it is of schema {0}, and the schema registry does not answer")]
-    Awaits(SchemaId),
+    #[error("it is of schema {schema}, which is not to be had: {why}")]
+    Awaits {
+        /// The schema.
+        schema: SchemaId,
+        /// Why not, as a sentence.
+        why: String,
+    },
     /// Its key cannot be decided.
     #[error("{0}")]
     Verdict(filter::ExactError),
+}
+
+impl LineError {
+    /// A schema that has been waited for in vain.
+    pub(crate) fn awaits(schema: SchemaId, schemas: &dyn Schemas) -> Self {
+        Self::Awaits { schema, why: schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned()) }
+    }
 }
 
 impl<'t> Replay<'t> {
@@ -273,7 +285,7 @@ impl<'t> Replay<'t> {
         let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
         let fingerprint = match fingerprint {
             Ok(fingerprint) => fingerprint,
-            Err(NoKey::Awaits(schema)) => return Err(LineError::Awaits(schema)),
+            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
             Err(NoKey::Invalid(invalid)) => {
                 let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
                 self.counted.envelopes += u64::from(looks);

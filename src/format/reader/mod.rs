@@ -23,6 +23,11 @@ const FEW: usize = 4;
 pub trait Schemas: fmt::Debug + Send + Sync {
     /// What is known of a schema. Must not block for long: it is asked for each record whose schema was not seen yet.
     fn get(&self, id: SchemaId) -> Lookup;
+
+    /// Why schemas are still being asked for, as a sentence.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What is known of a schema.
