@@ -295,6 +295,11 @@ fn an_event_is_one_id_in_both_modes() {
         let (key, value) = (bytes(&entry["key"]), bytes(&entry["value"]));
         let record = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
         let found = spec.fingerprint(&record, &mut Scratch::default()).unwrap_or_else(|error| panic!("{}: {error}", entry["name"]));
+        // An event that is a framed value is the same.
+        let framed = value.as_ref().map(|value| [&[0, 0, 0, 0, 7][..], value].concat());
+        let framed = Record { value: framed.as_deref(), ..record };
+        let read = Reader::default().fingerprint(&spec, &of_values(Format::JsonSchema, None), &framed, &mut Scratch::default(), &NoSchemas);
+        assert_eq!(read, Ok(found), "{}", entry["name"]);
         let attributes = &entry["attributes"];
         ids.entry(format!("{} {}", attributes["source"], attributes["id"])).or_default().push(found);
     }

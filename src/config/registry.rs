@@ -48,11 +48,11 @@ pub(super) fn resolve(raw: raw::SchemaRegistry, diagnostics: &mut Diagnostics) -
     for url in &urls {
         let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         // What is wrong is not shown: it may have a password.
-        match host.map(|rest| rest.split('/').next().unwrap_or_default()) {
-            Some(host) if host.contains('@') => {
-                report("url", "must not have a user or a password: set schema_registry.username and .password");
+        match host {
+            Some(rest) if rest.contains(['@', '?', '#']) => {
+                report("url", "must have no user, password or parameters: set schema_registry.username and .password");
             }
-            Some(host) if !host.is_empty() => {}
+            Some(rest) if !rest.is_empty() && !rest.starts_with('/') => {}
             _ => report("url", "expected an address such as \"http://localhost:8081\", or several of them with commas between"),
         }
     }

@@ -230,12 +230,14 @@ impl Source {
         self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
         let consumer = self.consumer();
         if cooperative(consumer) {
-            return consumer.incremental_assign(&list).map_err(|error| failed(&error));
+            consumer.incremental_assign(&list).map_err(|error| failed(&error))?;
+        } else {
+            consumer.assign(&list).map_err(|error| failed(&error))?;
+            // The eager protocol knows only assignments as a whole.
+            self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
         }
-        consumer.assign(&list).map_err(|error| failed(&error))?;
-        // The eager protocol knows only assignments as a whole.
-        self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
-        Ok(())
+        // One that was paused, and comes back, is still paused to librdkafka. Whoever is to wait is paused after this.
+        self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
     }
 
     /// Answers [`Rebalance::Revoked`].
@@ -308,6 +310,9 @@ impl Source {
     /// # Errors
     /// When librdkafka refuses.
     pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
         let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
         self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
     }

@@ -231,6 +231,12 @@ impl KeySpec {
         self.needs_value
     }
 
+    /// Whether it reads attributes of an event that is a record's whole value.
+    #[must_use]
+    pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
+        self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
+    }
+
     /// The places in the record key that it asks for, and how many they are.
     #[must_use]
     pub fn key_fields(&self) -> (&Node, usize) {

@@ -20,6 +20,9 @@ const ANSWER_MAX: u64 = 8 << 20;
 /// Most schemas that one names, and those name.
 const REFERENCES_MAX: usize = 256;
 
+/// Most characters of a registry's own words that are passed on.
+const WORDS_MAX: usize = 300;
+
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -56,7 +59,7 @@ struct Answer {
     #[serde(rename = "schemaType", default)]
     kind: Option<String>,
     #[serde(default)]
-    references: Vec<Named>,
+    references: Option<Vec<Named>>,
 }
 
 /// A schema that another one names.
@@ -120,7 +123,7 @@ impl Client {
             Some(kind) => return Err(Failure::Unusable(format!("it is of the type {kind}, which unseen does not know"))),
         };
         let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
-        self.add_references(answer.references, &mut references, &mut seen)?;
+        self.add_references(answer.references.unwrap_or_default(), &mut references, &mut seen)?;
         Ok(Schema { format, body: Body::Text(answer.schema), references })
     }
 
@@ -135,7 +138,7 @@ impl Client {
             }
             // A schema may name one that was deleted since: records of it are still there.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)))?;
-            self.add_references(answer.references, found, seen)?;
+            self.add_references(answer.references.unwrap_or_default(), found, seen)?;
             found.push(Reference { name, body: Body::Text(answer.schema) });
         }
         Ok(())
@@ -169,7 +172,8 @@ impl Client {
         let mut response = request.call().map_err(|error| trouble(format!("could not be asked: {error}")))?;
         let status = response.status();
         let body = match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
-            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(Failure::Unusable(format!("its answer has more than {ANSWER_MAX} bytes"))),
+            // That is no schema. A page of something else in between says nothing of the schema.
+            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(trouble(format!("answered {status} and more than {ANSWER_MAX} bytes"))),
             body => body.map_err(|error| trouble(format!("broke off its answer: {error}")))?,
         };
         if status.is_success() {
@@ -177,20 +181,26 @@ impl Client {
         }
         match serde_json::from_slice::<Refusal>(&body) {
             Ok(refusal) if NOT_FOUND.contains(&refusal.error_code) => {
-                Err(Failure::Missing(format!("{url} does not know it: {}", refusal.message)))
+                Err(Failure::Missing(format!("{url} does not know it: {}", cut(&refusal.message))))
             }
-            // Not every registry has GUIDs.
-            _ if status.as_u16() == 404 && path.starts_with(GUIDS) => Err(Failure::Missing(format!("{url} does not know it, or no GUIDs"))),
+            _ if status.as_u16() == 404 && path.starts_with(GUIDS) => {
+                Err(trouble(format!("answered {status}, but not as a schema registry does; it may have no schemas by GUID")))
+            }
             _ if matches!(status.as_u16(), 401 | 403) => {
                 Err(trouble(format!("answered {status}; look at schema_registry.username and .password, and at that user's rights")))
             }
             _ if status.as_u16() == 404 => {
                 Err(trouble(format!("answered {status}, but not as a schema registry does; is schema_registry.url right?")))
             }
-            Ok(refusal) => Err(trouble(format!("answered {status}: {}", refusal.message))),
+            Ok(refusal) => Err(trouble(format!("answered {status}: {}", cut(&refusal.message)))),
             Err(_) => Err(trouble(format!("answered {status}"))),
         }
     }
+}
+
+/// The beginning of a registry's own words, which may be any.
+fn cut(words: &str) -> String {
+    words.chars().take(WORDS_MAX).collect()
 }
 
 /// The certificates of a file.

@@ -196,6 +196,8 @@ impl Shared {
     /// Asks for what is asked for, until it is over.
     fn ask(&self, client: &Client) {
         let mut backoff = BACKOFF.0;
+        // Questions in a row that brought nothing, each for another schema.
+        let mut missed = 0;
         while let Some(id) = self.next() {
             match client.schema(id) {
                 Ok(schema) => {
@@ -204,8 +206,15 @@ impl Shared {
                     backoff = BACKOFF.0;
                 }
                 Err(Failure::Missing(why)) if !self.is_missing_for_long(id) => {
-                    self.put_off(id, format!("{why}; it is asked again for {} s", MISSING_AFTER.as_secs()), backoff);
-                    backoff = (backoff * 2).min(BACKOFF.1);
+                    missed += 1;
+                    // The others are asked for first, without a wait: one that is not there must not hold up one that is.
+                    let is_round = missed >= self.lock().asked.len();
+                    let wait = if is_round { backoff } else { Duration::ZERO };
+                    self.put_off(id, format!("{why}; it is asked again for {} s", MISSING_AFTER.as_secs()), wait);
+                    if is_round {
+                        missed = 0;
+                        backoff = (backoff * 2).min(BACKOFF.1);
+                    }
                 }
                 Err(Failure::Missing(why) | Failure::Unusable(why)) => {
                     tracing::warn!(schema = %id, "there is no usable schema {id}: {why}; its records are invalid");
@@ -213,6 +222,8 @@ impl Shared {
                     backoff = BACKOFF.0;
                 }
                 Err(Failure::Trouble(trouble)) => {
+                    // It was away, so what it did not know before says nothing of what it knows once it is back.
+                    self.lock().missing.clear();
                     self.put_off(id, trouble, backoff);
                     backoff = (backoff * 2).min(BACKOFF.1);
                 }

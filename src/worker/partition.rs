@@ -106,6 +106,10 @@ impl Input {
 
     /// The open transaction is aborted.
     pub(super) const fn set_back(&mut self) {
+        if self.is_ahead() {
+            // The record that waits for a schema comes again behind those that are read again.
+            self.awaits = None;
+        }
         self.position = self.committed;
         self.ends_worker = false;
         self.verdicts.reset_carried();

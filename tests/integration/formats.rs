@@ -145,6 +145,80 @@ fn a_registry_that_is_down_holds_up_its_partitions_only() {
     stream.check(worker);
 }
 
+/// A partition that waits goes to another member and comes back, or is set back by an abort: it is read on all the same.
+#[test]
+fn a_partition_that_waits_may_go_and_come_back() {
+    for settings_of in [&["kafka.instance_id=a"][..], &["state.changelog=false"], &[]] {
+        let registry = registry();
+        let records = orders(8_000, |number, partition| usize::from(partition == 1 && number >= 4_000));
+        let stream = Stream::of(broker(), "formats-moves", records, WINDOW);
+        let settings = |extra: &[&str]| [settings(&registry), extra.iter().map(|setting| (*setting).to_owned()).collect()].concat();
+        stream.produce(..4_000);
+        let mut worker = start(&stream, "a", &settings(settings_of));
+        stream.wait_until_read(4_000, &mut worker);
+        registry.fail(503);
+        stream.produce(4_000..);
+        let address = address(&mut worker);
+        let waits = || ask(&address, "/readyz").2.contains("1 of 4 partitions wait for a schema");
+        wait_until("a partition waits", LIMIT, || waits().then_some(()));
+        // Another takes some of the partitions, and gives them back.
+        let others: Vec<_> = settings_of.iter().map(|setting| setting.replace("instance_id=a", "instance_id=b")).collect();
+        let mut other = start(&stream, "b", &settings(&others.iter().map(String::as_str).collect::<Vec<_>>()));
+        other.wait_for_log("partitions assigned", LIMIT);
+        // A static member that stops keeps its partitions until its session ends.
+        other.drain();
+        wait_until("all partitions are back", LIMIT, || {
+            let status: Value = serde_json::from_str(&ask(&address, "/api/v1/status").2).expect("JSON");
+            (status["partitions"].as_array().is_some_and(|partitions| partitions.len() == PARTITIONS)).then_some(())
+        });
+        registry.heal();
+        stream.check(worker);
+    }
+}
+
+#[test]
+fn an_abort_while_a_partition_waits_costs_nothing() {
+    let registry = registry();
+    let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
+    let stream = Stream::of(broker(), "formats-abort", records, WINDOW).with(|setup| setup.worker("transaction_timeout = \"60s\""));
+    let settings = settings(&registry);
+    registry.fail_at("/schemas/ids/2", 503);
+    stream.produce(..);
+    // The first commits fail: what was in them comes again, up to the record that waits.
+    let overrides: Vec<_> = settings.iter().map(String::as_str).collect();
+    let mut worker = stream.setup.start_armed("a", &overrides, "commit.flushed:1:error,commit.flushed:3:error");
+    wait_until("a partition waits", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        worker.log().contains("has no answer yet").then_some(())
+    });
+    for partition in [0, 2, 3] {
+        let end = stream.records.iter().filter(|record| record.partition == partition).count();
+        wait_until_read(&stream, partition, end, &mut worker);
+    }
+    registry.heal();
+    let log = stream.check(worker);
+    assert!(crate::harness::logged(&log, "aborts") > 0 && !log.contains("restoring"), "{log}");
+}
+
+#[test]
+fn a_registry_that_flaps_makes_nothing_invalid() {
+    let registry = SchemaRegistry::start(&[]);
+    let stream = Stream::of(broker(), "formats-flaps", orders(2_000, |_, _| 0), WINDOW);
+    stream.produce(..);
+    let worker = start(&stream, "a", &settings(&registry));
+    // It knows none, is away for longer than it would take to believe that, knows none again, and then does.
+    let asked = || registry.requests()["GET /schemas/ids/1"].as_u64().unwrap_or_default();
+    let more = |than: u64| wait_until("it is asked again", LIMIT, || (asked() > than).then(asked));
+    more(0);
+    registry.fail(503);
+    let away = std::time::Instant::now();
+    wait_until("it was away for long", LIMIT, || (away.elapsed() > Duration::from_secs(12)).then_some(()));
+    registry.heal();
+    more(asked() + 1);
+    registry.put(&json!([schema(0, 1)]));
+    stream.check(worker);
+}
+
 #[test]
 fn records_that_no_schema_fits_are_set_apart() {
     let registry = registry();

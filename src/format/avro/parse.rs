@@ -9,7 +9,7 @@ use apache_avro::validator::{
     EnumSymbolNameValidator, RecordFieldNameValidator, SchemaNameValidator, SchemaNamespaceValidator, set_enum_symbol_name_validator,
     set_record_field_name_validator, set_schema_name_validator, set_schema_namespace_validator,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Once;
 
 /// A schema behind those that it names, as the fields of a record that nobody writes: so all are parsed as one, and a
@@ -49,6 +49,7 @@ fn strip(json: &mut Value) -> Result<(), SchemaError> {
         Value::Object(members) => {
             members.remove("default");
             members.remove("doc");
+            is_whole(members)?;
             // The parser would pass over it, and the walk over everything behind it would go astray.
             if let Some(Value::Array(fields)) = members.get("fields")
                 && let Some(other) = fields.iter().find(|field| !field.is_object())
@@ -59,6 +60,27 @@ fn strip(json: &mut Value) -> Result<(), SchemaError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The types that have a name, and what each must say beside it.
+const NAMED: [(&str, &str); 4] = [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size")];
+
+/// Whether a named type says all that it must. The parser would take one that does not for another of that name, and copy
+/// that: a few such copies within each other are more than memory holds.
+fn is_whole(members: &Map<String, Value>) -> Result<(), SchemaError> {
+    let named = |text: &Value| NAMED.iter().find(|(kind, _)| text == kind);
+    if let Some((kind, member)) = members.get("type").and_then(named)
+        && !members.contains_key(*member)
+    {
+        return Err(SchemaError(format!("it is no Avro schema: a type `{kind}` has no `{member}`")));
+    }
+    if let Some((kind, _)) = members.get("name").and_then(named)
+        && members.contains_key("type")
+        && NAMED.iter().any(|(_, member)| members.contains_key(*member))
+    {
+        return Err(SchemaError(format!("it is no Avro schema: a type is called `{kind}`")));
+    }
+    Ok(())
 }
 
 /// Any name that can be told from others. Java's library, which most schemas come from, allows letters of all alphabets, and

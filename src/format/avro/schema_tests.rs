@@ -137,6 +137,20 @@ fn a_null_namespace_stays_one() {
 }
 
 #[test]
+fn a_type_is_whole_and_not_called_after_a_kind_of_type() {
+    let kind = |number: usize| if number % 2 == 0 { "record" } else { "fixed" };
+    // Each would be two of the one before.
+    let one = |number: usize| {
+        let field = |name| format!(r#"{{"name": "{name}{number}", "type": {{"type": "{}"}}}}"#, kind(number + 1));
+        format!(r#"{{"type": "record", "name": "{}", "fields": [{}, {}]}}"#, kind(number), field("a"), field("b"))
+    };
+    let all =
+        (0..40).map(one).enumerate().map(|(at, body)| format!(r#"{{"name": "f{at}", "type": {body}}}"#)).collect::<Vec<_>>().join(", ");
+    let error = refused(&format!(r#"{{"type": "record", "name": "r", "fields": [{all}]}}"#), "/a");
+    assert!(error.starts_with("it is no Avro schema: a type "), "{error}");
+}
+
+#[test]
 fn a_schema_that_is_none_is_refused() {
     assert!(refused("{", "/a").starts_with("it is not JSON: EOF"));
     assert!(refused("17", "/a").starts_with("it is no Avro schema: "));

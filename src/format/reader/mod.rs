@@ -202,7 +202,7 @@ impl Reader {
         if spec.reads_key() {
             key = self.key.open(Side::Key, &formats.key, key_places, record, schemas)?;
         }
-        if spec.reads_value() {
+        if spec.reads_value() || spec.reads_event(record.headers) {
             value = self.value.open(Side::Value, &formats.value, value_places, record, schemas)?;
         }
         let (mut few_of_key, mut many_of_key) = ([const { None }; FEW], Vec::new());

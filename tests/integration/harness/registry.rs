@@ -49,6 +49,11 @@ impl SchemaRegistry {
         self.control("POST", &format!("/test/fail?status={status}"), "");
     }
 
+    /// Has the next requests for paths that begin like this fail with this status.
+    pub fn fail_at(&self, path: &str, status: u16) {
+        self.control("POST", &format!("/test/fail?status={status}&path={path}"), "");
+    }
+
     /// Has the next requests wait.
     pub fn hang(&self) {
         self.control("POST", "/test/hang", "");
