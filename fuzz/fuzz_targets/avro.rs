@@ -7,7 +7,7 @@ use apache_avro::writer::datum::GenericDatumWriter;
 use apache_avro::{Decimal, Uuid};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-use unseen::format::{Body, Format, Message, Schema, Walk};
+use unseen::format::{Body, Format, Malformed, Message, Schema, Walk};
 use unseen::key::{KeySpec, Part, Scalar};
 
 /// Schemas, and the places that are asked for. Only the first two have no blocks: there a decoder and a walk read the same.
@@ -100,6 +100,8 @@ fuzz_target!(|input: &[u8]| {
     let mut found = vec![None; places.len()];
     match walk.find(&record, &mut found) {
         Ok(()) => compare(places, &value, &found),
+        // A place may end in an array, where a union has one.
+        Err(Malformed { what, .. }) if what.starts_with("the key has ") => {}
         Err(malformed) => assert!([STRICTER[2], DEEP].contains(&malformed.what), "{malformed}"),
     }
 });
