@@ -138,7 +138,7 @@ fn a_null_namespace_stays_one() {
 
 #[test]
 fn a_type_is_whole_and_not_called_after_a_kind_of_type() {
-    let kind = |number: usize| if number % 2 == 0 { "record" } else { "fixed" };
+    let kind = |number: usize| if number.is_multiple_of(2) { "record" } else { "fixed" };
     // Each would be two of the one before.
     let one = |number: usize| {
         let field = |name| format!(r#"{{"name": "{name}{number}", "type": {{"type": "{}"}}}}"#, kind(number + 1));
