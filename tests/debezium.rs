@@ -44,6 +44,7 @@ fn emitted(recipe: &str, schemas: impl Schemas + 'static, events: &[Event]) -> V
         .collect()
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "a key or a value may be null")]
 fn text(text: impl Into<String>) -> Option<Vec<u8>> {
     Some(text.into().into_bytes())
 }
