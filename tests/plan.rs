@@ -213,7 +213,10 @@ fn a_broken_sample_is_named() {
     assert!(message.starts_with(&format!("error: {name}: line 1, at byte 0: ")), "{message}");
 
     let message = refused(plan(&["--sample", "-"]).write_stdin("\n"), 1);
-    assert_eq!(message, "error: standard input: the sample has no record with a key; say where the key is with --key, or name a configuration with -c\n");
+    assert_eq!(
+        message,
+        "error: standard input: the sample has no record with a key; say where the key is with --key, or name a configuration with -c\n"
+    );
     let message = refused(&mut plan(&["--sample", "no such file"]), 1);
     assert!(message.starts_with("error: no such file: "), "{message}");
 }
