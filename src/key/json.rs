@@ -56,19 +56,6 @@ impl Pointers {
         Ok(())
     }
 
-    /// Buffers for the values, in `few` if they are no more than that.
-    pub(super) fn buffers<'r, 'a>(
-        &self,
-        few: &'r mut [Option<Scalar<'a>>],
-        many: &'r mut Vec<Option<Scalar<'a>>>,
-    ) -> &'r mut [Option<Scalar<'a>>] {
-        if self.count <= few.len() {
-            return &mut few[..self.count];
-        }
-        many.resize(self.count, None);
-        many
-    }
-
     /// The places, and how many they are.
     pub(super) const fn places(&self) -> (&Node, usize) {
         (&self.root, self.count)

@@ -126,8 +126,8 @@ pub enum SpecError {
     Everything,
 }
 
-/// Values of so many pointers need no memory of their own.
-const FEW: usize = 4;
+/// Values of so many places need no memory of their own.
+pub(crate) const FEW: usize = 4;
 
 /// Where the fields of a record's key, or of its value, are to be had.
 #[derive(Clone, Copy, Debug)]
@@ -281,7 +281,7 @@ impl KeySpec {
         let mut fields = match value {
             Fields::Json => {
                 let pointers = if is_structured { &self.structured } else { &self.pointers };
-                pointers.read(Side::Value, record.value, &mut scratch.json, pointers.buffers(&mut few, &mut many))?
+                pointers.read(Side::Value, record.value, &mut scratch.json, room_for(pointers.places().1, &mut few, &mut many))?
             }
             Fields::Found(_) if is_structured => return Err(Box::new(cloudevents::not_json())),
             Fields::Found(found) => found,
@@ -289,7 +289,7 @@ impl KeySpec {
         .iter();
         let mut key_fields = match key {
             Fields::Json => {
-                let found = self.key_pointers.buffers(&mut few_of_key, &mut many_of_key);
+                let found = room_for(self.key_pointers.places().1, &mut few_of_key, &mut many_of_key);
                 self.key_pointers.read(Side::Key, record.key, &mut scratch.json, found)?
             }
             Fields::Found(found) => found,
@@ -386,6 +386,16 @@ impl Field {
             _ => None,
         }
     }
+}
+
+/// Room for the values of places, in `few` if they are no more than that.
+#[inline]
+pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {
+    if count <= FEW {
+        return &mut few[..count];
+    }
+    many.resize(count, None);
+    many
 }
 
 fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {

@@ -129,14 +129,6 @@ pub struct Patient {
     patience: Duration,
 }
 
-impl Patient {
-    /// How it stands.
-    #[must_use]
-    pub fn report(&self) -> RegistryReport {
-        self.registry.report()
-    }
-}
-
 impl Schemas for Patient {
     fn get(&self, id: SchemaId) -> Lookup {
         let shared = &self.registry.shared;

@@ -7,7 +7,7 @@
 
 use super::frame::{self, Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
 use super::{Format, Message, Schema, Walk};
-use crate::key::{Fields, Fingerprint, KeySpec, Node, Scalar, Scratch};
+use crate::key::{FEW, Fields, Fingerprint, KeySpec, Node, Scalar, Scratch, room_for};
 use crate::record::{Invalid, Reason, Record};
 use std::collections::HashMap;
 use std::fmt;
@@ -15,9 +15,6 @@ use std::sync::Arc;
 
 /// Walks that a reader keeps for each of key and value. Past that, it compiles them anew.
 const WALKS_MAX: usize = 1024;
-
-/// Values of so many places need no memory of their own.
-const FEW: usize = 4;
 
 /// Who has schemas.
 pub trait Schemas: fmt::Debug + Send + Sync {
@@ -207,22 +204,13 @@ impl Reader {
         }
         let (mut few_of_key, mut many_of_key) = ([const { None }; FEW], Vec::new());
         let (mut few, mut many) = ([const { None }; FEW], Vec::new());
-        let found_of_key = buffer(key_places.1, &mut few_of_key, &mut many_of_key);
-        let found = buffer(value_places.1, &mut few, &mut many);
+        let found_of_key = room_for(key_places.1, &mut few_of_key, &mut many_of_key);
+        let found = room_for(value_places.1, &mut few, &mut many);
         let key_fields = self.key.walk(Side::Key, key, found_of_key)?;
         let value_fields = self.value.walk(Side::Value, value, found)?;
         let bare = Record { key: key.0, value: value.0, headers: record.headers };
         spec.fingerprint_of(&bare, key_fields, value_fields, scratch).map_err(NoKey::Invalid)
     }
-}
-
-/// Room for the values of places, in `few` if they are no more than that.
-fn buffer<'r, T: Clone>(count: usize, few: &'r mut [Option<T>], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {
-    if count <= few.len() {
-        return &mut few[..count];
-    }
-    many.resize(count, None);
-    many
 }
 
 impl Walks {
