@@ -240,7 +240,8 @@ fn kills_on_the_way_back_from_a_failure() {
 #[test]
 fn full_transactions_do_not_keep_checkpoints_off() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING).with_instance();
-    let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=1000", "worker.checkpoint_interval=100ms"];
+    // So many commits that two checkpoints are due long before half of them, however fast this machine is.
+    let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
     lives.overrides.extend(overrides.map(str::to_owned));
     lives.stream.produce(..);
     lives.produced = lives.stream.records.len();
