@@ -20,6 +20,9 @@ const ANSWER_MAX: u64 = 8 << 20;
 /// Most schemas that one names, and those name.
 const REFERENCES_MAX: usize = 256;
 
+/// Largest schema, with those that it names.
+const SCHEMA_MAX: usize = 16 << 20;
+
 /// Most characters of a registry's own words that are passed on.
 const WORDS_MAX: usize = 300;
 
@@ -123,12 +126,19 @@ impl Client {
             Some(kind) => return Err(Failure::Unusable(format!("it is of the type {kind}, which unseen does not know"))),
         };
         let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
-        self.add_references(answer.references.unwrap_or_default(), &mut references, &mut seen)?;
-        Ok(Schema { format, body: Body::Text(answer.schema), references })
+        let mut room = SCHEMA_MAX.saturating_sub(answer.schema.len());
+        self.add_references(answer.references.unwrap_or_default(), &mut references, &mut seen, &mut room)?;
+        Ok(Schema::new(format, Body::Text(answer.schema), references))
     }
 
     /// Adds schemas behind those that they name themselves.
-    fn add_references(&self, named: Vec<Named>, found: &mut Vec<Reference>, seen: &mut BTreeSet<(String, u32)>) -> Result<(), Failure> {
+    fn add_references(
+        &self,
+        named: Vec<Named>,
+        found: &mut Vec<Reference>,
+        seen: &mut BTreeSet<(String, u32)>,
+        room: &mut usize,
+    ) -> Result<(), Failure> {
         for Named { name, subject, version } in named {
             if !seen.insert((subject.clone(), version)) {
                 continue;
@@ -138,7 +148,10 @@ impl Client {
             }
             // A schema may name one that was deleted since: records of it are still there.
             let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)))?;
-            self.add_references(answer.references.unwrap_or_default(), found, seen)?;
+            *room = room
+                .checked_sub(answer.schema.len())
+                .ok_or_else(|| Failure::Unusable(format!("it has more than {} MiB with the schemas that it names", SCHEMA_MAX >> 20)))?;
+            self.add_references(answer.references.unwrap_or_default(), found, seen, room)?;
             found.push(Reference { name, body: Body::Text(answer.schema) });
         }
         Ok(())

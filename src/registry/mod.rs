@@ -14,8 +14,12 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Schemas that are kept; past that, the oldest goes, and is asked for again.
+/// Schemas that are kept, and their bytes; past that, the oldest goes, and is asked for again.
 const SCHEMAS_MAX: usize = 4096;
+const BYTES_MAX: usize = 64 << 20;
+
+/// Schemas that are known not to be there. They are counted by themselves: records may name any.
+const UNKNOWN_MAX: usize = 4096;
 
 /// How long a registry must say that it does not know a schema before that is taken for true. One that starts knows none
 /// for a while (so does Karapace), and one that follows another hears late.
@@ -42,8 +46,11 @@ struct Shared {
 #[derive(Default)]
 struct Heard {
     entries: HashMap<SchemaId, Entry>,
-    /// Those that were heard of, the oldest first.
-    order: VecDeque<SchemaId>,
+    /// Those that are known, the oldest first, and their bytes.
+    known: VecDeque<SchemaId>,
+    bytes: usize,
+    /// Those that are not there, the oldest first.
+    unknown: VecDeque<SchemaId>,
     /// To be asked for, the next first.
     asked: VecDeque<SchemaId>,
     /// Since when the registry has said that it does not know them.
@@ -95,7 +102,7 @@ impl Registry {
     #[must_use]
     pub fn report(&self) -> RegistryReport {
         let heard = self.shared.lock();
-        RegistryReport { awaited: heard.asked.len(), known: heard.order.len(), ..heard.report.clone() }
+        RegistryReport { awaited: heard.asked.len(), known: heard.known.len(), ..heard.report.clone() }
     }
 
     /// The same, for who can do nothing but wait: up to `patience` for each schema.
@@ -155,7 +162,7 @@ impl Heard {
             Some(Entry::Known(schema)) => return Lookup::Known(Arc::clone(schema)),
             Some(Entry::Unknown { why, until }) if *until > Instant::now() => return Lookup::Unknown(Arc::clone(why)),
             Some(Entry::Asked) => return Lookup::Awaited,
-            Some(Entry::Unknown { .. }) => self.order.retain(|other| *other != id),
+            Some(Entry::Unknown { .. }) => self.unknown.retain(|other| *other != id),
             None => {}
         }
         self.entries.insert(id, Entry::Asked);
@@ -170,13 +177,31 @@ impl Heard {
         self.missing.remove(&id);
         self.report.answers += 1;
         self.report.trouble = None;
-        if self.order.len() == SCHEMAS_MAX
-            && let Some(oldest) = self.order.pop_front()
+        match &entry {
+            Entry::Known(schema) => {
+                self.known.push_back(id);
+                self.bytes += schema.size();
+            }
+            Entry::Unknown { .. } => self.unknown.push_back(id),
+            Entry::Asked => {}
+        }
+        self.entries.insert(id, entry);
+        self.make_room();
+    }
+
+    /// Drops the oldest entries past the bounds. One that alone is past them stays.
+    fn make_room(&mut self) {
+        while self.known.len() > SCHEMAS_MAX || self.bytes > BYTES_MAX && self.known.len() > 1 {
+            let Some(oldest) = self.known.pop_front() else { break };
+            if let Some(Entry::Known(schema)) = self.entries.remove(&oldest) {
+                self.bytes -= schema.size();
+            }
+        }
+        if self.unknown.len() > UNKNOWN_MAX
+            && let Some(oldest) = self.unknown.pop_front()
         {
             self.entries.remove(&oldest);
         }
-        self.entries.insert(id, entry);
-        self.order.push_back(id);
     }
 }
 
@@ -257,5 +282,63 @@ impl Shared {
             let left = until.saturating_duration_since(Instant::now());
             heard = self.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Body, Format};
+
+    fn known(bytes: usize) -> Entry {
+        Entry::Known(Arc::new(Schema::new(Format::Avro, Body::Text(" ".repeat(bytes)), Vec::new())))
+    }
+
+    fn unknown() -> Entry {
+        Entry::Unknown { why: "it is not there".into(), until: Instant::now() + UNKNOWN_FOR }
+    }
+
+    fn is_known(heard: &Heard, id: u32) -> bool {
+        matches!(heard.entries.get(&SchemaId::Number(id)), Some(Entry::Known(_)))
+    }
+
+    #[test]
+    fn schemas_that_are_not_there_displace_none_that_is() {
+        let mut heard = Heard::default();
+        heard.note(SchemaId::Number(0), known(1));
+        for id in 1..=10_000 {
+            heard.note(SchemaId::Number(id), unknown());
+        }
+        assert!(is_known(&heard, 0));
+        assert_eq!((heard.entries.len(), heard.unknown.len()), (UNKNOWN_MAX + 1, UNKNOWN_MAX));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut heard = Heard::default();
+        for id in 0..10_000 {
+            heard.note(SchemaId::Number(id), known(1));
+        }
+        assert_eq!((heard.entries.len(), heard.known.len(), heard.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
+        assert!(is_known(&heard, 9_999) && !is_known(&heard, 0));
+        // Large ones leave room for few, and one that is too large for itself alone.
+        heard.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
+        assert_eq!((heard.known.len(), heard.bytes), (11, BYTES_MAX));
+        heard.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
+        assert_eq!((heard.known.len(), heard.bytes), (1, BYTES_MAX + 1));
+        heard.note(SchemaId::Number(10_002), known(1));
+        assert_eq!((heard.entries.len(), heard.bytes), (1, 1));
+    }
+
+    #[test]
+    fn what_was_unknown_is_asked_for_again() {
+        let mut heard = Heard::default();
+        let (id, news) = (SchemaId::Number(1), Condvar::new());
+        heard.note(id, Entry::Unknown { why: "it is not there".into(), until: Instant::now() });
+        assert!(matches!(heard.look_up(id, &news), Lookup::Awaited));
+        assert!(heard.unknown.is_empty() && heard.asked == [id]);
+        heard.note(id, known(3));
+        assert!(matches!(heard.look_up(id, &news), Lookup::Known(_)));
+        assert_eq!((heard.known.len(), heard.bytes), (1, 3));
     }
 }
