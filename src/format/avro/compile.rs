@@ -4,7 +4,7 @@
 //! while it compiles what the name was found in: schemas name themselves. Each record is compiled once for each set of
 //! places that leads to it, so a program has at most as many records as the schema has records, times steps.
 
-use super::{Entry, Kind, Op, Walk};
+use super::{Entry, Kind, Op, Walk, parse};
 use crate::format::SchemaError;
 use crate::key::{Node, Scalar};
 use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schema, UuidSchema};
@@ -185,7 +185,7 @@ impl<'s> Compiler<'s> {
         let mut places = vec![Vec::new(); record.fields.len()];
         for (step, child) in steps(node) {
             let named = record.fields.iter().position(|field| field.name == *step);
-            let renamed = || record.fields.iter().position(|field| field.aliases.contains(step));
+            let renamed = || record.fields.iter().position(|field| parse::is_alias(field, step));
             if let Some(field) = named.or_else(renamed) {
                 places[field].push(child);
             }

@@ -14,7 +14,7 @@ pub const SCALE: u32 = 2;
 const KEYS: [&str; 4] = ["a", "~1/", "", "ключ"];
 const TEXTS: [&str; 4] = ["", "a", "Käse", "a text of more than sixty-four bytes, whose length is a number of two bytes"];
 /// How deep values nest at most: less than the walk allows.
-const NESTED: usize = 20;
+const NESTED: usize = 8;
 
 /// Choices, taken from bytes. When none are left, each choice is the first.
 pub struct Draw<'a> {
@@ -91,8 +91,8 @@ impl<'a> Draw<'a> {
     /// A record within itself, or another one again: where it may also be absent.
     fn recursion(&mut self) -> Json {
         let Some(last) = self.records.len().checked_sub(1) else { return json!("int") };
-        let at = last - self.below(last + 1);
-        let record = self.records[at].clone();
+        let index = last - self.below(last + 1);
+        let record = self.records[index].clone();
         match self.below(3) {
             0 => json!(["null", record]),
             1 => json!({"type": "array", "items": record}),
@@ -101,21 +101,20 @@ impl<'a> Draw<'a> {
     }
 
     fn union(&mut self, depth: usize) -> Json {
-        let mut branches = vec![json!("null")];
-        let mut kinds = BTreeSet::from(["null".to_owned()]);
+        let null = json!("null");
+        let mut kinds = BTreeSet::from([null.to_string()]);
+        let mut branches = vec![null];
         for _ in 0..=self.below(4) {
             let known = self.records.len();
             let branch = self.schema(depth + 1);
-            let of = branch.get("name").or(branch.get("type")).unwrap_or(&branch);
-            if of.is_string() && kinds.insert(of.to_string()) && !branch.is_array() {
+            let kind = branch.get("name").or(branch.get("type")).unwrap_or(&branch);
+            if !branch.is_array() && kinds.insert(kind.to_string()) {
                 branches.push(branch);
             } else {
-                // Nobody can name what was in it.
                 self.records.truncate(known);
             }
         }
-        kinds.clear();
-        json!(branches.into_iter().filter(|branch| kinds.insert(branch.to_string())).collect::<Vec<_>>())
+        json!(branches)
     }
 
     pub fn value(&mut self, schema: &Schema, names: &NamesRef<'_>, depth: usize) -> Value {

@@ -95,7 +95,7 @@ fn check(walk: &Walk, places: &[String], value: &Value, record: &[u8]) {
 }
 
 fn compile(schema: &str, places: &[String]) -> Result<Walk, SchemaError> {
-    let schema = Schema { format: Format::Avro, body: Body::Text(schema.to_owned()), references: Vec::new() };
+    let schema = Schema::new(Format::Avro, Body::Text(schema.to_owned()), Vec::new());
     Walk::compile(&schema, key(places).value_fields().0)
 }
 
@@ -133,7 +133,9 @@ proptest! {
             walk.is_ok()
         });
         // A key needs a part.
-        prop_assume!(!chosen.is_empty());
+        if chosen.is_empty() {
+            return Ok(());
+        }
         let walk = compile(&text, &chosen).unwrap();
 
         let record = GenericDatumWriter::builder(&parsed).build().unwrap().write_value_to_vec(value.clone()).unwrap();

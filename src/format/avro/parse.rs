@@ -4,13 +4,16 @@
 
 use crate::format::{Body, Schema, SchemaError};
 use apache_avro::error::{Details, Error};
-use apache_avro::schema::{RecordSchema, Schema as Parsed};
+use apache_avro::schema::{RecordField, RecordSchema, Schema as Parsed};
 use apache_avro::validator::{
     EnumSymbolNameValidator, RecordFieldNameValidator, SchemaNameValidator, SchemaNamespaceValidator, set_enum_symbol_name_validator,
     set_record_field_name_validator, set_schema_name_validator, set_schema_namespace_validator,
 };
 use serde_json::{Map, Value, json};
 use std::sync::Once;
+
+/// The attribute of a field that has its aliases.
+const ALIASES: &str = "unseen_aliases";
 
 /// A schema behind those that it names, as the fields of a record that nobody writes: so all are parsed as one, and a
 /// name is known from where it is defined.
@@ -50,11 +53,8 @@ fn strip(json: &mut Value) -> Result<(), SchemaError> {
             members.remove("default");
             members.remove("doc");
             is_whole(members)?;
-            // The parser would pass over it, and the walk over everything behind it would go astray.
-            if let Some(Value::Array(fields)) = members.get("fields")
-                && let Some(other) = fields.iter().find(|field| !field.is_object())
-            {
-                return Err(SchemaError(format!("it is no Avro schema: `{other}` is not a field")));
+            if let Some(Value::Array(fields)) = members.get_mut("fields") {
+                fields.iter_mut().try_for_each(set_aliases_aside)?;
             }
             members.values_mut().try_for_each(strip)
         }
@@ -81,6 +81,24 @@ fn is_whole(members: &Map<String, Value>) -> Result<(), SchemaError> {
         return Err(SchemaError(format!("it is no Avro schema: a type is called `{kind}`")));
     }
     Ok(())
+}
+
+/// What a field was called before is kept by another name: the parser refuses an alias that is another field's name.
+fn set_aliases_aside(field: &mut Value) -> Result<(), SchemaError> {
+    // The parser would pass over what is no field, and the walk over everything behind it would go astray.
+    let Value::Object(members) = field else {
+        return Err(SchemaError(format!("it is no Avro schema: `{field}` is not a field")));
+    };
+    if let Some(aliases) = members.remove("aliases") {
+        members.insert(ALIASES.to_owned(), aliases);
+    }
+    Ok(())
+}
+
+/// Whether a field was once called so.
+pub(super) fn is_alias(field: &RecordField, name: &str) -> bool {
+    let aliases = field.custom_attributes.get(ALIASES).and_then(Value::as_array);
+    aliases.is_some_and(|aliases| aliases.iter().any(|alias| alias == name))
 }
 
 /// Any name that can be told from others. Java's library, which most schemas come from, allows letters of all alphabets, and

@@ -64,7 +64,7 @@ fn what_no_record_can_have_is_known() {
 #[test]
 fn a_field_is_found_under_its_aliases() {
     let text_of = r#"{"type": "record", "name": "r", "fields": [
-        {"name": "id", "type": {"type": "record", "name": "s", "fields": [{"name": "a", "type": "long"}]}, "aliases": ["old"]},
+        {"name": "id", "type": {"type": "record", "name": "s", "fields": [{"name": "a", "type": "long"}]}, "aliases": ["key", "old"]},
         {"name": "key", "type": "string"}]}"#;
     let places = ["/id/a", "/old/a", "/key", "/key/a", "/old/b"];
     finds(text_of, &places, b"\x02\x02k", &[integer(1), integer(1), text("k"), None, None]);
@@ -160,7 +160,7 @@ fn a_schema_that_is_none_is_refused() {
         {"name": "a", "type": {"type": "fixed", "name": "f", "size": 1}}, {"name": "b", "type": {"type": "fixed", "name": "f", "size": 2}}]}"#;
     assert_eq!(refused(twice, "/a"), "it defines `f` twice");
     assert!(refused(r#"{"type": "record", "name": "r", "fields": ["a"]}"#, "/a").ends_with(r#"`"a"` is not a field"#));
-    let descriptors = Schema { body: Body::Descriptors(vec![1]), format: Format::Avro, references: Vec::new() };
+    let descriptors = Schema::new(Format::Avro, Body::Descriptors(vec![1]), Vec::new());
     let error = Walk::compile(&descriptors, key(&["/a"]).value_fields().0).unwrap_err();
     assert_eq!(error.to_string(), "it is a Protobuf descriptor, and an Avro schema is JSON");
     let error = Walk::compile(&with_references(r#""string""#, &["{"]), key(&["/a"]).value_fields().0).unwrap_err();
