@@ -83,7 +83,7 @@ type Contestant = (&'static str, usize, Box<dyn FnMut()>);
 
 fn ours(name: &'static str, format: Format, schema: Option<&str>, value: Vec<u8>) -> Contestant {
     let local = schema.map(|text| {
-        let schema = Schema { format, body: Body::Text(text.to_owned()), references: Vec::new() };
+        let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
         Arc::new(LocalSchema { schema, message: (format == Format::Protobuf).then(|| "News".to_owned()) })
     });
     let formats = Formats { value: RecordFormat { format, schema: local }, ..Formats::default() };

@@ -113,7 +113,7 @@ impl Schemas for Versions {
                 {{"name":"op","type":"string"}},{{"name":"ts_ms","type":["null","long"]}}]}}"#
             )
         };
-        Lookup::Known(Arc::new(Schema { format: Format::Avro, body: Body::Text(body), references: Vec::new() }))
+        Lookup::Known(Arc::new(Schema::new(Format::Avro, Body::Text(body), Vec::new())))
     }
 }
 

@@ -45,7 +45,7 @@ fn no_record_allocates() {
     let protobuf = [&[8, 1, 0x12, 4, 10, 2][..], b"u1", &[0x1a, 1, b'a', 0x1a, 1, b'b', 0x20, 0x72]].concat();
     let framed = [&[0, 0, 0, 0, 7][..], br#"{"user":{"id":"u1"},"cents":57}"#].concat();
     let local = |format, text: &str| {
-        let schema = Schema { format, body: Body::Text(text.to_owned()), references: Vec::new() };
+        let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
         let message = (format == Format::Protobuf).then(|| "E".to_owned());
         Formats { value: RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message })) }, ..Formats::default() }
     };

@@ -53,7 +53,7 @@ impl Registry {
                 Some("PROTOBUF") => Format::Protobuf,
                 Some(_) => Format::JsonSchema,
             };
-            let schema = Arc::new(Schema { format, body: Body::Text(text(&entry["schema"]).to_owned()), references });
+            let schema = Arc::new(Schema::new(format, Body::Text(text(&entry["schema"]).to_owned()), references));
             let id = u32::try_from(entry["id"].as_u64().expect("an id")).expect("32 bits");
             let guid = data_encoding::HEXLOWER.decode(text(&entry["guid"]).replace('-', "").as_bytes()).expect("a GUID");
             known.insert(SchemaId::Number(id), Arc::clone(&schema));
@@ -127,10 +127,7 @@ fn of_values(format: Format, schema: Option<LocalSchema>) -> Formats {
 /// The formats of a record without a frame.
 fn unframed(entry: &Value, avro: impl Fn(&str) -> String, protobuf: &Value) -> Formats {
     let format = format(&entry["format"]);
-    let local = |body| LocalSchema {
-        schema: Schema { format, body, references: Vec::new() },
-        message: entry["message"].as_str().map(str::to_owned),
-    };
+    let local = |body| LocalSchema { schema: Schema::new(format, body, Vec::new()), message: entry["message"].as_str().map(str::to_owned) };
     match format {
         Format::Json | Format::JsonSchema => of_values(format, None),
         Format::Avro => of_values(format, Some(local(Body::Text(avro(text(&entry["schema"])))))),

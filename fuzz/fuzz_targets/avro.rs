@@ -63,7 +63,7 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
     apache_avro::util::max_allocation_bytes(1 << 16);
     let case = |(text, places): (&str, &'static [&'static str])| {
         let key = KeySpec::new(places.iter().map(|place| Part::Field((*place).to_owned())).collect()).unwrap();
-        let schema = Schema { format: Format::Avro, body: Body::Text(text.to_owned()), references: Vec::new() };
+        let schema = Schema::new(Format::Avro, Body::Text(text.to_owned()), Vec::new());
         let walk = Walk::compile(&schema, Message::First, key.value_fields().0).unwrap();
         Case { schema: apache_avro::Schema::parse_str(text).unwrap(), places, walk }
     };

@@ -45,7 +45,7 @@ fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Walk) {
     let places: Vec<_> = (0..12).filter_map(|_| place(message, &choices())).collect();
     let text = |text: &str| Body::Text(if seed % 2 == 0 { text.to_owned() } else { repacked(text) });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
-    let schema = Schema { format: Format::Protobuf, body: text(SCHEMA), references };
+    let schema = Schema::new(Format::Protobuf, text(SCHEMA), references);
     let mut parts: Vec<_> = places.iter().cloned().map(Part::Field).collect();
     parts.push(Part::RecordKey);
     let key = KeySpec::new(parts).unwrap();

@@ -97,7 +97,7 @@ fn local(option: &FormatOption, spec: &KeySpec, is_key: bool) -> Result<Option<L
         Format::Protobuf if !has_extension(file, "proto") => Body::Descriptors(read(file)?),
         Format::Avro | Format::Protobuf => Body::Text(String::from_utf8(read(file)?).map_err(|_| format!("{file} is not text in UTF-8"))?),
     };
-    let schema = Schema { format: option.kind, body, references: Vec::new() };
+    let schema = Schema::new(option.kind, body, Vec::new());
     let local = LocalSchema { schema, message: option.message.clone() };
     check(&local, spec, is_key).map_err(|error| format!("{file}: {error}"))?;
     Ok(Some(local))

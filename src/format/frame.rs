@@ -141,7 +141,9 @@ fn zigzag(rest: &mut &[u8]) -> Result<usize, &'static str> {
         *rest = after;
         number |= usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
-            return if number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
+            // Nobody writes a number longer than it is. So a message has one frame, or two if it is the first.
+            let is_shortest = byte != 0 || shift == 0;
+            return if is_shortest && number & 1 == 0 { Ok(number / 2) } else { Err(BROKEN) };
         }
     }
     Err(BROKEN)
@@ -182,7 +184,7 @@ mod tests {
                 assert!(head(format, bytes).is_err(), "{format:?} {bytes:?}");
             }
         }
-        for indexes in [&[][..], &[0x80], &[1], &[2], &[2, 1], &[0x80, 0x80, 0x80, 0], &[0xff, 0xff, 3], &[60]] {
+        for indexes in [&[][..], &[0x80], &[1], &[2], &[2, 1], &[0x80, 0x80, 0x80, 0], &[0x80, 0], &[2, 0x80, 0], &[0xff, 0xff, 3], &[60]] {
             assert!(head(Format::Protobuf, &[&[0, 0, 0, 0, 1], indexes].concat()).is_err(), "{indexes:?}");
         }
     }

@@ -60,6 +60,29 @@ pub struct Schema {
     pub body: Body,
     /// Other schemas that it names, each behind those that it needs itself.
     pub references: Vec<Reference>,
+    /// What Protobuf links once, however many messages of it are compiled: frames may name any.
+    #[cfg(feature = "formats")]
+    linked: protobuf::Once,
+}
+
+impl Schema {
+    /// A schema with those that it names.
+    #[must_use]
+    pub fn new(format: Format, body: Body, references: Vec<Reference>) -> Self {
+        Self {
+            format,
+            body,
+            references,
+            #[cfg(feature = "formats")]
+            linked: protobuf::Once::default(),
+        }
+    }
+
+    /// How many bytes it has as it is written, with those that it names.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.body.size() + self.references.iter().map(|reference| reference.body.size()).sum::<usize>()
+    }
 }
 
 /// A schema that another one names.
@@ -78,6 +101,15 @@ pub enum Body {
     Text(String),
     /// A `FileDescriptorSet`, as `protoc --include_imports --descriptor_set_out` writes it.
     Descriptors(Vec<u8>),
+}
+
+impl Body {
+    const fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Descriptors(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// Which message of a Protobuf schema a record is.

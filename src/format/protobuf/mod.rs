@@ -17,6 +17,8 @@ mod schema;
 mod walk;
 mod wire;
 
+pub(super) use schema::Once;
+
 use super::{Malformed, Message, Schema, SchemaError};
 use crate::key::{Node, Scalar};
 use plan::Plan;

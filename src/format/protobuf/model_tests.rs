@@ -28,7 +28,7 @@ fn shown(depth: u32) -> impl Strategy<Value = Shown> {
 fn walk(places: &[String], packed: bool) -> Walk {
     let text = |text: &str| Body::Text(if packed { repacked(text) } else { text.to_owned() });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
-    let schema = Schema { format: Format::Protobuf, body: text(SCHEMA), references };
+    let schema = Schema::new(Format::Protobuf, text(SCHEMA), references);
     let key = KeySpec::new(places.iter().cloned().map(Part::Field).collect()).unwrap();
     Walk::compile(&schema, Message::Named("truth.All"), key.value_fields().0).unwrap()
 }

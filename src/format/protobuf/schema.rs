@@ -1,4 +1,4 @@
-//! From a schema as it is kept to the descriptor of one message.
+//! From a schema as it is kept to the descriptors of its messages.
 //!
 //! Owns what the forms of a schema are, and which message is meant. Must never open a file: what a schema imports is among
 //! its references, or well known.
@@ -16,6 +16,7 @@ use prost_reflect::prost_types::{
 use prost_reflect::{DescriptorPool, FileDescriptor, Kind, MessageDescriptor};
 use protox::file::{File, FileResolver as _, GoogleFileResolver};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 /// Most files that a schema may need.
 const FILES_MAX: usize = 1_000;
@@ -27,28 +28,44 @@ const NAMES_MAX: usize = 8;
 /// Files by the names under which they are imported.
 type Files = BTreeMap<String, FileDescriptorProto>;
 
+/// What is linked of a schema, once: equal schemas have equal ones.
+#[derive(Clone, Debug, Default)]
+pub(in crate::format) struct Once(OnceLock<Result<FileDescriptor, SchemaError>>);
+
+impl PartialEq for Once {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Once {}
+
 /// The descriptor of the message that records are.
 pub(super) fn message(schema: &Schema, message: Message<'_>) -> Result<MessageDescriptor, SchemaError> {
+    let own = schema.linked.0.get_or_init(|| linked(schema)).as_ref().map_err(SchemaError::clone)?;
+    match message {
+        Message::Named(name) => {
+            let found = own.parent_pool().get_message_by_name(name.strip_prefix('.').unwrap_or(name));
+            found.ok_or_else(|| SchemaError(format!("there is no message `{name}`: its file has {}", names(own))))
+        }
+        Message::Indexes([]) => first(own),
+        Message::Indexes(indexes) => by_indexes(own, indexes),
+        Message::First if matches!(schema.body, Body::Descriptors(_)) && own.messages().len() > 1 => {
+            Err(SchemaError(format!("the last file of the descriptor set has {}: name the one that records are", names(own))))
+        }
+        Message::First => first(own),
+    }
+}
+
+/// The schema's own file, with all that it needs.
+fn linked(schema: &Schema) -> Result<FileDescriptor, SchemaError> {
     let mut files = Files::new();
     read(&schema.body, OWN, &mut files)?;
     for reference in &schema.references {
         let named = |SchemaError(error)| SchemaError(format!("of its reference `{}`, {error}", reference.name));
         read(&reference.body, &reference.name, &mut files).map_err(named)?;
     }
-    let pool = link(needed(files)?)?;
-    let own = pool.get_file_by_name(OWN).ok_or_else(|| SchemaError("the file is gone".to_owned()))?;
-    match message {
-        Message::Named(name) => {
-            let found = pool.get_message_by_name(name.strip_prefix('.').unwrap_or(name));
-            found.ok_or_else(|| SchemaError(format!("there is no message `{name}`: its file has {}", names(&own))))
-        }
-        Message::Indexes([]) => first(&own),
-        Message::Indexes(indexes) => by_indexes(&own, indexes),
-        Message::First if matches!(schema.body, Body::Descriptors(_)) && own.messages().len() > 1 => {
-            Err(SchemaError(format!("the last file of the descriptor set has {}: name the one that records are", names(&own))))
-        }
-        Message::First => first(&own),
-    }
+    link(needed(files)?)?.get_file_by_name(OWN).ok_or_else(|| SchemaError("the file is gone".to_owned()))
 }
 
 fn first(own: &FileDescriptor) -> Result<MessageDescriptor, SchemaError> {

@@ -26,7 +26,7 @@ fn set(files: &[FileDescriptorProto]) -> Body {
 
 fn schema(body: Body, references: Vec<(&str, Body)>) -> Schema {
     let references = references.into_iter().map(|(name, body)| Reference { name: name.to_owned(), body });
-    Schema { format: Format::Protobuf, body, references: references.collect() }
+    Schema::new(Format::Protobuf, body, references.collect())
 }
 
 /// The full name of the message that is meant, or why there is none.
@@ -220,4 +220,17 @@ fn a_schema_that_needs_too_many_files_is_refused() {
     let references = names.iter().map(|name| (name.as_str(), text(""))).collect();
     let error = meant(&schema(text(&format!("{imports} message M {{}}")), references), Message::First);
     assert_eq!(error, "it needs more than 1000 files");
+}
+
+#[test]
+fn a_schema_is_linked_once_for_all_its_messages() {
+    let schema = schema(text("syntax = \"proto3\"; message A { message B {} } message C {}"), Vec::new());
+    let first = schema::message(&schema, Message::Indexes(&[0])).unwrap();
+    for (indexes, name) in [(&[0, 0][..], "A.B"), (&[1], "C")] {
+        let other = schema::message(&schema, Message::Indexes(indexes)).unwrap();
+        assert_eq!(other.full_name(), name);
+        // Equal pools are the same one.
+        assert_eq!(other.parent_pool(), first.parent_pool());
+    }
+    assert!(meant(&schema, Message::Indexes(&[7])).contains("there is no message at the indexes [7]"));
 }

@@ -5,7 +5,7 @@ use crate::format::{Body, Format};
 use crate::key::{KeySpec, Part};
 
 fn schema(text: &str) -> Schema {
-    Schema { format: Format::Protobuf, body: Body::Text(text.to_owned()), references: Vec::new() }
+    Schema::new(Format::Protobuf, Body::Text(text.to_owned()), Vec::new())
 }
 
 fn compile(text: &str, places: &[&str]) -> Result<Walk, SchemaError> {

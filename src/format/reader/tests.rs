@@ -26,7 +26,7 @@ impl Schemas for Few {
 }
 
 fn avro(text: &str) -> Lookup {
-    Lookup::Known(Arc::new(Schema { format: Format::Avro, body: Body::Text(text.to_owned()), references: Vec::new() }))
+    Lookup::Known(Arc::new(Schema::new(Format::Avro, Body::Text(text.to_owned()), Vec::new())))
 }
 
 const EVENT: &str = r#"{"type":"record","name":"Event","fields":[{"name":"at","type":"long"},{"name":"id","type":"string"}]}"#;
@@ -96,7 +96,7 @@ fn a_record_waits_for_its_schema_and_for_nothing_else() {
 fn what_cannot_be_read_is_invalid_and_says_why() {
     let schemas = Few::with(1, avro(EVENT));
     schemas.set(3, avro("{}"));
-    schemas.set(4, Lookup::Known(Arc::new(Schema { format: Format::JsonSchema, body: Body::Text("{}".into()), references: vec![] })));
+    schemas.set(4, Lookup::Known(Arc::new(Schema::new(Format::JsonSchema, Body::Text("{}".into()), vec![]))));
     let mut reader = Reader::default();
     let mut fault = |value: &[u8]| of(&mut reader, &by_id(), &formats(Format::Avro), value, &schemas).unwrap_err();
     for (value, reason, words) in [
@@ -157,7 +157,7 @@ fn a_tombstone_has_no_frame() {
 
 #[test]
 fn records_without_a_frame_are_of_one_schema() {
-    let schema = Schema { format: Format::Avro, body: Body::Text(EVENT.into()), references: vec![] };
+    let schema = Schema::new(Format::Avro, Body::Text(EVENT.into()), vec![]);
     let local = Some(Arc::new(LocalSchema { schema, message: None }));
     let formats = Formats { value: RecordFormat { format: Format::Avro, schema: local }, ..Formats::default() };
     let mut reader = Reader::default();
@@ -185,7 +185,7 @@ fn what_is_kept_is_bounded() {
 
 #[test]
 fn places_that_no_record_can_have_are_found() -> Result<(), SchemaError> {
-    let schema = Schema { format: Format::Avro, body: Body::Text(EVENT.into()), references: vec![] };
+    let schema = Schema::new(Format::Avro, Body::Text(EVENT.into()), vec![]);
     let spec = KeySpec::new(vec![Part::Field("/id".into()), Part::KeyField("/k".into()), Part::Field("/no/where".into())]).unwrap();
     assert_eq!(crate::format::missing_fields(&schema, Message::First, &spec, false)?, ["/no/where"]);
     assert_eq!(crate::format::missing_fields(&schema, Message::First, &spec, true)?, ["/k"]);
