@@ -139,6 +139,12 @@ fn a_registry_that_is_down_holds_up_its_partitions_only() {
         wait_until_read(&stream, partition, end, &mut worker);
     }
     wait_until_read(&stream, 1, waits_at, &mut worker);
+    // It may stay away for longer, as UNSEEN_REGISTRY_AWAY says in seconds.
+    let away = std::env::var("UNSEEN_REGISTRY_AWAY").map_or(0, |seconds| seconds.parse().expect("a number of seconds"));
+    let (began, away) = (std::time::Instant::now(), Duration::from_secs(away));
+    wait_until("it was away for so long", LIMIT + away, || (began.elapsed() >= away).then_some(()));
+    assert!(worker.runs(), "the worker has ended");
+    wait_until_read(&stream, 1, waits_at, &mut worker);
     registry.heal();
     let address = address(&mut worker);
     wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
