@@ -5,9 +5,10 @@
 //! of a tag and its bytes. That of an object is over its members' names and digests, sorted by name; an array's takes
 //! one element after the other. Must never read a text that is not one JSON value.
 
-use super::json::{Buffers, Side, broken};
-use super::node::{Node, unescape};
-use super::scan::{DEPTH_MAX, Scan, behind};
+use super::invalid::{Side, broken};
+use super::node::{DEPTH_MAX, Node};
+use super::scalar::unescape;
+use super::scan::{Scan, behind};
 use super::{Hashing, SpecError};
 use crate::record::{Invalid, Reason};
 
@@ -69,8 +70,8 @@ impl Content {
     ///
     /// # Errors
     /// [`Invalid`] when the text is not one JSON value, or has more than [`DEPTH_MAX`] containers within each other.
-    pub(super) fn digest(&self, json: &[u8], hashing: &Hashing, buffers: &mut Buffers) -> Result<Option<u128>, Box<Invalid>> {
-        let (scan, room) = buffers.whole(json);
+    pub(super) fn digest(&self, scan: Scan<'_, '_>, hashing: &Hashing, room: &mut Room) -> Result<Option<u128>, Box<Invalid>> {
+        let json = scan.json;
         room.members.clear();
         let mut walk = Walk { scan, hashing, room };
         let start = walk.scan.space(0);
@@ -199,6 +200,7 @@ impl Walk<'_, '_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::structural::StructuralBitmap;
     use super::*;
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
@@ -207,7 +209,10 @@ mod tests {
     fn digest(except: &[&str], json: &str) -> Result<Option<u128>, String> {
         let except: Vec<_> = except.iter().map(|pointer| (*pointer).to_owned()).collect();
         let content = Content::new(&except).map_err(|error| error.to_string())?;
-        content.digest(json.as_bytes(), &Hashing::Xxh3, &mut Buffers::default()).map_err(|invalid| invalid.message)
+        let mut bitmap = StructuralBitmap::default();
+        bitmap.index(json.as_bytes());
+        let scan = Scan { json: json.as_bytes(), bitmap: &bitmap };
+        content.digest(scan, &Hashing::Xxh3, &mut Room::default()).map_err(|invalid| invalid.message)
     }
 
     fn same(except: &[&str], one: &str, other: &str) -> bool {

@@ -4,13 +4,15 @@
 //! The whole text is checked for syntax, so that a torn record is not taken for a whole one.
 //! Bytes of strings that nobody asked for are not checked to be UTF-8.
 
+use super::SpecError;
 use super::content::Room;
-use super::node::{Node, scalar};
+use super::invalid::{Side, unread};
+use super::node::Node;
+use super::scalar::{Scalar, scalar};
 use super::scan::Scan;
 use super::structural::StructuralBitmap;
 use super::template::{Template, Templates};
-use super::{Scalar, SpecError};
-use crate::record::{Invalid, Reason};
+use crate::record::Invalid;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -105,38 +107,6 @@ impl Pointers {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         Walk { node: &self.root, found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
     }
-}
-
-/// Which of a record's two texts is read.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
-    Key,
-    Value,
-}
-
-/// A record whose key or value cannot be read.
-pub(super) fn broken(side: Side, error: &serde_json::Error) -> Invalid {
-    let side = match side {
-        Side::Key => "key",
-        Side::Value => "value",
-    };
-    Invalid { reason: Reason::Malformed, message: format!("the record {side} is not JSON: {error}") }
-}
-
-/// The same of a text, which may have been meant otherwise.
-fn unread(side: Side, text: &[u8], error: &serde_json::Error) -> Invalid {
-    let mut invalid = broken(side, error);
-    // The frame of a schema registry: a zero and an id, or a one and a GUID.
-    if matches!((text.first(), text.len()), (Some(0), 5..) | (Some(1), 17..)) {
-        let option = match side {
-            Side::Key => "key_format",
-            Side::Value => "value_format",
-        };
-        invalid.message += "; it begins like a record that names its schema: set ";
-        invalid.message += option;
-        invalid.message += " to \"avro\", \"protobuf\" or \"json_schema\"";
-    }
-    invalid
 }
 
 /// Deserializes one value, descending only where a pointer leads.

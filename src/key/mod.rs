@@ -10,6 +10,7 @@
 mod cloudevents;
 mod content;
 mod hashing;
+mod invalid;
 mod json;
 mod node;
 mod scalar;
@@ -23,9 +24,9 @@ pub use scalar::Scalar;
 
 use crate::record::{Invalid, Reason, Record};
 use content::Content;
-use json::{Buffers, Pointers, Side, broken};
-use node::unescape;
-use scalar::Written;
+use invalid::{Side, broken};
+use json::{Buffers, Pointers};
+use scalar::{Written, unescape};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -336,7 +337,8 @@ impl KeySpec {
                 }
                 Part::Content { .. } => {
                     let content = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
-                    match content.0.digest(content.1, &self.hashing, &mut scratch.json)? {
+                    let (scan, room) = scratch.json.whole(content.1);
+                    match content.0.digest(scan, &self.hashing, room)? {
                         None => encode((Tag::Null, &[])),
                         Some(digest) => encode((Tag::Content, &digest.to_le_bytes())),
                     }

@@ -2,8 +2,11 @@
 //!
 //! Owns what a pointer means. Must never look for anything itself.
 
-use super::scan::DEPTH_MAX;
-use super::{Scalar, SpecError};
+use super::SpecError;
+use super::scalar::{Scalar, unescape};
+
+/// Most steps of a place, and most containers within each other that a text is read through by a shortcut.
+pub(super) const DEPTH_MAX: usize = 64;
 
 /// A place that a pointer ends at, or leads through.
 #[derive(Clone, Debug, Default)]
@@ -70,21 +73,4 @@ impl Node {
     pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
         self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
     }
-}
-
-/// What a text is that was found to be one JSON value.
-pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
-    Ok(match text.first() {
-        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
-        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
-        Some(b'n') => Scalar::Null,
-        Some(b't' | b'f') => Scalar::Bool(text),
-        Some(b'{' | b'[') => Scalar::Container(text),
-        _ => Scalar::Number(text),
-    })
-}
-
-/// Decodes a quoted JSON string.
-pub(super) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
-    serde_json::from_slice(quoted)
 }

@@ -4,7 +4,6 @@
 //! string with escapes.
 
 use super::Tag;
-use super::node::unescape;
 use std::fmt::{self, Write as _};
 
 /// A value, borrowed from the record that it was found in.
@@ -119,6 +118,23 @@ impl Scalar<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// What a text is that was found to be one JSON value.
+pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
+    Ok(match text.first() {
+        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
+        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
+        Some(b'n') => Scalar::Null,
+        Some(b't' | b'f') => Scalar::Bool(text),
+        Some(b'{' | b'[') => Scalar::Container(text),
+        _ => Scalar::Number(text),
+    })
+}
+
+/// Decodes a quoted JSON string.
+pub(super) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
+    serde_json::from_slice(quoted)
 }
 
 #[cfg(test)]

@@ -9,12 +9,9 @@
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
-use super::Scalar;
-use super::node::{Node, scalar};
+use super::node::{DEPTH_MAX, Node};
+use super::scalar::{Scalar, scalar};
 use super::structural::StructuralBitmap;
-
-/// Containers within each other before it gives up.
-pub(super) const DEPTH_MAX: usize = 64;
 
 /// A text, and the marks of it.
 pub(super) struct Scan<'a, 's> {
