@@ -40,6 +40,13 @@ impl Dedup {
         }
     }
 
+    /// Everything may be stored, and nobody has said so yet.
+    pub fn mark_stored(&mut self) {
+        if let Some(exact) = &mut self.exact {
+            exact.mark_stored();
+        }
+    }
+
     /// Everything is stored.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {

@@ -303,10 +303,17 @@ impl Exact {
         self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
-    /// All changes are in the archive.
-    pub fn mark_clean(&mut self) {
+    /// All changes may be in the archive: a key that is deleted now must be deleted there, too.
+    pub fn mark_stored(&mut self) {
         for generation in &mut self.generations {
             generation.stored |= !generation.changes.is_empty();
+        }
+    }
+
+    /// All changes are in the archive.
+    pub fn mark_clean(&mut self) {
+        self.mark_stored();
+        for generation in &mut self.generations {
             generation.changes = HashMap::new();
         }
         self.unsaved = 0;
@@ -417,6 +424,16 @@ mod tests {
         assert_eq!((exact.unsaved(), exact.keys(), exact.is_stored()), (0, 5, true));
         exact.unsaved = UNSAVED_MAX;
         assert_eq!(exact.insert(Fingerprint(7)), Err(CapacityError::Unsaved));
+    }
+
+    #[test]
+    fn what_may_be_stored_is_deleted_there() {
+        let mut exact = Exact::new(Window::keys(10, 1));
+        exact.insert(Fingerprint(1)).unwrap();
+        // It was written, and whoever wrote it does not know that.
+        exact.mark_stored();
+        assert!(exact.remove(Fingerprint(1)).unwrap() && !exact.contains(Fingerprint(1)).unwrap());
+        assert_eq!(exact.changes().collect::<Vec<_>>(), [(0, Fingerprint(1), Change::Delete)]);
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl Store {
                 return Err(self.error(&error));
             }
         };
+        state.mark_stored();
         fault::step("checkpoint.written").map_err(refused)?;
         state.mark_clean();
         fault::point("checkpoint.clean");
