@@ -30,7 +30,9 @@ pub(super) fn parse(schema: &Schema) -> Result<RecordSchema, SchemaError> {
         Ok(Parsed::Record(record)) => Ok(record),
         Ok(_) => Err(SchemaError("it is no Avro schema".to_owned())),
         Err(error) => Err(SchemaError(match error.details() {
-            Details::ParsePrimitive(name) => format!("it names a type `{name}` that neither it nor its references define"),
+            Details::ParsePrimitive(name) => {
+                format!("it names a type `{}` that neither it nor its references define", name.trim_end_matches(MARK))
+            }
             error => format!("it is no Avro schema: {error}"),
         })),
     }
@@ -40,59 +42,98 @@ fn json(body: &Body) -> Result<Value, SchemaError> {
     let Body::Text(text) = body else {
         return Err(SchemaError("it is a Protobuf descriptor, and an Avro schema is JSON".to_owned()));
     };
-    let mut json = serde_json::from_str(text).map_err(|error| SchemaError(format!("it is not JSON: {error}")))?;
-    strip(&mut json)?;
-    Ok(json)
+    bare(serde_json::from_str(text).map_err(|error| SchemaError(format!("it is not JSON: {error}")))?)
 }
 
-/// Leaves out what a walk does not need. Registries have schemas from before defaults were checked.
-fn strip(json: &mut Value) -> Result<(), SchemaError> {
+/// The kinds of types, and what each must say. What does not say it names a type.
+const KINDS: [(&str, &str); 6] =
+    [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size"), ("array", "items"), ("map", "values")];
+
+/// Stands behind the name of a type that is called after a kind: the parser would take one for the other.
+const MARK: char = '\'';
+
+/// Leaves of a schema what says where values are. Anything else may stand beside that: defaults from before they were
+/// checked, and whatever a tool notes for itself. A type has no other names: the parser would copy it for each.
+fn bare(json: Value) -> Result<Value, SchemaError> {
     match json {
-        Value::Array(elements) => elements.iter_mut().try_for_each(strip),
-        Value::Object(members) => {
-            members.remove("default");
-            members.remove("doc");
-            is_whole(members)?;
-            if let Some(Value::Array(fields)) = members.get_mut("fields") {
-                fields.iter_mut().try_for_each(set_aliases_aside)?;
+        Value::String(name) => Ok(Value::String(marked(name))),
+        Value::Array(branches) => branches.into_iter().map(bare).collect::<Result<_, _>>().map(Value::Array),
+        Value::Object(mut members) => match members.remove("type") {
+            Some(Value::String(name)) => {
+                let kind = KINDS.iter().find(|(kind, member)| name == *kind && members.contains_key(*member));
+                match kind {
+                    Some((kind, _)) => of_kind(kind, members),
+                    None => Ok(annotated(&mut members, marked(name))),
+                }
             }
-            members.values_mut().try_for_each(strip)
-        }
-        _ => Ok(()),
+            Some(other) => Ok(kept(&mut members, &LOGICAL, [("type", bare(other)?)])),
+            None => Err(SchemaError("it is no Avro schema: a type is an object without `type`".to_owned())),
+        },
+        other => Err(SchemaError(format!("it is no Avro schema: `{other}` is not a type"))),
     }
 }
 
-/// The types that have a name, and what each must say beside it.
-const NAMED: [(&str, &str); 4] = [("record", "fields"), ("error", "fields"), ("enum", "symbols"), ("fixed", "size")];
+/// What says more of a type that is there without it.
+const LOGICAL: [&str; 3] = ["logicalType", "precision", "scale"];
 
-/// Whether a named type says all that it must. The parser would take one that does not for another of that name, and copy
-/// that: a few such copies within each other are more than memory holds.
-fn is_whole(members: &Map<String, Value>) -> Result<(), SchemaError> {
-    let named = |text: &Value| NAMED.iter().find(|(kind, _)| text == kind);
-    if let Some((kind, member)) = members.get("type").and_then(named)
-        && !members.contains_key(*member)
-    {
-        return Err(SchemaError(format!("it is no Avro schema: a type `{kind}` has no `{member}`")));
-    }
-    if let Some((kind, _)) = members.get("name").and_then(named)
-        && members.contains_key("type")
-        && NAMED.iter().any(|(_, member)| members.contains_key(*member))
-    {
-        return Err(SchemaError(format!("it is no Avro schema: a type is called `{kind}`")));
-    }
-    Ok(())
+/// A type by its name. Only a primitive one can mean more by an annotation, and only without one is it not copied.
+fn annotated(members: &mut Map<String, Value>, name: String) -> Value {
+    if members.contains_key("logicalType") { kept(members, &LOGICAL, [("type", name.into())]) } else { name.into() }
 }
 
-/// What a field was called before is kept by another name: the parser refuses an alias that is another field's name.
-fn set_aliases_aside(field: &mut Value) -> Result<(), SchemaError> {
-    // The parser would pass over what is no field, and the walk over everything behind it would go astray.
-    let Value::Object(members) = field else {
-        return Err(SchemaError(format!("it is no Avro schema: `{field}` is not a field")));
+/// A type that says of what it is made.
+fn of_kind(kind: &str, mut members: Map<String, Value>) -> Result<Value, SchemaError> {
+    let mut take = |member: &str| members.remove(member).unwrap_or_default();
+    let made_of = match kind {
+        "record" | "error" => ("fields", fields(take("fields"))?),
+        "enum" => ("symbols", take("symbols")),
+        "fixed" => ("size", take("size")),
+        "array" => ("items", bare(take("items"))?),
+        _ => ("values", bare(take("values"))?),
     };
-    if let Some(aliases) = members.remove("aliases") {
-        members.insert(ALIASES.to_owned(), aliases);
+    if let Some(Value::String(name)) = members.get_mut("name") {
+        *name = marked(std::mem::take(name));
     }
-    Ok(())
+    let named: &[&str] = match kind {
+        "array" | "map" => &[],
+        "fixed" => &["name", "namespace", "logicalType", "precision", "scale"],
+        _ => &["name", "namespace"],
+    };
+    let kind = if kind == "error" { "record" } else { kind };
+    Ok(kept(&mut members, named, [("type", kind.into()), made_of]))
+}
+
+fn fields(json: Value) -> Result<Value, SchemaError> {
+    let Value::Array(fields) = json else {
+        return Err(SchemaError("it is no Avro schema: the `fields` of a record are not a list".to_owned()));
+    };
+    fields.into_iter().map(field).collect::<Result<_, _>>().map(Value::Array)
+}
+
+/// A field. What it was called before is kept by another name: the parser refuses an alias that is another field's name.
+fn field(json: Value) -> Result<Value, SchemaError> {
+    let Value::Object(mut members) = json else {
+        // The parser would pass over it, and the walk over everything behind it would go astray.
+        return Err(SchemaError(format!("it is no Avro schema: `{json}` is not a field")));
+    };
+    let of = members.remove("type").ok_or_else(|| SchemaError("it is no Avro schema: a field has no `type`".to_owned()))?;
+    let aliases = members.remove("aliases").unwrap_or_default();
+    Ok(kept(&mut members, &["name"], [("type", bare(of)?), (ALIASES, aliases)]))
+}
+
+/// Some of the members, and others.
+fn kept<const N: usize>(members: &mut Map<String, Value>, names: &[&str], others: [(&str, Value); N]) -> Value {
+    let kept = names.iter().filter_map(|&name| Some((name, members.remove(name)?)));
+    Value::Object(kept.chain(others).map(|(name, value)| (name.to_owned(), value)).collect())
+}
+
+/// A name that is told from the kinds.
+fn marked(mut name: String) -> String {
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if KINDS.iter().any(|(kind, _)| *kind == last) {
+        name.push(MARK);
+    }
+    name
 }
 
 /// Whether a field was once called so.
