@@ -14,7 +14,7 @@ mod protobuf;
 mod reader;
 
 pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
-pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas};
+pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas, Unasked};
 
 use crate::key::Scalar;
 #[cfg(feature = "formats")]
@@ -24,6 +24,9 @@ use std::fmt;
 
 /// Most containers within each other that are walked through.
 pub const DEPTH_MAX: usize = 64;
+
+/// What one byte of a Protobuf schema becomes when it is linked.
+const LINKED_BYTES: usize = 64;
 
 /// What a record's key, or its value, is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,10 +81,12 @@ impl Schema {
         }
     }
 
-    /// How many bytes it has as it is written, with those that it names.
+    /// The memory that it takes, in bytes, more or less: as it is written with those that it names, and what is linked of it.
     #[must_use]
-    pub fn size(&self) -> usize {
-        self.body.size() + self.references.iter().map(|reference| reference.body.size()).sum::<usize>()
+    pub fn memory(&self) -> usize {
+        let size = self.body.size() + self.references.iter().map(|reference| reference.body.size()).sum::<usize>();
+        let linked = if self.format == Format::Protobuf { LINKED_BYTES } else { 0 };
+        size * (1 + linked)
     }
 }
 

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
+use ureq::http::StatusCode;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 /// Largest answer. Schemas have some kilobytes.
@@ -21,7 +22,13 @@ const ANSWER_MAX: u64 = 8 << 20;
 const REFERENCES_MAX: usize = 256;
 
 /// Largest schema, with those that it names.
-const SCHEMA_MAX: usize = 16 << 20;
+const SCHEMA_MAX: usize = 4 << 20;
+
+/// Largest number of a schema: registries count in Java's `int`, and answer larger ones as if they were no registry.
+const NUMBER_MAX: u32 = i32::MAX.cast_unsigned();
+
+/// What every registry answers, whatever it knows.
+const TYPES: &str = "/schemas/types";
 
 /// Most characters of a registry's own words that are passed on.
 const WORDS_MAX: usize = 300;
@@ -104,6 +111,9 @@ impl Client {
     /// The schema that a frame names, with those that it names.
     pub(super) fn schema(&self, id: SchemaId) -> Result<Schema, Failure> {
         let path = match id {
+            SchemaId::Number(number) if number > NUMBER_MAX => {
+                return Err(Failure::Unusable(format!("no registry gives a number above {NUMBER_MAX}")));
+            }
             SchemaId::Number(_) => format!("/schemas/ids/{id}"),
             SchemaId::Guid(_) => format!("{GUIDS}{id}"),
         };
@@ -126,69 +136,65 @@ impl Client {
             Some(kind) => return Err(Failure::Unusable(format!("it is of the type {kind}, which unseen does not know"))),
         };
         let (mut references, mut seen) = (Vec::new(), BTreeSet::new());
-        let mut room = SCHEMA_MAX.saturating_sub(answer.schema.len());
+        let mut room = SCHEMA_MAX.checked_sub(answer.schema.len()).ok_or_else(too_large)?;
         self.add_references(answer.references.unwrap_or_default(), &mut references, &mut seen, &mut room)?;
         Ok(Schema::new(format, Body::Text(answer.schema), references))
     }
 
-    /// Adds schemas behind those that they name themselves.
+    /// Adds schemas behind those that they name themselves. Of two by the same name the first counts, as in the registry.
     fn add_references(
         &self,
         named: Vec<Named>,
         found: &mut Vec<Reference>,
-        seen: &mut BTreeSet<(String, u32)>,
+        seen: &mut BTreeSet<String>,
         room: &mut usize,
     ) -> Result<(), Failure> {
         for Named { name, subject, version } in named {
-            if !seen.insert((subject.clone(), version)) {
+            if !seen.insert(name.clone()) {
                 continue;
             }
             if seen.len() > REFERENCES_MAX {
                 return Err(Failure::Unusable(format!("it names more than {REFERENCES_MAX} other schemas")));
             }
             // A schema may name one that was deleted since: records of it are still there.
-            let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)))?;
-            *room = room
-                .checked_sub(answer.schema.len())
-                .ok_or_else(|| Failure::Unusable(format!("it has more than {} MiB with the schemas that it names", SCHEMA_MAX >> 20)))?;
+            let answer = self.ask(&format!("/subjects/{}/versions/{version}?deleted=true", escaped(&subject)));
+            let answer = answer.map_err(|failure| match failure {
+                // The schema is there. So what it names is, too: perhaps this user may not read it.
+                Failure::Missing(why) => Failure::Trouble(format!("it names version {version} of the subject `{subject}`, but {why}")),
+                other => other,
+            })?;
+            *room = room.checked_sub(answer.schema.len()).ok_or_else(too_large)?;
             self.add_references(answer.references.unwrap_or_default(), found, seen, room)?;
             found.push(Reference { name, body: Body::Text(answer.schema) });
         }
         Ok(())
     }
 
-    /// Asks the address that answered last, then the others.
+    /// Asks the address that answered last, then the others. Only if all of them say so, there is no such schema: one of
+    /// them may lag behind another.
     fn ask(&self, path: &str) -> Result<Answer, Failure> {
-        let mut troubles = Vec::new();
+        let (mut troubles, mut missing) = (Vec::new(), Vec::new());
         for turn in 0..self.urls.len() {
             let at = (self.current.get() + turn) % self.urls.len();
             match self.ask_at(&self.urls[at], path) {
                 Err(Failure::Trouble(trouble)) => troubles.push(trouble),
+                Err(Failure::Missing(why)) => missing.push(why),
                 answered => {
                     self.current.set(at);
                     return answered;
                 }
             }
         }
+        if troubles.is_empty() {
+            return Err(Failure::Missing(missing.join("; ")));
+        }
+        troubles.append(&mut missing);
         Err(Failure::Trouble(troubles.join("; ")))
     }
 
     fn ask_at(&self, url: &str, path: &str) -> Result<Answer, Failure> {
         let trouble = |what: String| Failure::Trouble(format!("{url}{path} {what}"));
-        let mut request = self
-            .agent
-            .get(format!("{url}{path}"))
-            .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
-        }
-        let mut response = request.call().map_err(|error| trouble(format!("could not be asked: {error}")))?;
-        let status = response.status();
-        let body = match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
-            // That is no schema. A page of something else in between says nothing of the schema.
-            Err(ureq::Error::BodyExceedsLimit(_)) => return Err(trouble(format!("answered {status} and more than {ANSWER_MAX} bytes"))),
-            body => body.map_err(|error| trouble(format!("broke off its answer: {error}")))?,
-        };
+        let (status, body) = self.get(url, path)?;
         if status.is_success() {
             return serde_json::from_slice(&body).map_err(|error| trouble(format!("did not answer as a schema registry does: {error}")));
         }
@@ -196,8 +202,8 @@ impl Client {
             Ok(refusal) if NOT_FOUND.contains(&refusal.error_code) => {
                 Err(Failure::Missing(format!("{url} does not know it: {}", cut(&refusal.message))))
             }
-            _ if status.as_u16() == 404 && path.starts_with(GUIDS) => {
-                Err(trouble(format!("answered {status}, but not as a schema registry does; it may have no schemas by GUID")))
+            _ if status.as_u16() == 404 && path.starts_with(GUIDS) && self.is_registry(url) => {
+                Err(Failure::Missing(format!("{url} has no schemas by GUID")))
             }
             _ if matches!(status.as_u16(), 401 | 403) => {
                 Err(trouble(format!("answered {status}; look at schema_registry.username and .password, and at that user's rights")))
@@ -209,6 +215,36 @@ impl Client {
             Err(_) => Err(trouble(format!("answered {status}"))),
         }
     }
+
+    /// Whether a registry answers there: one that is asked for what it does not have may not say so as a registry does.
+    fn is_registry(&self, url: &str) -> bool {
+        let answer = self.get(url, TYPES).ok().filter(|(status, _)| status.is_success());
+        answer.is_some_and(|(_, body)| serde_json::from_slice::<Vec<String>>(&body).is_ok())
+    }
+
+    /// The status and the body of an answer, whatever they say.
+    fn get(&self, url: &str, path: &str) -> Result<(StatusCode, Vec<u8>), Failure> {
+        let trouble = |what: String| Failure::Trouble(format!("{url}{path} {what}"));
+        let mut request = self
+            .agent
+            .get(format!("{url}{path}"))
+            .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        let mut response = request.call().map_err(|error| trouble(format!("could not be asked: {error}")))?;
+        let status = response.status();
+        match response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec() {
+            Ok(body) => Ok((status, body)),
+            // That is no schema. A page of something else in between says nothing of the schema.
+            Err(ureq::Error::BodyExceedsLimit(_)) => Err(trouble(format!("answered {status} and more than {ANSWER_MAX} bytes"))),
+            Err(error) => Err(trouble(format!("broke off its answer: {error}"))),
+        }
+    }
+}
+
+fn too_large() -> Failure {
+    Failure::Unusable(format!("it has more than {} MiB with the schemas that it names", SCHEMA_MAX >> 20))
 }
 
 /// The beginning of a registry's own words, which may be any.

@@ -9,27 +9,30 @@ use crate::config::SchemaRegistry;
 use crate::format::{Lookup, Schema, SchemaId, Schemas};
 use crate::stats::RegistryReport;
 use client::{Client, Failure};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Schemas that are kept, and their bytes; past that, the oldest goes, and is asked for again.
+/// Schemas that are kept, and the memory that they take; past that, the oldest goes, and is asked for again.
 const SCHEMAS_MAX: usize = 4096;
-const BYTES_MAX: usize = 64 << 20;
+const BYTES_MAX: usize = 256 << 20;
 
 /// Schemas that are known not to be there. They are counted by themselves: records may name any.
 const UNKNOWN_MAX: usize = 4096;
 
-/// How long a registry must say that it does not know a schema before that is taken for true. One that starts knows none
-/// for a while (so does Karapace), and one that follows another hears late.
+/// How long a registry must say, each time, that it does not know a schema before that is taken for true. One that starts
+/// knows none for a while (so does Karapace), and one that follows another hears late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
 
 /// How long it then stands.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 
-/// Waits between tries that fail: from the first, doubled up to the second.
+/// Waits between tries for the same schema: from the first, doubled up to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Questions without an answer whose trouble is logged; that of others is not.
+const TOLD_MAX: usize = 8;
 
 /// A schema registry.
 pub struct Registry {
@@ -46,23 +49,37 @@ struct Shared {
 #[derive(Default)]
 struct Heard {
     entries: HashMap<SchemaId, Entry>,
-    /// Those that are known, the oldest first, and their bytes.
+    /// Those that are known, the oldest first, and the memory that they take.
     known: VecDeque<SchemaId>,
     bytes: usize,
     /// Those that are not there, the oldest first.
     unknown: VecDeque<SchemaId>,
-    /// To be asked for, the next first.
-    asked: VecDeque<SchemaId>,
-    /// Since when the registry has said that it does not know them.
-    missing: HashMap<SchemaId, Instant>,
-    report: RegistryReport,
+    /// What has no answer yet.
+    questions: BTreeMap<SchemaId, Question>,
+    answers: u64,
+    failures: u64,
     closing: bool,
 }
 
 enum Entry {
     Known(Arc<Schema>),
     Unknown { why: Arc<str>, until: Instant },
-    Asked,
+}
+
+/// A schema that is asked for. Each has its own time: one that brings trouble holds up no other.
+struct Question {
+    due: Instant,
+    backoff: Duration,
+    /// Since when the registry has said, each time, that it does not know the schema.
+    missing_since: Option<Instant>,
+    /// Why there is no answer yet.
+    trouble: Option<String>,
+}
+
+impl Question {
+    fn new() -> Self {
+        Self { due: Instant::now(), backoff: BACKOFF.0, missing_since: None, trouble: None }
+    }
 }
 
 impl fmt::Debug for Registry {
@@ -102,7 +119,13 @@ impl Registry {
     #[must_use]
     pub fn report(&self) -> RegistryReport {
         let heard = self.shared.lock();
-        RegistryReport { awaited: heard.asked.len(), known: heard.known.len(), ..heard.report.clone() }
+        RegistryReport {
+            answers: heard.answers,
+            failures: heard.failures,
+            known: heard.known.len(),
+            awaited: heard.questions.len(),
+            trouble: heard.questions.values().find_map(|question| question.trouble.clone()),
+        }
     }
 
     /// The same, for who can do nothing but wait: up to `patience` for each schema.
@@ -115,6 +138,10 @@ impl Registry {
 impl Schemas for Registry {
     fn get(&self, id: SchemaId) -> Lookup {
         self.shared.lock().look_up(id, &self.shared.news)
+    }
+
+    fn peek(&self, id: SchemaId) -> Lookup {
+        self.shared.lock().peek(id).unwrap_or(Lookup::Awaited)
     }
 
     fn trouble(&self) -> Option<String> {
@@ -156,34 +183,88 @@ impl Schemas for Patient {
 }
 
 impl Heard {
+    /// What is known, if anything is.
+    fn peek(&self, id: SchemaId) -> Option<Lookup> {
+        match self.entries.get(&id)? {
+            Entry::Known(schema) => Some(Lookup::Known(Arc::clone(schema))),
+            Entry::Unknown { why, until } => (*until > Instant::now()).then(|| Lookup::Unknown(Arc::clone(why))),
+        }
+    }
+
     /// What is known; asks for it if it is not known yet.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
-        match self.entries.get(&id) {
-            Some(Entry::Known(schema)) => return Lookup::Known(Arc::clone(schema)),
-            Some(Entry::Unknown { why, until }) if *until > Instant::now() => return Lookup::Unknown(Arc::clone(why)),
-            Some(Entry::Asked) => return Lookup::Awaited,
-            Some(Entry::Unknown { .. }) => self.unknown.retain(|other| *other != id),
-            None => {}
+        if let Some(found) = self.peek(id) {
+            return found;
         }
-        self.entries.insert(id, Entry::Asked);
-        self.asked.push_back(id);
-        news.notify_all();
+        if self.entries.remove(&id).is_some() {
+            self.unknown.retain(|other| *other != id);
+        }
+        self.questions.entry(id).or_insert_with(|| {
+            news.notify_all();
+            Question::new()
+        });
         Lookup::Awaited
+    }
+
+    /// The question to ask now, or when there will be one. Those that were never asked go first.
+    fn next(&self) -> Result<SchemaId, Option<Instant>> {
+        let now = Instant::now();
+        let due = self.questions.iter().filter(|(_, question)| question.due <= now);
+        match due.min_by_key(|(_, question)| (question.trouble.is_some(), question.due)) {
+            Some((&id, _)) => Ok(id),
+            None => Err(self.questions.values().map(|question| question.due).min()),
+        }
+    }
+
+    /// Asks again after a while. The trouble of a schema that is `missing` may become its answer.
+    fn put_off(&mut self, id: SchemaId, trouble: String, missing: bool) {
+        self.failures += 1;
+        let is_told = self.questions.values().filter(|question| question.trouble.is_some()).count() < TOLD_MAX;
+        let Some(question) = self.questions.get_mut(&id) else { return };
+        if question.trouble.is_none() && is_told {
+            tracing::warn!(schema = %id, "the schema registry has no answer yet; partitions with records of this schema wait, and it is asked again: {trouble}");
+        }
+        // It was away, so what it did not know before says nothing of what it knows once it is back.
+        question.missing_since = question.missing_since.or_else(|| Some(Instant::now())).filter(|_| missing);
+        question.trouble = Some(trouble);
+        question.due = Instant::now() + question.backoff;
+        question.backoff = (question.backoff * 2).min(BACKOFF.1);
+    }
+
+    /// Whether the registry has said for long, each time, that it does not know a schema.
+    fn is_missing_for_long(&self, id: SchemaId) -> bool {
+        let since = self.questions.get(&id).and_then(|question| question.missing_since);
+        since.is_some_and(|since| since.elapsed() >= MISSING_AFTER)
+    }
+
+    /// Takes what the registry said of a schema.
+    fn hear(&mut self, id: SchemaId, answer: Result<Schema, Failure>) {
+        match answer {
+            Ok(schema) => {
+                tracing::info!(schema = %id, format = %schema.format, references = schema.references.len(), "schema fetched");
+                self.note(id, Entry::Known(Arc::new(schema)));
+            }
+            Err(Failure::Trouble(trouble)) => self.put_off(id, trouble, false),
+            Err(Failure::Missing(why)) if !self.is_missing_for_long(id) => {
+                self.put_off(id, format!("{why}; it is asked again for {} s", MISSING_AFTER.as_secs()), true);
+            }
+            Err(Failure::Missing(why) | Failure::Unusable(why)) => {
+                tracing::warn!(schema = %id, "there is no usable schema {id}: {why}; its records are invalid");
+                self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
+            }
+        }
     }
 
     /// Notes an answer.
     fn note(&mut self, id: SchemaId, entry: Entry) {
-        self.asked.retain(|other| *other != id);
-        self.missing.remove(&id);
-        self.report.answers += 1;
-        self.report.trouble = None;
+        self.questions.remove(&id);
+        self.answers += 1;
         match &entry {
             Entry::Known(schema) => {
                 self.known.push_back(id);
-                self.bytes += schema.size();
+                self.bytes += schema.memory();
             }
             Entry::Unknown { .. } => self.unknown.push_back(id),
-            Entry::Asked => {}
         }
         self.entries.insert(id, entry);
         self.make_room();
@@ -194,7 +275,7 @@ impl Heard {
         while self.known.len() > SCHEMAS_MAX || self.bytes > BYTES_MAX && self.known.len() > 1 {
             let Some(oldest) = self.known.pop_front() else { break };
             if let Some(Entry::Known(schema)) = self.entries.remove(&oldest) {
-                self.bytes -= schema.size();
+                self.bytes -= schema.memory();
             }
         }
         if self.unknown.len() > UNKNOWN_MAX
@@ -212,46 +293,11 @@ impl Shared {
 
     /// Asks for what is asked for, until it is over.
     fn ask(&self, client: &Client) {
-        let mut backoff = BACKOFF.0;
-        // Questions in a row that brought nothing, each for another schema.
-        let mut missed = 0;
         while let Some(id) = self.next() {
-            match client.schema(id) {
-                Ok(schema) => {
-                    tracing::info!(schema = %id, format = %schema.format, references = schema.references.len(), "schema fetched");
-                    self.lock().note(id, Entry::Known(Arc::new(schema)));
-                    backoff = BACKOFF.0;
-                }
-                Err(Failure::Missing(why)) if !self.is_missing_for_long(id) => {
-                    missed += 1;
-                    // The others are asked for first, without a wait: one that is not there must not hold up one that is.
-                    let is_round = missed >= self.lock().asked.len();
-                    let wait = if is_round { backoff } else { Duration::ZERO };
-                    self.put_off(id, format!("{why}; it is asked again for {} s", MISSING_AFTER.as_secs()), wait);
-                    if is_round {
-                        missed = 0;
-                        backoff = (backoff * 2).min(BACKOFF.1);
-                    }
-                }
-                Err(Failure::Missing(why) | Failure::Unusable(why)) => {
-                    tracing::warn!(schema = %id, "there is no usable schema {id}: {why}; its records are invalid");
-                    self.lock().note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
-                    backoff = BACKOFF.0;
-                }
-                Err(Failure::Trouble(trouble)) => {
-                    // It was away, so what it did not know before says nothing of what it knows once it is back.
-                    self.lock().missing.clear();
-                    self.put_off(id, trouble, backoff);
-                    backoff = (backoff * 2).min(BACKOFF.1);
-                }
-            }
+            let answer = client.schema(id);
+            self.lock().hear(id, answer);
             self.news.notify_all();
         }
-    }
-
-    /// Whether the registry has said for long that it does not know a schema. Notes that it says so.
-    fn is_missing_for_long(&self, id: SchemaId) -> bool {
-        self.lock().missing.entry(id).or_insert_with(Instant::now).elapsed() >= MISSING_AFTER
     }
 
     /// The next schema to ask for; `None` once it is over.
@@ -261,26 +307,14 @@ impl Shared {
             if heard.closing {
                 return None;
             }
-            if let Some(&id) = heard.asked.front() {
-                return Some(id);
-            }
-            heard = self.news.wait(heard).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Asks for others first, after a while.
-    fn put_off(&self, id: SchemaId, trouble: String, backoff: Duration) {
-        let mut heard = self.lock();
-        if heard.report.trouble.as_ref() != Some(&trouble) {
-            tracing::warn!(schema = %id, "the schema registry has no answer yet; partitions with records of this schema wait, and it is asked again: {trouble}");
-        }
-        heard.report.failures += 1;
-        heard.report.trouble = Some(trouble);
-        heard.asked.rotate_left(1);
-        let until = Instant::now() + backoff;
-        while !heard.closing && Instant::now() < until {
-            let left = until.saturating_duration_since(Instant::now());
-            heard = self.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0;
+            let left = match heard.next() {
+                Ok(id) => return Some(id),
+                Err(due) => due.map(|due| due.saturating_duration_since(Instant::now())),
+            };
+            heard = match left {
+                Some(left) => self.news.wait_timeout(heard, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.news.wait(heard).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 }
@@ -336,9 +370,74 @@ mod tests {
         let (id, news) = (SchemaId::Number(1), Condvar::new());
         heard.note(id, Entry::Unknown { why: "it is not there".into(), until: Instant::now() });
         assert!(matches!(heard.look_up(id, &news), Lookup::Awaited));
-        assert!(heard.unknown.is_empty() && heard.asked == [id]);
+        assert!(heard.unknown.is_empty() && heard.questions.contains_key(&id));
         heard.note(id, known(3));
         assert!(matches!(heard.look_up(id, &news), Lookup::Known(_)));
         assert_eq!((heard.known.len(), heard.bytes), (1, 3));
+    }
+
+    fn missing() -> Result<Schema, Failure> {
+        Err(Failure::Missing("it is not there".to_owned()))
+    }
+
+    fn trouble() -> Result<Schema, Failure> {
+        Err(Failure::Trouble("it is away".to_owned()))
+    }
+
+    /// Lets time pass for the questions.
+    fn later(heard: &mut Heard, by: Duration) {
+        for question in heard.questions.values_mut() {
+            question.due -= by;
+            question.missing_since = question.missing_since.and_then(|since| since.checked_sub(by));
+        }
+    }
+
+    #[test]
+    fn one_schema_that_brings_trouble_holds_up_no_other() {
+        let (mut heard, news) = (Heard::default(), Condvar::new());
+        let ids: Vec<_> = (0..1000).map(SchemaId::Number).collect();
+        for &id in &ids {
+            heard.look_up(id, &news);
+            heard.hear(id, trouble());
+        }
+        let new = SchemaId::Number(5000);
+        later(&mut heard, BACKOFF.1);
+        heard.look_up(new, &news);
+        assert_eq!(heard.next(), Ok(new), "what was never asked goes first");
+        heard.hear(new, missing());
+        // Whatever becomes of the others meanwhile, its own time runs.
+        for _ in 0..3 {
+            later(&mut heard, MISSING_AFTER / 2);
+            for &id in &ids {
+                heard.hear(id, trouble());
+            }
+            heard.hear(new, missing());
+        }
+        assert!(matches!(heard.peek(new), Some(Lookup::Unknown(_))));
+        assert!(ids.iter().all(|&id| heard.peek(id).is_none()), "trouble is no answer");
+    }
+
+    #[test]
+    fn a_registry_that_was_away_has_not_said_that_there_is_none() {
+        let (mut heard, news, id) = (Heard::default(), Condvar::new(), SchemaId::Number(1));
+        heard.look_up(id, &news);
+        heard.hear(id, missing());
+        later(&mut heard, MISSING_AFTER);
+        heard.hear(id, trouble());
+        heard.hear(id, missing());
+        assert!(heard.peek(id).is_none());
+        later(&mut heard, MISSING_AFTER);
+        heard.hear(id, missing());
+        assert!(matches!(heard.peek(id), Some(Lookup::Unknown(_))));
+    }
+
+    #[test]
+    fn to_peek_asks_nothing() {
+        let mut heard = Heard::default();
+        assert!(heard.peek(SchemaId::Number(1)).is_none() && heard.questions.is_empty());
+        assert_eq!(heard.next(), Err(None));
+        heard.look_up(SchemaId::Number(1), &Condvar::new());
+        heard.hear(SchemaId::Number(1), trouble());
+        assert!(heard.next().is_err_and(|due| due.is_some_and(|due| due > Instant::now())));
     }
 }

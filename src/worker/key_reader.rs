@@ -4,7 +4,7 @@
 
 use super::topics::InputTopic;
 use crate::config::Topic;
-use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
+use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas, Unasked};
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Record, TopicId};
@@ -27,13 +27,15 @@ impl KeyReader {
         Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
     }
 
-    /// Takes the key of a record.
+    /// Takes the key of a record; `asks` for its schema, or waits until somebody else has.
     #[inline]
-    pub(super) fn key_of(&mut self, id: TopicId, topic: &InputTopic, message: &Message<'_>) -> Keyed {
+    pub(super) fn key_of(&mut self, id: TopicId, topic: &InputTopic, message: &Message<'_>, asks: bool) -> Keyed {
         let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
         let Topic { key, formats, .. } = &topic.config;
-        let fingerprint = self.readers[id.0].fingerprint(key, formats, &record, &mut self.scratch, &*self.schemas)?;
+        let unasked = Unasked(&*self.schemas);
+        let schemas = if asks { &*self.schemas } else { &unasked };
+        let fingerprint = self.readers[id.0].fingerprint(key, formats, &record, &mut self.scratch, schemas)?;
         Ok((fingerprint, topic.config.is_retraction(&headers)))
     }
 

@@ -13,7 +13,7 @@ use prost_reflect::prost::Message as _;
 use prost_reflect::prost_types::{
     DescriptorProto, EnumDescriptorProto, EnumOptions, FileDescriptorProto, FileDescriptorSet, MessageOptions,
 };
-use prost_reflect::{DescriptorPool, FileDescriptor, Kind, MessageDescriptor};
+use prost_reflect::{DescriptorPool, FieldDescriptor, FileDescriptor, Kind, MessageDescriptor};
 use protox::file::{File, FileResolver as _, GoogleFileResolver};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -63,6 +63,9 @@ fn linked(schema: &Schema) -> Result<FileDescriptor, SchemaError> {
     read(&schema.body, OWN, &mut files)?;
     for reference in &schema.references {
         let named = |SchemaError(error)| SchemaError(format!("of its reference `{}`, {error}", reference.name));
+        if reference.name == OWN {
+            return Err(named(SchemaError("the name is no name of a file".to_owned())));
+        }
         read(&reference.body, &reference.name, &mut files).map_err(named)?;
     }
     link(needed(files)?)?.get_file_by_name(OWN).ok_or_else(|| SchemaError("the file is gone".to_owned()))
@@ -92,10 +95,12 @@ fn by_indexes(own: &FileDescriptor, indexes: &[usize]) -> Result<MessageDescript
     let (&first, rest) = indexes.split_first().ok_or_else(wrong)?;
     let mut message = own.messages().nth(first).ok_or_else(wrong)?;
     for &index in rest {
-        let is_group = |child: &MessageDescriptor| {
-            message.fields().any(|field| field.is_group() && matches!(field.kind(), Kind::Message(group) if group == *child))
+        let group = |field: FieldDescriptor| match field.kind() {
+            Kind::Message(group) if field.is_group() => Some(group.full_name().to_owned()),
+            _ => None,
         };
-        let is_declared = |child: &MessageDescriptor| !child.is_map_entry() && !is_group(child);
+        let groups: BTreeSet<_> = message.fields().filter_map(group).collect();
+        let is_declared = |child: &MessageDescriptor| !child.is_map_entry() && !groups.contains(child.full_name());
         let declared = message.child_messages().filter(is_declared).nth(index);
         let counted = message.child_messages().nth(index).filter(is_declared);
         message = match (declared, counted) {
