@@ -162,11 +162,11 @@ pub struct RegistryReport {
     pub answers: u64,
     /// Tries that failed.
     pub failures: u64,
-    /// Schemas that were heard of, or that there are none.
+    /// Schemas that are known.
     pub known: usize,
     /// Schemas that are waited for.
     pub awaited: usize,
-    /// Why the last try failed, as a sentence; `None` once one has not.
+    /// Why one of these is still waited for, as a sentence; `None` before the first failure.
     pub trouble: Option<String>,
 }
 

@@ -247,7 +247,7 @@ fn schemas(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         "Questions to the schema registry, by result",
         results.map(|(result, count)| ([("result", result.to_owned())], count)),
     )?;
-    encoder.gauge("unseen_schemas", "Schemas of the registry that are known, or known not to exist", Some(float(registry.known)))?;
+    encoder.gauge("unseen_schemas", "Schemas of the registry that are known", Some(float(registry.known)))?;
     encoder.gauge("unseen_awaited_schemas", "Schemas that are being asked for; their partitions wait", Some(float(registry.awaited)))
 }
 

@@ -83,7 +83,7 @@ pub struct RegistryStatus {
     pub answers: u64,
     /// Tries that failed.
     pub failures: u64,
-    /// Schemas that are known, or known not to exist.
+    /// Schemas that are known.
     pub known: u64,
     /// Schemas that are being asked for.
     pub awaited: u64,
