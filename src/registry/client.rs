@@ -287,10 +287,123 @@ fn escaped(subject: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Read as _, Write as _};
+    use std::net::TcpListener;
+
+    type Answers = fn(&str) -> (u16, String);
+
+    /// A registry that answers a path so, and its address.
+    fn stub(answers: Answers) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+                let request = lines.next().unwrap_or_default();
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                let (status, body) = answers(request.split(' ').nth(1).unwrap_or_default());
+                let head = format!("HTTP/1.1 {status} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let _ = stream.write_all((head + &body).as_bytes());
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = stream.read(&mut [0]);
+            }
+        });
+        format!("http://{address}")
+    }
+
+    fn client(stubs: &[Answers]) -> Client {
+        let urls = stubs.iter().map(|&answers| stub(answers)).collect();
+        Client::new(&SchemaRegistry { urls, credentials: None, ca_location: None, timeout: Duration::from_secs(60) }).unwrap()
+    }
+
+    fn knows(_: &str) -> (u16, String) {
+        (200, r#"{"schema": "\"int\""}"#.to_owned())
+    }
+
+    fn lacks(_: &str) -> (u16, String) {
+        (404, r#"{"error_code": 40403, "message": "Schema not found"}"#.to_owned())
+    }
+
+    fn fails(_: &str) -> (u16, String) {
+        (503, "not now".to_owned())
+    }
+
+    const ID: SchemaId = SchemaId::Number(7);
 
     #[test]
     fn a_subject_goes_into_a_path() {
         assert_eq!(escaped("news.events-value"), "news.events-value");
         assert_eq!(escaped(":.ctx:a/b é"), "%3A.ctx%3Aa%2Fb%20%C3%A9");
+    }
+
+    #[test]
+    fn a_number_that_no_registry_gives_is_not_asked_for() {
+        let client = client(&[|_| panic!("it was asked")]);
+        let failure = client.schema(SchemaId::Number(1 << 31)).unwrap_err();
+        assert!(matches!(failure, Failure::Unusable(_)), "{failure:?}");
+    }
+
+    #[test]
+    fn of_several_addresses_all_must_say_that_there_is_none() {
+        for (stubs, missing) in [([lacks as Answers, lacks], true), ([lacks, fails], false), ([fails, lacks], false)] {
+            let failure = client(&stubs).schema(ID).unwrap_err();
+            assert_eq!(matches!(failure, Failure::Missing(_)), missing, "{failure:?}");
+            assert!(missing || matches!(failure, Failure::Trouble(_)), "{failure:?}");
+        }
+        for stubs in [[knows as Answers, fails], [fails, knows], [lacks, knows]] {
+            assert!(client(&stubs).schema(ID).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_guid_is_missing_where_a_registry_has_none_by_guid() {
+        let guid = SchemaId::Guid([7; 16]);
+        let has_no_route = |path: &str| match path {
+            TYPES => (200, r#"["JSON", "AVRO"]"#.to_owned()),
+            _ => (404, "no such page".to_owned()),
+        };
+        let failure = client(&[has_no_route]).schema(guid).unwrap_err();
+        assert!(matches!(failure, Failure::Missing(_)), "{failure:?}");
+        // A page of something else says nothing, and neither does a number's.
+        let failure = client(&[|_| (404, "no such page".to_owned())]).schema(guid).unwrap_err();
+        assert!(matches!(failure, Failure::Trouble(_)), "{failure:?}");
+        let failure = client(&[has_no_route]).schema(ID).unwrap_err();
+        assert!(matches!(failure, Failure::Trouble(_)), "{failure:?}");
+    }
+
+    #[test]
+    fn of_two_references_by_one_name_the_first_counts() {
+        let client = client(&[|path| match path {
+            "/schemas/ids/7" => {
+                let references = r#"[{"name": "b", "subject": "b", "version": 1}, {"name": "c", "subject": "c", "version": 2}]"#;
+                (200, format!(r#"{{"schema": "m", "schemaType": "PROTOBUF", "references": {references}}}"#))
+            }
+            "/subjects/b/versions/1?deleted=true" => {
+                (200, r#"{"schema": "b1", "references": [{"name": "c", "subject": "c", "version": 1}]}"#.to_owned())
+            }
+            "/subjects/c/versions/1?deleted=true" => (200, r#"{"schema": "c1"}"#.to_owned()),
+            _ => panic!("{path} was asked for"),
+        }]);
+        let schema = client.schema(ID).unwrap();
+        let bodies: Vec<_> = schema.references.iter().map(|reference| (&*reference.name, &reference.body)).collect();
+        assert_eq!(bodies, [("c", &Body::Text("c1".to_owned())), ("b", &Body::Text("b1".to_owned()))]);
+    }
+
+    #[test]
+    fn a_reference_that_is_not_found_is_trouble() {
+        let client = client(&[|path| match path {
+            "/schemas/ids/7" => (200, r#"{"schema": "m", "references": [{"name": "b", "subject": "b", "version": 1}]}"#.to_owned()),
+            path => lacks(path),
+        }]);
+        let failure = client.schema(ID).unwrap_err();
+        assert!(matches!(&failure, Failure::Trouble(why) if why.contains("version 1 of the subject `b`")), "{failure:?}");
+    }
+
+    #[test]
+    fn a_schema_that_is_too_large_cannot_be_used() {
+        let client = client(&[|_| (200, format!(r#"{{"schema": "{}"}}"#, "x".repeat(SCHEMA_MAX + 1)))]);
+        let failure = client.schema(ID).unwrap_err();
+        assert!(matches!(failure, Failure::Unusable(_)), "{failure:?}");
     }
 }
