@@ -105,6 +105,10 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
             return Err(format!("{missing} is required with security.protocol {}", login.protocol));
         }
     }
+    let of_sasl = |name: &String| name.starts_with("sasl.");
+    if !login.protocol.starts_with("SASL_") && kafka.properties.keys().any(of_sasl) {
+        return Err("sasl.* is set, but security.protocol is not SASL_SSL or SASL_PLAINTEXT: it would not be used".to_owned());
+    }
     for name in FILES.into_iter().filter(|_| login.protocol.ends_with("SSL")) {
         if let Some(path) = kafka.properties.get(name).filter(|path| !path.is_empty() && *path != "probe")
             && let Err(error) = File::open(path)
@@ -157,6 +161,15 @@ mod tests {
             check(&kafka(&SCRAM.map(|(name, value)| (if name == "sasl.mechanism" { "sasl.mechanisms" } else { name }, value)))),
             Ok(())
         );
+    }
+
+    #[test]
+    fn a_login_that_would_not_be_used_is_refused() {
+        let refusal = Err("sasl.* is set, but security.protocol is not SASL_SSL or SASL_PLAINTEXT: it would not be used".to_owned());
+        assert_eq!(check(&kafka(&SCRAM[1..])), refusal);
+        for protocol in ["plaintext", "SSL"] {
+            assert_eq!(check(&kafka(&[("security.protocol", protocol), ("sasl.mechanism", "GSSAPI")])), refusal, "{protocol}");
+        }
     }
 
     #[test]
