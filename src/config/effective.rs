@@ -40,7 +40,9 @@ fn fill(schema: &Value, tree: &mut Value) {
         }
         Value::Object(table) => {
             for (name, option) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-                if option.get("properties").is_some() {
+                if option.get("required").is_some_and(|required| required != &json!([])) && !table.contains_key(name) {
+                    // A table that says nothing would be refused.
+                } else if option.get("properties").is_some() {
                     fill(option, table.entry(name).or_insert_with(|| json!({})));
                 } else if let Some(default) = option.get("default") {
                     table.entry(name).or_insert_with(|| default.clone());
@@ -56,6 +58,16 @@ fn fill(schema: &Value, tree: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_of_the_example_loads_again_and_means_the_same() {
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/example.toml");
+        let dir = tempfile::tempdir().unwrap();
+        let printed = dir.path().join("printed.toml");
+        std::fs::write(&printed, toml::to_string_pretty(&Config::effective(&example, &[]).unwrap()).unwrap()).unwrap();
+        let loaded = |path: &Path| format!("{:#?}", Config::load(path, &[]).unwrap());
+        assert_eq!(loaded(&printed), loaded(&example));
+    }
 
     #[test]
     fn what_is_in_effect_is_shown_but_for_secrets() {
