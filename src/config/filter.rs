@@ -170,7 +170,7 @@ fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: 
         && let Some(needed) = window.and_then(|window| Some(filter.spec(window, 1)?.bytes(window))).filter(|&needed| needed > most)
     {
         let message = format!(
-            "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity or false_positive_rate's precision"
+            "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity, or allow a higher false_positive_rate"
         );
         diagnostics.add(&at("max_memory"), message);
     }

@@ -78,6 +78,7 @@ fn read(path: &Path) -> Result<File, String> {
         ErrorKind::NotFound => {
             "there is no such file; name one with --config, or write one: config/example.toml has every option".to_owned()
         }
+        ErrorKind::InvalidData => "the file is no text in UTF-8".to_owned(),
         _ => format!("cannot read the file: {error}"),
     })?;
     if text.len() > FILE_BYTES_MAX {

@@ -95,7 +95,8 @@ impl Store {
     /// When there is no state, or it cannot be read.
     pub fn open_to_read(dir: &Path) -> Result<Self, Error> {
         let store = Self::new(dir);
-        let missing = io::Error::new(io::ErrorKind::NotFound, "there is no state in it");
+        let what = if dir.is_dir() { "there is no state in it" } else { "there is no such directory" };
+        let missing = io::Error::new(io::ErrorKind::NotFound, what);
         if !store.checkpoints().is_dir() {
             return Err(Error::Io { dir: dir.to_owned(), error: missing });
         }
