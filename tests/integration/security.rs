@@ -172,12 +172,16 @@ fn a_missing_client_certificate_is_reported() {
 fn another_protocol_than_the_listener_speaks_is_reported() {
     let ca = format!("kafka.properties.ssl.ca.location={}", secure_broker().file("ca.pem").display());
     for listened in ["sasl_ssl", "sasl_plaintext"] {
-        let stream = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
+        let with_login = Way { protocol: listened, ..SCRAM }.stream("protocol", 1);
+        // A login that the protocol would not use is refused before that.
+        let without = SSL.stream("protocol", 1);
+        let there = format!("kafka.bootstrap_servers={}", listener(secure_broker(), listened).0);
         for spoken in ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] {
+            let stream = if spoken.starts_with("sasl") { &with_login } else { &without };
             let protocol = format!("kafka.properties.security.protocol={spoken}");
             let words = format!("the broker does not seem to speak {} at this address; check security.protocol", spoken.to_uppercase());
             if spoken != listened {
-                refused(&stream, &[&protocol, &ca], &words);
+                refused(stream, &[&protocol, &ca, &there], &words);
             }
         }
     }
