@@ -49,6 +49,16 @@ impl Setup {
 const ID: &str = "key = { field = \"/id\" }";
 
 #[test]
+fn what_check_prints_loads_again_and_means_the_same() {
+    let setup = Setup::new("", ID);
+    fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/example.toml"), setup.path("unseen.toml")).unwrap();
+    let (code, printed, error) = setup.run(&["check", "--print"]);
+    assert_eq!(code, Some(0), "{error}");
+    fs::write(setup.path("unseen.toml"), &printed).unwrap();
+    assert_eq!(setup.run(&["check", "--print"]), (Some(0), printed, error));
+}
+
+#[test]
 fn check_tries_the_state_directory_and_leaves_nothing() {
     let setup = Setup::new("", ID);
     assert_eq!(setup.run(&["check"]).0, Some(0));
