@@ -26,7 +26,7 @@ use crate::record::{Invalid, Reason, Record};
 use content::Content;
 use invalid::{Side, broken};
 use json::{Buffers, Pointers};
-use scalar::{Written, unescape};
+use scalar::unescape;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -307,10 +307,6 @@ impl KeySpec {
             scratch.encoded.extend_from_slice(bytes);
         };
         for part in &self.parts {
-            let mut field = |found: Option<&Option<Scalar<'_>>>| {
-                let scalar = found.and_then(Option::as_ref).ok_or_else(|| missing(part))?;
-                scalar.encoded(&mut Written::default(), &mut encode).map_err(|error| broken(Side::Value, &error))
-            };
             match part {
                 Part::RecordKey => encode(raw(record.key)),
                 Part::RecordValue => encode(raw(record.value)),
@@ -318,8 +314,11 @@ impl KeySpec {
                     let header = record.headers.iter().rev().find(|(key, _)| key == name);
                     encode(raw(header.ok_or_else(|| missing(part))?.1));
                 }
-                Part::Field(_) => field(fields.next())?,
-                Part::KeyField(_) => field(key_fields.next())?,
+                Part::Field(_) | Part::KeyField(_) => {
+                    let found = if let Part::Field(_) = part { fields.next() } else { key_fields.next() };
+                    let scalar = found.and_then(Option::as_ref).ok_or_else(|| missing(part))?;
+                    scalar.encoded(&mut encode).map_err(|error| broken(Side::Value, &error))?;
+                }
                 Part::CloudEvent(_) if is_structured => {
                     // An attribute is the same text in both modes.
                     match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {

@@ -34,16 +34,10 @@ pub enum Scalar<'a> {
     Container(&'a [u8]),
 }
 
-/// Room for a number or an id in words.
-pub(super) struct Written {
+/// A number or an id in words.
+struct Written {
     bytes: [u8; Self::MAX],
     length: usize,
-}
-
-impl Default for Written {
-    fn default() -> Self {
-        Self { bytes: [0; Self::MAX], length: 0 }
-    }
 }
 
 impl Written {
@@ -76,24 +70,36 @@ impl Scalar<'_> {
 
     /// Gives its tag and bytes to `encode`.
     #[inline]
-    pub(super) fn encoded(&self, room: &mut Written, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
-        match *self {
-            Self::Null => encode((Tag::Null, &[])),
-            Self::String(text) => encode((Tag::Bytes, text)),
-            Self::Escaped(quoted) => encode((Tag::Bytes, unescape(quoted)?.as_bytes())),
-            Self::Number(text) => encode((Tag::Number, text)),
-            Self::Bool(text) => encode((Tag::Bool, text)),
-            Self::Container(text) => encode((Tag::Container, text)),
+    pub(super) fn encoded(&self, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
+        let (text, written);
+        // One call for all: it is to be inlined.
+        encode(match *self {
+            Self::Null => (Tag::Null, &[]),
+            Self::String(text) => (Tag::Bytes, text),
+            Self::Escaped(quoted) => {
+                text = unescape(quoted)?;
+                (Tag::Bytes, text.as_bytes())
+            }
+            Self::Number(text) => (Tag::Number, text),
+            Self::Bool(text) => (Tag::Bool, text),
+            Self::Container(text) => (Tag::Container, text),
             Self::Integer(_) | Self::Decimal { .. } => {
-                self.write(room).expect("there is room for any number");
-                encode((Tag::Number, room.bytes()));
+                written = self.written();
+                (Tag::Number, written.bytes())
             }
             Self::Uuid(_) => {
-                self.write(room).expect("there is room for any id");
-                encode((Tag::Bytes, room.bytes()));
+                written = self.written();
+                (Tag::Bytes, written.bytes())
             }
-        }
+        });
         Ok(())
+    }
+
+    /// A number or an id in words.
+    fn written(&self) -> Written {
+        let mut room = Written { bytes: [0; Written::MAX], length: 0 };
+        self.write(&mut room).expect("there is room for any number and any id");
+        room
     }
 
     fn write(&self, room: &mut Written) -> fmt::Result {
@@ -142,9 +148,7 @@ mod tests {
     use super::*;
 
     fn written(scalar: Scalar<'_>) -> String {
-        let mut room = Written::default();
-        scalar.write(&mut room).unwrap();
-        String::from_utf8(room.bytes().to_vec()).unwrap()
+        String::from_utf8(scalar.written().bytes().to_vec()).unwrap()
     }
 
     #[test]
