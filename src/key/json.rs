@@ -64,6 +64,7 @@ impl Pointers {
     }
 
     /// The values at the pointers, if there are any; none of them where there is no text.
+    #[inline]
     pub(super) fn read<'f, 'a>(
         &self,
         side: Side,
@@ -71,8 +72,9 @@ impl Pointers {
         buffers: &mut Buffers,
         found: &'f mut [Option<Scalar<'a>>],
     ) -> Result<&'f [Option<Scalar<'a>>], Box<Invalid>> {
-        if let Some(json) = json.filter(|_| !found.is_empty()) {
-            self.find(json, buffers, found).map_err(|error| Box::new(unread(side, json, &error)))?;
+        match json {
+            Some(json) if !found.is_empty() => self.find(side, json, buffers, found)?,
+            _ => {}
         }
         Ok(found)
     }
@@ -80,10 +82,11 @@ impl Pointers {
     /// Finds the values at the pointers, in the order in which they were added; `None` where there is none.
     pub(super) fn find<'a>(
         &self,
+        side: Side,
         json: &'a [u8],
         buffers: &mut Buffers,
         found: &mut [Option<Scalar<'a>>],
-    ) -> Result<(), serde_json::Error> {
+    ) -> Result<(), Box<Invalid>> {
         let (scan, template) = buffers.parts(json, self);
         if template.find(&scan, found).is_some() {
             return Ok(());
@@ -94,7 +97,7 @@ impl Pointers {
             return Ok(());
         }
         found.fill(None);
-        self.parse(json, found)
+        self.parse(json, found).map_err(|error| Box::new(unread(side, json, &error)))
     }
 
     #[cfg(test)]

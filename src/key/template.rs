@@ -193,6 +193,7 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use super::super::invalid::Side;
     use super::super::json::{Buffers, Pointers};
     use super::*;
     use proptest::prelude::*;
@@ -208,7 +209,7 @@ mod tests {
     /// What is found in a text in each of two ways: with what earlier texts have left, and by a parser.
     fn both<'a>(pointers: &Pointers, buffers: &mut Buffers, count: usize, text: &'a [u8]) -> [Option<Vec<Option<Scalar<'a>>>>; 2] {
         let (mut quick, mut slow) = (vec![None; count], vec![None; count]);
-        let quick = pointers.find(text, buffers, &mut quick).map(|()| quick);
+        let quick = pointers.find(Side::Value, text, buffers, &mut quick).map(|()| quick);
         [quick.ok(), pointers.parse(text, &mut slow).ok().map(|()| slow)]
     }
 
@@ -292,7 +293,7 @@ mod tests {
         let (pointers, mut buffers) = (pointers(&["/id"]), Buffers::default());
         let find = |buffers: &mut Buffers, text: &str| {
             let mut found = [None];
-            pointers.find(text.as_bytes(), buffers, &mut found).unwrap();
+            pointers.find(Side::Value, text.as_bytes(), buffers, &mut found).unwrap();
         };
         let (one, other) = (r#"{"a long name" : [ {"id" :"a"} , 1 ] ,"id":"a"}"#, r#"{"id":["a"]}"#);
         for _ in 1..FIRST_REST {
@@ -329,11 +330,11 @@ mod tests {
         for text in [r#"{"b":{"a":_},"b":{"a":1}}"#, r#"{"b":{"a":_,"a":1}}"#] {
             let mut buffers = Buffers::default();
             let usual = text.replace('_', "\"\"");
-            (0..2 * FIRST_REST).for_each(|_| pointers.find(usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
+            (0..2 * FIRST_REST).for_each(|_| pointers.find(Side::Value, usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
             assert!(!is_known(&mut buffers, &pointers, &usual));
             // The first does not count, and yet must be a value.
             let broken = text.replace('_', r#""\ud800""#);
-            assert!(pointers.find(broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
+            assert!(pointers.find(Side::Value, broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }
     }
 
@@ -344,7 +345,7 @@ mod tests {
             let mut buffers = Buffers::default();
             for _ in 0..2 * FIRST_REST {
                 let mut found = [None];
-                pointers.find(text.as_bytes(), &mut buffers, &mut found).unwrap();
+                pointers.find(Side::Value, text.as_bytes(), &mut buffers, &mut found).unwrap();
                 assert_eq!(found, [Some(Scalar::Number(&text.as_bytes()[text.find('1').unwrap()..][..1]))]);
             }
             assert!(!is_known(&mut buffers, &pointers, &text));
@@ -357,7 +358,7 @@ mod tests {
         for _ in 0..2 * FIRST_REST {
             for (name, expected) in [("/a", b"x"), ("/b", b"y")] {
                 let mut found = [None];
-                pointers(&[name]).find(text, &mut buffers, &mut found).unwrap();
+                pointers(&[name]).find(Side::Value, text, &mut buffers, &mut found).unwrap();
                 assert_eq!(found, [Some(Scalar::String(expected))]);
             }
         }
