@@ -27,16 +27,22 @@ impl KeyReader {
         Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
     }
 
-    /// Takes the key of a record; `asks` for its schema, or waits until somebody else has.
-    #[inline]
-    pub(super) fn key_of(&mut self, id: TopicId, topic: &InputTopic, message: &Message<'_>, asks: bool) -> Keyed {
-        let headers: Vec<_> = if topic.config.reads_headers() { message.headers().collect() } else { Vec::new() };
-        let record = Record { key: message.key(), value: message.value(), headers: &headers };
+    /// Takes the keys of records that come together. It asks for the first schema that is not there: the partition will wait
+    /// for that, and what comes behind it may not be real.
+    pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[Message<'_>], keys: &mut Vec<Keyed>) {
         let Topic { key, formats, .. } = &topic.config;
+        let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
         let unasked = Unasked(&*self.schemas);
-        let schemas = if asks { &*self.schemas } else { &unasked };
-        let fingerprint = self.readers[id.0].fingerprint(key, formats, &record, &mut self.scratch, schemas)?;
-        Ok((fingerprint, topic.config.is_retraction(&headers)))
+        let mut schemas = &*self.schemas;
+        keys.extend(messages.iter().map(|message| {
+            let headers: Vec<_> = if reads_headers { message.headers().collect() } else { Vec::new() };
+            let record = Record { key: message.key(), value: message.value(), headers: &headers };
+            let fingerprint = reader.fingerprint(key, formats, &record, scratch, schemas);
+            if let Err(NoKey::Awaits(_)) = fingerprint {
+                schemas = &unasked;
+            }
+            Ok((fingerprint?, topic.config.is_retraction(&headers)))
+        }));
     }
 
     /// Whether a schema is still being asked for.

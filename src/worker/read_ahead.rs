@@ -6,7 +6,6 @@
 use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
-use crate::format::NoKey;
 use crate::kafka::{self, Batch, Message, Source};
 use crate::key::Fingerprint;
 use std::ops::Range;
@@ -117,16 +116,7 @@ pub(super) fn take_keys(
 ) {
     for (of, numbers) in groups.within(keys.len()..end) {
         match of {
-            Some(of) => {
-                let topic = &topics[of.topic];
-                // The partition will wait for the first schema that is not there. What comes behind that may not be real.
-                let mut asks = true;
-                keys.extend(messages[numbers].iter().map(|message| {
-                    let keyed = reader.key_of(of.topic, topic, message, asks);
-                    asks &= !matches!(keyed, Err(NoKey::Awaits(_)));
-                    keyed
-                }));
-            }
+            Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys),
             // Nobody will ask for them.
             None => keys.extend(numbers.map(|_| Ok((Fingerprint(0), false)))),
         }
