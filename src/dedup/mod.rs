@@ -286,6 +286,22 @@ impl Dedup {
         }
     }
 
+    /// Sets to true what stands in `seen` beside the keys whose records would be dropped.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), ArchiveError> {
+        match (&self.filter, &self.exact) {
+            (Some(filter), None) => filter.contains_each(fingerprints, seen),
+            _ => {
+                for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
+                    *seen |= self.would_drop(fingerprint)?.is_some();
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a record of that time is older than the window.
     #[must_use]
     pub fn is_late(&self, time: Option<Timestamp>) -> bool {

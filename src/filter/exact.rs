@@ -21,7 +21,7 @@ const UNSAVED_MAX: u64 = 1 << 24;
 pub type GenerationId = u64;
 
 /// Where the fingerprints of earlier checkpoints are.
-pub trait Archive: fmt::Debug + Send {
+pub trait Archive: fmt::Debug + Send + Sync {
     /// Whether a fingerprint was stored in a generation and not deleted since.
     ///
     /// # Errors

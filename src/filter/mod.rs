@@ -37,7 +37,7 @@ use std::fmt;
 ///
 /// Its state is a pure function of the calls made, in order. State goes out as metadata and
 /// pages; put back, it is the same bit for bit.
-pub trait Filter: Any + fmt::Debug + Send {
+pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// Does ahead what it can of looking these keys up. A hint: give it for a batch of 16 to 64 keys before
     /// asking for the first of them, so that their cache misses overlap.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
@@ -46,6 +46,12 @@ pub trait Filter: Any + fmt::Debug + Send {
     /// inserted within the window, if the kind promises that.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
+
+    /// Asks for many keys at once, which takes a fraction of asking for each: sets to true what stands in `seen` beside
+    /// those that are remembered.
+    fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
+        fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
+    }
 
     /// Puts a key in.
     ///

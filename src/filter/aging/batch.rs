@@ -4,10 +4,10 @@
 
 use crate::filter::bloom::{Bloom, BloomLayout, Mask};
 use crate::key::Fingerprint;
-use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
-const BATCH_MAX: usize = 64;
+pub(super) const BATCH_MAX: usize = 64;
 
 /// The keys that are asked for soon. One layer asked for all keys takes a fraction of what all layers asked for one
 /// key do. Keys may be asked for in any order; those that come in the order of the batch are found fastest.
@@ -16,8 +16,9 @@ pub(super) struct Batch {
     entries: Vec<Entry>,
     /// As of which version of the layers they were asked; see [`work`].
     version: u64,
-    /// Where the search for a key begins: behind the one that was found last.
-    next: Cell<usize>,
+    /// Where the search for a key begins: behind the one that was found last. A hint, that whoever asks at the same
+    /// time may change.
+    next: AtomicUsize,
 }
 
 /// A key, and what was found out ahead.
@@ -31,6 +32,11 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// Makes it another key, of which nothing was found out yet.
+    pub(super) const fn begin(&mut self, key: Fingerprint) {
+        (self.key, self.seen) = (key, false);
+    }
+
     /// A key of which nothing was found out yet.
     pub(super) const fn new(key: Fingerprint) -> Self {
         Self { key, seen: false, mask: Mask::NONE }
@@ -41,19 +47,19 @@ impl Batch {
     /// Begins a batch of the first [`BATCH_MAX`] of these keys, to be worked on as of a `version` of the layers.
     pub(super) fn begin(&mut self, fingerprints: &[Fingerprint], version: u64) -> &mut [Entry] {
         self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::new(Fingerprint(0)));
-        self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| (entry.key, entry.seen) = (key, false));
-        (self.version, self.next) = (version, Cell::new(0));
+        self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| entry.begin(key));
+        (self.version, self.next) = (version, AtomicUsize::new(0));
         &mut self.entries
     }
 
     /// What was found out of a key, if it is of the batch and that holds still.
     #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint, version: u64) -> Option<&Entry> {
-        let at = self.next.get();
+        let at = self.next.load(Relaxed);
         match self.entries.get(at) {
             _ if self.version != version => None,
             Some(entry) if entry.key == fingerprint => {
-                self.next.set(at + 1);
+                self.next.store(at + 1, Relaxed);
                 Some(entry)
             }
             _ => self.search(fingerprint, at),
@@ -66,7 +72,7 @@ impl Batch {
         let (before, after) = self.entries.split_at_checked(at.saturating_sub(1))?;
         let is_it = |entry: &Entry| entry.key == fingerprint;
         let number = after.iter().position(is_it).map(|number| before.len() + number).or_else(|| before.iter().position(is_it))?;
-        self.next.set(number + 1);
+        self.next.store(number + 1, Relaxed);
         self.entries.get(number)
     }
 }

@@ -18,7 +18,7 @@ use super::bloom::{Bloom, BloomLayout, Mask};
 use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
-use batch::{Batch, Entry};
+use batch::{BATCH_MAX, Batch, Entry};
 use std::any::Any;
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
@@ -315,6 +315,21 @@ impl Filter for Aging {
         self.batch
             .find(fingerprint, self.version)
             .map_or_else(|| self.contains_alone(fingerprint), |entry| self.contains_entry(fingerprint, entry))
+    }
+
+    fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
+        if let ([fingerprint], [seen]) = (fingerprints, &mut *seen) {
+            *seen |= self.contains_alone(*fingerprint);
+            return;
+        }
+        let mut room = [Entry::new(Fingerprint(0)); BATCH_MAX];
+        for (keys, seen) in fingerprints.chunks(BATCH_MAX).zip(seen.chunks_mut(BATCH_MAX)) {
+            let entries = &mut room[..keys.len()];
+            entries.iter_mut().zip(keys).for_each(|(entry, &key)| entry.begin(key));
+            simd::work(entries, self.layers().map(|layer| &layer.bloom), self.last().is_some());
+            let found = keys.iter().zip(&*entries).map(|(&key, entry)| self.contains_entry(key, entry));
+            seen.iter_mut().zip(found).for_each(|(seen, found)| *seen |= found);
+        }
     }
 
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {

@@ -25,6 +25,8 @@ use table::{SLOT_BITS_MAX, Table, age};
 
 /// Slots in a bucket.
 const SLOTS: usize = 4;
+/// Keys whose cache misses overlap where many are asked for.
+const BATCH: usize = 32;
 /// Size of a table.
 type TableLayout = table::TableLayout<SLOTS>;
 /// Most memory of all tables together, 256 GiB: more than one partition can have.
@@ -218,13 +220,27 @@ fn page_id(layer: &Layer, page: usize) -> PageId {
     PageId { slice: Slice::FIRST, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
 }
 
-impl Filter for Cuckoo {
-    fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
+impl Cuckoo {
+    /// Has the cache load what asking for these keys will read.
+    fn glance(&self, fingerprints: &[Fingerprint]) {
         let mut sum = 0;
         for layer in &self.layers {
             sum = fingerprints.iter().fold(sum, |sum, &fingerprint| sum ^ layer.table.glance(layer.table.place(fingerprint)));
         }
         std::hint::black_box(sum);
+    }
+}
+
+impl Filter for Cuckoo {
+    fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
+        self.glance(fingerprints);
+    }
+
+    fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
+        for (keys, seen) in fingerprints.chunks(BATCH).zip(seen.chunks_mut(BATCH)) {
+            self.glance(keys);
+            keys.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
+        }
     }
 
     fn contains(&self, fingerprint: Fingerprint) -> bool {
