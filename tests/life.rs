@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
-use unseen::changelog::{ChangelogRecord, Follower, Origin, Outcome, PendingChanges, Progress, Span};
+use unseen::changelog::{Applier, ChangelogRecord, Origin, Outcome, PendingChanges, Progress, Span};
 use unseen::dedup::{Dedup, DedupMetadata, Late, Rules};
 use unseen::filter::{
     AgingSizing, Archive, ArchiveError, Change, CuckooSizing, Exact, GenerationId, PageId, Slice, Spec, StableSizing, Window,
@@ -389,20 +389,20 @@ impl Life {
             }
             let from = kept.unwrap_or(self.log.low);
             let bounds = (0..self.topics).map(|topic| (TOPICS[topic].to_owned(), self.committed[topic])).collect();
-            let mut follower = Follower::new(offsets, self.origin(), bounds, oldest, live.progress.epoch);
+            let mut applier = Applier::new(offsets, self.origin(), bounds, oldest, live.progress.epoch);
             for (&offset, bytes) in self.log.records.range(from..) {
                 let record = ChangelogRecord::decode(bytes).map_err(|error| error.to_string())?;
-                let step = follower.follow(&mut live.dedup, &record).map_err(|error| error.to_string())?;
+                let step = applier.follow(&mut live.dedup, &record).map_err(|error| error.to_string())?;
                 match step {
                     Outcome::Taken => live.progress.logged(live.dedup.clock(), offset),
                     Outcome::Passed => {}
                     other => return Err(format!("the changelog at {offset} does not go on: {other:?}")),
                 }
             }
-            offsets = follower.offsets;
+            offsets = applier.offsets;
             live.progress.end = Some(self.log.end);
-            live.progress.epoch = follower.epoch;
-            live.epoch = follower.epoch + 1;
+            live.progress.epoch = applier.epoch;
+            live.epoch = applier.epoch + 1;
         }
         for (topic, name) in TOPICS.iter().enumerate().take(self.topics) {
             let from = offsets.get(*name).copied().unwrap_or(0);

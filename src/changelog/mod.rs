@@ -1,6 +1,6 @@
 //! The changelog of a state: what changed it, as records from which the same state can be made again.
 //!
-//! Owns the form of those records, what is kept until they are committed, and how they are followed.
+//! Owns the form of those records, what is kept until they are committed, and how they are applied again.
 //! They hold fingerprints, not bits, so that a filter of another kind or size can be made from them
 //! too. Pure: where they are kept is for others to know. Must never hold what was not committed
 //! together with the outputs it belongs to.
@@ -15,7 +15,7 @@ pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;
 use crate::filter::{ExactError, Slice};
-use crate::record::Offset;
+use crate::record::{Offset, Timestamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -57,9 +57,9 @@ pub enum Outcome {
     Foreign,
 }
 
-/// Follows a changelog, and makes the state that was logged.
+/// Applies a changelog, and makes the state that was logged.
 #[derive(Debug)]
-pub struct Follower {
+pub struct Applier {
     /// For each input topic, the offset it has come to.
     pub offsets: BTreeMap<String, Offset>,
     /// Fingerprints taken in.
@@ -75,8 +75,8 @@ pub struct Follower {
     last: Vec<(String, Offset, Offset)>,
 }
 
-impl Follower {
-    /// Follows from where a state has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
+impl Applier {
+    /// Goes on from where a state has come to `offsets`, up to `bounds`. Keys of slices before `oldest_slice` are known
     /// to have expired.
     #[must_use]
     pub const fn new(
@@ -101,17 +101,32 @@ impl Follower {
     /// # Errors
     /// [`ExactError`] when the state has no room, or cannot decide.
     pub fn follow(&mut self, dedup: &mut Dedup, record: &ChangelogRecord<'_>) -> Result<Outcome, ExactError> {
+        let outcome = self.accept(record);
+        if outcome == Outcome::Taken {
+            let effect = self.effect(record);
+            effect.begin(dedup);
+            for run in effect.runs {
+                run.fingerprints().try_for_each(|fingerprint| dedup.apply(run.mutation, fingerprint))?;
+            }
+            effect.end(dedup);
+        }
+        Ok(outcome)
+    }
+
+    /// Decides what becomes of the next record. One that is [`Outcome::Taken`] has come to its offsets: the state must have
+    /// its [`Applier::effect`] before the next.
+    pub fn accept(&mut self, record: &ChangelogRecord<'_>) -> Outcome {
         if record.origin.owner != self.origin.owner {
-            return Ok(Outcome::Foreign);
+            return Outcome::Foreign;
         }
         // Who has lost the partition may not know it yet, and write on where no transaction keeps it from that.
         if record.epoch < self.epoch {
-            return Ok(Outcome::Passed);
+            return Outcome::Passed;
         }
         self.epoch = record.epoch;
         let beyond = |span: &Span<'_>| self.bounds.get(span.topic).is_some_and(|&bound| span.end > bound);
         if record.origin.keys != self.origin.keys || record.spans.iter().any(beyond) {
-            return Ok(Outcome::Passed);
+            return Outcome::Passed;
         }
         let same = self.continues(record);
         if !same {
@@ -119,33 +134,88 @@ impl Follower {
             if record.spans.iter().any(|span| known(&span)) {
                 // Of a checkpoint, the changelog has what came before it as well.
                 let old = record.spans.iter().all(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.end <= come_to));
-                return Ok(if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack });
+                return if self.last.is_empty() && old { Outcome::Passed } else { Outcome::SetBack };
             }
             let lacks = |span: &Span<'_>| self.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
             if self.last.is_empty() && record.spans.iter().any(lacks) {
-                return Ok(Outcome::Gap);
+                return Outcome::Gap;
             }
-        }
-        let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
-        let replay_info = record.replay_info.filter(|_| record.origin.kind == self.origin.kind);
-        if slice.is_none_or(|slice| self.oldest_slice.is_none_or(|oldest| slice >= oldest)) {
-            // Of a record without keys, the slice only says when it was written.
-            dedup.resume(record.time, slice.filter(|_| !record.runs.is_empty()), replay_info);
-            for run in &record.runs {
-                for fingerprint in run.fingerprints() {
-                    dedup.apply(run.mutation, fingerprint)?;
-                }
-                self.fingerprints += run.len();
-            }
-        }
-        dedup.resume(record.end_time, None, None);
-        if !same {
             self.last = record.spans.iter().map(|span| (span.topic.to_owned(), span.start, span.end)).collect();
         }
         for span in &record.spans {
             self.offsets.insert(span.topic.to_owned(), span.end);
         }
-        Ok(Outcome::Taken)
+        self.fingerprints += self.effect(record).runs.iter().map(KeyRun::len).sum::<u64>();
+        Outcome::Taken
+    }
+
+    /// What a record that was taken does to the state.
+    #[must_use]
+    pub fn effect<'r>(&self, record: &'r ChangelogRecord<'r>) -> Effect<'r> {
+        let slice = record.slice.filter(|_| record.origin.clock == self.origin.clock);
+        let is_expired = slice.is_some_and(|slice| self.oldest_slice.is_some_and(|oldest| slice < oldest));
+        Effect {
+            start: (!is_expired).then(|| {
+                // Of a record without keys, the slice only says when it was written.
+                let slice = slice.filter(|_| !record.runs.is_empty());
+                (record.time, slice, record.replay_info.filter(|_| record.origin.kind == self.origin.kind))
+            }),
+            runs: if is_expired { &[] } else { &record.runs },
+            end_time: record.end_time,
+        }
+    }
+
+    /// Where the group was set back to, if this record, at its offset in the changelog, says so: see [`Outcome::SetBack`].
+    #[must_use]
+    pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
+        let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to))?;
+        Some(Cut { before, topic: back.topic.to_owned(), start: back.start })
+    }
+}
+
+/// What a record does to a state: it begins, its runs are applied in order, it ends.
+#[derive(Debug)]
+pub struct Effect<'r> {
+    /// Time, clock and replay info to begin with; none where its keys have expired.
+    start: Option<(Option<Timestamp>, Option<Slice>, Option<u64>)>,
+    /// Its keys, each to be applied by [`Dedup::apply`].
+    pub runs: &'r [KeyRun<'r>],
+    end_time: Option<Timestamp>,
+}
+
+impl Effect<'_> {
+    /// Comes to the time of its keys.
+    pub fn begin(&self, dedup: &mut Dedup) {
+        if let Some((time, slice, replay_info)) = self.start {
+            dedup.resume(time, slice, replay_info);
+        }
+    }
+
+    /// Comes to the time of its end.
+    pub fn end(&self, dedup: &mut Dedup) {
+        dedup.resume(self.end_time, None, None);
+    }
+}
+
+/// What a group that was set back makes void: below `before` in the changelog, the effect of `topic` from `start` on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The offset, in the changelog, of the record that says so.
+    pub before: Offset,
+    /// The input topic.
+    pub topic: String,
+    /// The first of its offsets whose effect is void.
+    pub start: Offset,
+}
+
+impl Cut {
+    /// Most times that a group may be set back within one changelog.
+    pub const MAX: usize = 100;
+
+    /// Whether the record at an offset of the changelog did not happen.
+    #[must_use]
+    pub fn voids(&self, offset: Offset, record: &ChangelogRecord<'_>) -> bool {
+        offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)
     }
 }
 

@@ -131,25 +131,25 @@ fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
 }
 
 /// Makes a state from a changelog.
-fn follow(rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
+fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
 
 /// The same, under other settings.
-fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Follower, Dedup) {
-    let (mut follower, mut dedup) = (follower_of(origin), Dedup::new(rules));
+fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
+    let (mut applier, mut dedup) = (applier_of(origin), Dedup::new(rules));
     for bytes in log {
-        assert_eq!(follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap(), Outcome::Taken);
+        assert_eq!(applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap(), Outcome::Taken);
     }
-    (follower, dedup)
+    (applier, dedup)
 }
 
-fn follower_of(origin: Origin) -> Follower {
-    follower_from(BTreeMap::new(), origin, BTreeMap::new())
+fn applier_of(origin: Origin) -> Applier {
+    applier_from(BTreeMap::new(), origin, BTreeMap::new())
 }
 
-fn follower_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTreeMap<String, Offset>) -> Follower {
-    Follower::new(offsets, origin, bounds, None, 0)
+fn applier_from(offsets: BTreeMap<String, Offset>, origin: Origin, bounds: BTreeMap<String, Offset>) -> Applier {
+    Applier::new(offsets, origin, bounds, None, 0)
 }
 
 /// A state's metadata, pages, and fingerprints by slice.
@@ -281,9 +281,9 @@ fn a_record_of_another_version_is_refused_with_a_sentence() {
 #[test]
 fn nothing_is_taken_from_beyond_what_is_committed() {
     let bounds = BTreeMap::from([("a".to_owned(), 4)]);
-    let mut follower = follower_from(BTreeMap::new(), ORIGIN, bounds);
+    let mut applier = applier_from(BTreeMap::new(), ORIGIN, bounds);
     let mut dedup = Dedup::new(window());
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     assert_eq!(step(&put(0, 4, 0)), Outcome::Taken);
     assert_eq!(step(&put(4, 4, 4)), Outcome::Passed);
     assert_eq!(dedup.judge(key(3), Some(5), 9).unwrap(), Verdict::Duplicate);
@@ -292,9 +292,9 @@ fn nothing_is_taken_from_beyond_what_is_committed() {
 
 #[test]
 fn a_group_that_was_set_back_is_noticed() {
-    let mut follower = follower_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
+    let mut applier = applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let mut dedup = Dedup::new(window());
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     assert_eq!(step(&put(0, 6, 0)), Outcome::Passed, "the checkpoint has it");
     assert_eq!(step(&put(6, 4, 6)), Outcome::Taken);
     assert_eq!(step(&put(6, 4, 6)), Outcome::Taken, "another part of the same commit");
@@ -303,29 +303,29 @@ fn a_group_that_was_set_back_is_noticed() {
 
 #[test]
 fn a_log_that_begins_later_does_not_go_on_from_a_checkpoint() {
-    let mut follower = follower_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
+    let mut applier = applier_from(BTreeMap::from([("a".to_owned(), 6)]), ORIGIN, BTreeMap::new());
     let record = put(0, 6, 7);
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&record).unwrap()).unwrap(), Outcome::Gap);
+    assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&record).unwrap()).unwrap(), Outcome::Gap);
 }
 
 #[test]
 fn fingerprints_of_other_keys_mean_nothing() {
     let other = Origin { keys: 9, ..ORIGIN };
-    let mut follower = follower_of(other);
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Passed);
-    assert_eq!(follower.fingerprints, 0);
+    let mut applier = applier_of(other);
+    assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Passed);
+    assert_eq!(applier.fingerprints, 0);
 }
 
 #[test]
 fn a_log_of_another_owner_is_noticed() {
-    let mut follower = follower_of(Origin { owner: 9, ..ORIGIN });
-    assert_eq!(follower.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Foreign);
+    let mut applier = applier_of(Origin { owner: 9, ..ORIGIN });
+    assert_eq!(applier.follow(&mut Dedup::new(window()), &ChangelogRecord::decode(&put(0, 4, 0)).unwrap()).unwrap(), Outcome::Foreign);
 }
 
 #[test]
 fn what_is_written_after_a_take_over_by_the_one_before_is_void() {
-    let (mut follower, mut dedup) = (follower_of(ORIGIN), Dedup::new(window()));
-    let mut step = |bytes: &[u8]| follower.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+    let (mut applier, mut dedup) = (applier_of(ORIGIN), Dedup::new(window()));
+    let mut step = |bytes: &[u8]| applier.follow(&mut dedup, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     assert_eq!(step(&put_by(ORIGIN, 5, 0, 4, 0)), Outcome::Taken);
     assert_eq!(step(&put_by(ORIGIN, 6, 4, 4, 4)), Outcome::Taken, "by whoever took it over");
     assert_eq!(step(&put_by(ORIGIN, 5, 90, 4, 4)), Outcome::Passed, "by the one before, which stood still meanwhile");
@@ -388,10 +388,10 @@ fn keys_from_before_any_time_are_kept_for_a_window() {
     live.take(&[Arrival { number: 10, timed: true, ..arrival }, Arrival { number: 11, clock: 900, timed: true, ..arrival }], &mut clock);
     let needed = live.progress.needed_from(live.dedup.oldest().unwrap());
     assert_eq!(needed.unwrap_or(0), 0, "they are not trimmed");
-    let mut follower = Follower::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), live.dedup.oldest(), 0);
+    let mut applier = Applier::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), live.dedup.oldest(), 0);
     let mut made = Dedup::new(window());
     for bytes in &live.log {
-        follower.follow(&mut made, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
+        applier.follow(&mut made, &ChangelogRecord::decode(bytes).unwrap()).unwrap();
     }
     for number in 0..12 {
         let arrival = Arrival { number, timed: true, ..arrival };

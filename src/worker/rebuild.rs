@@ -6,7 +6,7 @@
 use super::Error;
 use super::ids::StateId;
 use super::partition::PartitionState;
-use crate::changelog::{ChangelogRecord, Follower, Origin, Outcome};
+use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome};
 use crate::checkpoint::{self, PartitionId, Store};
 use crate::config::Config;
 use crate::dedup::Rules;
@@ -28,8 +28,6 @@ const THREADS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often a line says how far a rebuild has come.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Most times that a group was set back within one changelog.
-const SET_BACK_MAX: usize = 100;
 
 /// A state to be brought to where the group has come.
 pub(super) struct Job {
@@ -158,19 +156,6 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
     }
 }
 
-/// What a group that was set back makes void: below `before` in the changelog, the effect of `topic` from `start` on.
-struct Cut {
-    before: Offset,
-    topic: String,
-    start: Offset,
-}
-
-impl Cut {
-    fn voids(&self, offset: Offset, record: &ChangelogRecord<'_>) -> bool {
-        offset < self.before && record.spans.iter().any(|span| span.topic == self.topic && span.end > self.start)
-    }
-}
-
 fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<PartitionState, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     fault::point("rebuild.begin");
@@ -196,7 +181,7 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
     };
     loop {
         let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
-        let Some(follower) = follow.read(reader, from, &stop)? else {
+        let Some(applier) = follow.read(reader, from, &stop)? else {
             tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
             let Some(now) = ends(reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
             (low, end) = now;
@@ -207,21 +192,21 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
             job.state = PartitionState::load(&needs.store, &job.partition, &job.settings, job.rules)?;
-            job.state.changelog.epoch = follower.epoch;
+            job.state.changelog.epoch = applier.epoch;
             return Ok(job.state);
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
             add(&needs.stats.rebuilds, 1);
-            add(&needs.stats.rebuilt_keys, follower.fingerprints);
-            tracing::info!(partition = %job.partition, keys = follower.fingerprints, elapsed_ms = began.elapsed().as_millis(), "state rebuilt from the changelog");
-            job.state.rebuilt(follower.offsets, end, follower.epoch);
+            add(&needs.stats.rebuilt_keys, applier.fingerprints);
+            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = began.elapsed().as_millis(), "state rebuilt from the changelog");
+            job.state.rebuilt(applier.offsets, end, applier.epoch);
             return Ok(job.state);
         };
-        if cuts.len() == SET_BACK_MAX {
+        if cuts.len() == Cut::MAX {
             tracing::error!(partition = %job.partition, "the group was set back too often for the changelog to be followed; not using it");
             let mut state = PartitionState::new(job.rules);
-            state.changelog.epoch = follower.epoch;
+            state.changelog.epoch = applier.epoch;
             return Ok(state);
         }
         tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group was set back once; leaving out what was logged past that");
@@ -270,17 +255,17 @@ struct Follow<'a> {
 
 impl Follow<'_> {
     /// `None` if the changelog does not reach back to there any more.
-    fn read(&mut self, reader: &ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Follower>, Error> {
+    fn read(&mut self, reader: &ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Applier>, Error> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.state.changelog.epoch;
-        let mut follower = Follower::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
+        let mut applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
         let changelog = job.changelog.clone();
         let end = self.end;
-        let is_read = from >= end || reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut follower, &logged))?;
-        Ok(is_read.then_some(follower))
+        let is_read = from >= end || reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut applier, &logged))?;
+        Ok(is_read.then_some(applier))
     }
 
-    fn take(&mut self, follower: &mut Follower, logged: &Logged<'_>) -> Result<bool, Error> {
+    fn take(&mut self, applier: &mut Applier, logged: &Logged<'_>) -> Result<bool, Error> {
         let record = match ChangelogRecord::decode(logged.value) {
             Ok(record) => record,
             Err(error) => {
@@ -291,18 +276,18 @@ impl Follow<'_> {
             }
         };
         if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
-            follower.epoch = follower.epoch.max(record.epoch);
+            applier.epoch = applier.epoch.max(record.epoch);
             return Ok(true);
         }
-        if self.job.state.is_urgent() && !follower.continues(&record) {
+        if self.job.state.is_urgent() && !applier.continues(&record) {
             // What an exact store has on disk, it need not have in memory. This is a checkpoint like any other.
-            self.job.state.offsets.clone_from(&follower.offsets);
+            self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
-            self.job.state.changelog.epoch = follower.epoch;
+            self.job.state.changelog.epoch = applier.epoch;
             self.job.state.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
-        let step = follower
+        let step = applier
             .follow(&mut self.job.state.dedup, &record)
             .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
@@ -320,15 +305,14 @@ impl Follow<'_> {
                 return Ok(true);
             }
             Outcome::SetBack => {
-                let back = record.spans.iter().find(|span| follower.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to));
-                self.cut = back.map(|span| Cut { before: logged.offset, topic: span.topic.to_owned(), start: span.start });
+                self.cut = applier.cut(logged.offset, &record);
                 return Ok(self.cut.is_none());
             }
         }
         if self.reported.elapsed() > PROGRESS_INTERVAL {
             self.reported = Instant::now();
             let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
-            tracing::info!(partition = %self.job.partition, percent, keys = follower.fingerprints, "rebuilding the state from the changelog");
+            tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding the state from the changelog");
         }
         Ok(true)
     }
