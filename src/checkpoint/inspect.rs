@@ -96,8 +96,8 @@ pub struct Asked {
 pub struct Question {
     /// The space that it is of.
     pub space: String,
-    /// Its fingerprint.
-    pub fingerprint: Fingerprint,
+    /// Its fingerprint, or those of all keys that are meant.
+    pub fingerprints: Vec<Fingerprint>,
     /// What that depends on. How it is remembered does not matter.
     pub settings: Settings,
 }
@@ -162,9 +162,9 @@ fn ask(store: &Arc<Store>, id: &PartitionId, metadata: &CheckpointMetadata, ques
         return Ok(Asked { seen: false, slice: None, since_ms: None });
     };
     state.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
-    let seen = state
-        .would_drop(question.fingerprint)
-        .map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
+    let asked: Result<Vec<_>, _> = question.fingerprints.iter().map(|&fingerprint| state.would_drop(fingerprint)).collect();
+    let asked = asked.map_err(|error| Error::Store { dir: store.dir().to_owned(), message: format!("{id}: {error}") })?;
+    let seen = asked.into_iter().flatten().max();
     let slice = seen.flatten();
     Ok(Asked { seen: seen.is_some(), slice, since_ms: slice.and_then(|slice| metadata.settings.window.start_of(slice)) })
 }

@@ -44,9 +44,9 @@ pub use digest::digest;
 #[cfg(feature = "worker")]
 pub use store::{Loaded, Saved, Store};
 
-use crate::changelog::Progress;
+use crate::changelog::{Origin, Progress};
 use crate::config::{Config, Topic};
-use crate::dedup::DedupMetadata;
+use crate::dedup::{DedupMetadata, Rules};
 use crate::filter::Window;
 use crate::record::Offset;
 use serde::{Deserialize, Serialize};
@@ -122,6 +122,15 @@ impl Settings {
         } = topic;
         let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }
+    }
+
+    /// By whom, and under which settings, the changelog of a topic's space is written.
+    #[must_use]
+    pub fn origin(&self, config: &Config, topic: &Topic, rules: &Rules) -> Origin {
+        let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
+        let keys = format!("{} {:?}", self.hash, self.keys);
+        let clock = if rules.is_sliced() { self.window.to_string() } else { format!("insertions into {}", self.filter) };
+        Origin::new(&owner, &keys, &clock, &self.filter)
     }
 
     /// What differs, as a sentence's middle: `window was X and is Y`.

@@ -4,14 +4,12 @@ use super::table::{size, table};
 use super::topic;
 use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
-use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 use unseen::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
 use unseen::checkpoint::{Settings, merge};
-use unseen::config::{Config, Topic};
-use unseen::key::{Fingerprint, Part, Scratch};
-use unseen::record::Record;
+use unseen::config::Config;
+use unseen::key::Scratch;
 
 /// Options of `unseen inspect`.
 #[derive(clap::Args)]
@@ -27,7 +25,8 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Say whether a record with this key would be a duplicate, and since which slice. One for each part of the key,
-    /// in order; those of JSON as they are written there, or as text. Needs --config.
+    /// in order. A field is a JSON value, or a text without its quotes; of `1`, both the number and the text are asked for.
+    /// Needs --config.
     #[arg(long, value_name = "PART", requires = "config")]
     key: Vec<String>,
     /// The configuration that says how keys are made.
@@ -128,47 +127,10 @@ fn key(args: &Args) -> anyhow::Result<Question> {
     let file = args.config.as_ref().context("--key needs --config")?;
     let config = Config::load(file, &[])?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
-    let (space, settings) = (topic.space.clone(), Settings::of(&config, topic));
-    Ok(Question { space, fingerprint: fingerprint(topic, &args.key)?, settings })
-}
-
-/// Makes a record with that key, and takes the key of it.
-fn fingerprint(topic: &Topic, given: &[String]) -> anyhow::Result<Fingerprint> {
-    let parts = topic.key.parts();
-    ensure!(parts.len() == given.len(), "the key of {:?} has {} parts ({}), got {}", topic.input, parts.len(), topic.key, given.len());
-    let (mut record, mut headers) = (Record { key: None, value: None, headers: &[] }, Vec::new());
-    let (mut key_fields, mut value_fields) = (None, None);
-    for (part, text) in parts.iter().zip(given) {
-        match part {
-            Part::RecordKey => record.key = Some(text.as_bytes()),
-            Part::RecordValue | Part::Content { .. } => record.value = Some(text.as_bytes()),
-            Part::Header(name) => headers.push((name.clone(), Some(text.as_bytes()))),
-            Part::CloudEvent(name) => headers.push((format!("ce_{name}"), Some(text.as_bytes()))),
-            Part::Field(pointer) => put(&mut value_fields, pointer, text),
-            Part::KeyField(pointer) => put(&mut key_fields, pointer, text),
-        }
-    }
-    let [key_fields, value_fields] = [key_fields, value_fields].map(|fields| fields.map(|fields| fields.to_string()));
-    for (side, whole, fields) in [("key", &mut record.key, &key_fields), ("value", &mut record.value, &value_fields)] {
-        let Some(fields) = fields else { continue };
-        ensure!(whole.is_none(), "a key of both the whole record {side} and fields of it cannot be asked for");
-        *whole = Some(fields.as_bytes());
-    }
-    let headers: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    record.headers = &headers;
-    topic.key.fingerprint(&record, &mut Scratch::default()).map_err(Into::into)
-}
-
-/// Puts a value where a pointer (RFC 6901) finds it, in objects that are made as needed.
-fn put(fields: &mut Option<Value>, pointer: &str, text: &str) {
-    let mut at = fields.get_or_insert_with(|| Value::Object(Map::new()));
-    for name in pointer.split('/').skip(1) {
-        if !at.is_object() {
-            *at = Value::Object(Map::new());
-        }
-        at = &mut at[name.replace("~1", "/").replace("~0", "~")];
-    }
-    *at = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    let (space, settings, mut fingerprints) = (topic.space.clone(), Settings::of(&config, topic), Vec::new());
+    let texts = args.key.iter().map(String::as_bytes);
+    topic.key.fingerprints_of_texts(texts, &mut Scratch::default(), &mut fingerprints).with_context(|| format!("{:?}", topic.input))?;
+    Ok(Question { space, fingerprints, settings })
 }
 
 /// RFC 3339, in UTC; milliseconds only where the time has some.

@@ -12,6 +12,7 @@ mod content;
 mod hashing;
 mod invalid;
 mod json;
+mod lookup;
 mod node;
 mod scalar;
 mod scan;
@@ -19,6 +20,7 @@ mod structural;
 mod template;
 
 pub use hashing::{HashKeyError, Hashing};
+pub use lookup::LookupError;
 pub use node::Node;
 pub use scalar::Scalar;
 
@@ -47,6 +49,13 @@ impl Fingerprint {
     pub const fn high(self) -> u64 {
         (self.0 >> 64) as u64
     }
+}
+
+/// The partition, of so many, that unseen brings a key to.
+#[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
+pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
+    (fingerprint.0 % u128::from(partitions.max(1))) as u32
 }
 
 /// One part of a key.
@@ -296,32 +305,29 @@ impl KeySpec {
         let mut contents = self.contents.iter();
         let mut all_null = true;
         scratch.encoded.clear();
-        let mut encode = |(tag, bytes): (Tag, &[u8])| {
+        let mut add = |(tag, bytes): (Tag, &[u8])| {
             all_null &= matches!(tag, Tag::Null);
-            let mut head = [tag as u8; 9];
-            head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-            scratch.encoded.extend_from_slice(&head);
-            scratch.encoded.extend_from_slice(bytes);
+            encode(&mut scratch.encoded, tag, bytes);
         };
         for part in &self.parts {
             match part {
-                Part::RecordKey => encode(raw(record.key)),
-                Part::RecordValue => encode(raw(record.value)),
+                Part::RecordKey => add(raw(record.key)),
+                Part::RecordValue => add(raw(record.value)),
                 Part::Header(name) => {
                     let header = record.headers.iter().rev().find(|(key, _)| key == name);
-                    encode(raw(header.ok_or_else(|| missing(part))?.1));
+                    add(raw(header.ok_or_else(|| missing(part))?.1));
                 }
                 Part::Field(_) | Part::KeyField(_) => {
                     let found = if let Part::Field(_) = part { fields.next() } else { key_fields.next() };
                     let scalar = found.and_then(Option::as_ref).ok_or_else(|| missing(part))?;
-                    scalar.encoded(&mut encode).map_err(|error| broken(Side::Value, &error))?;
+                    scalar.encoded(&mut add).map_err(|error| broken(Side::Value, &error))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
                     // An attribute is the same text in both modes.
                     match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
-                        Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => encode((Tag::Bytes, text)),
+                        Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => add((Tag::Bytes, text)),
                         Scalar::Escaped(quoted) => {
-                            encode((Tag::Bytes, unescape(quoted).map_err(|error| broken(Side::Value, &error))?.as_bytes()));
+                            add((Tag::Bytes, unescape(quoted).map_err(|error| broken(Side::Value, &error))?.as_bytes()));
                         }
                         _ => return Err(Box::new(missing(part))),
                     }
@@ -329,14 +335,14 @@ impl KeySpec {
                 Part::CloudEvent(name) => {
                     let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
                     let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
-                    encode(raw(Some(header.and_then(|(_, value)| *value).ok_or_else(|| missing(part))?)));
+                    add(raw(Some(header.and_then(|(_, value)| *value).ok_or_else(|| missing(part))?)));
                 }
                 Part::Content { .. } => {
                     let content = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
                     let (scan, room) = scratch.json.whole(content.1);
                     match content.0.digest(scan, &self.hashing, room)? {
-                        None => encode((Tag::Null, &[])),
-                        Some(digest) => encode((Tag::Content, &digest.to_le_bytes())),
+                        None => add((Tag::Null, &[])),
+                        Some(digest) => add((Tag::Content, &digest.to_le_bytes())),
                     }
                 }
             }
@@ -394,6 +400,16 @@ pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW]
     }
     many.resize(count, None);
     many
+}
+
+/// Appends a part of a key.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is in the middle of what is done for each record")]
+fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
+    let mut head = [tag as u8; 9];
+    head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    encoded.extend_from_slice(&head);
+    encoded.extend_from_slice(bytes);
 }
 
 fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {

@@ -5,10 +5,9 @@
 
 use super::ids::StateId;
 use super::verdicts::Verdicts;
-use crate::changelog::{Origin, PendingChanges, Progress};
+use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::clock;
-use crate::config::{Config, Topic};
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Slice};
 use crate::format::SchemaId;
@@ -336,14 +335,6 @@ impl PartitionState {
             }
         }
     }
-}
-
-/// What is in a topic's changelog, and what that depends on.
-pub(super) fn origin(config: &Config, topic: &Topic, settings: &checkpoint::Settings, rules: &Rules) -> Origin {
-    let owner = format!("{:?} {:?}", config.kafka.group_id, topic.space);
-    let keys = format!("{} {:?}", settings.hash, settings.keys);
-    let clock = if rules.is_sliced() { settings.window.to_string() } else { format!("insertions into {}", settings.filter) };
-    Origin::new(&owner, &keys, &clock, &settings.filter)
 }
 
 /// Partitions as a log line shows them.

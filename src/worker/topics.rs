@@ -2,14 +2,14 @@
 //!
 //! Owns what follows from the configuration and the cluster together. Must never depend on what was read.
 
+use super::Shared;
 use super::ids::CountsId;
 use super::routes::Routes;
-use super::{Shared, partition};
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
 use crate::config::Topic;
 use crate::dedup::Rules;
-use crate::key::Fingerprint;
+use crate::key::{self, Fingerprint};
 use crate::record::{SpaceId, TopicId};
 use crate::stats;
 use std::ops::Index;
@@ -54,9 +54,8 @@ pub(super) struct Forward {
 
 impl Forward {
     /// The partition that a key asks for.
-    #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
     pub(super) fn partition(&self, fingerprint: Fingerprint) -> i32 {
-        (fingerprint.0 % u128::from(self.partitions.max(1))) as i32
+        key::partition(fingerprint, self.partitions).cast_signed()
     }
 }
 
@@ -81,7 +80,7 @@ impl Topics {
                 counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: rules.capacity().unwrap_or(0),
-                origin: partition::origin(config, &topic, &settings, &rules),
+                origin: settings.origin(config, &topic, &rules),
                 settings,
                 changelog: config.changelog(&topic.space),
                 forward: None,

@@ -1,0 +1,235 @@
+//! A key that somebody asks for, by the texts of its parts.
+//!
+//! Owns what such a text may be: it is not said whether `1` is a number or a text, so where a field may hold either, both
+//! are keys that are asked for. Must never leave one out: to an answer "not seen", that would be a lie.
+
+use super::{Fingerprint, KeySpec, Part, Scratch, Tag, scalar};
+use serde::de::IgnoredAny;
+use std::borrow::Cow;
+
+/// Most parts of one key whose texts may be read in two ways; they double the keys to ask for each.
+const AMBIGUOUS_MAX: u32 = 4;
+
+/// Why a key cannot be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookupError {
+    /// There are more or fewer texts than parts.
+    #[error("the key has {wanted} {}, {parts}; got {got}", if *.wanted == 1 { "part" } else { "parts" })]
+    Parts {
+        /// Parts of the key.
+        wanted: usize,
+        /// Texts that were given.
+        got: usize,
+        /// The parts in words.
+        parts: String,
+    },
+    /// What is asked for by its content has none.
+    #[error("the key is the content of a JSON value, and what is asked for is no JSON")]
+    Content,
+    /// All parts are null, or what they ask for has nothing left: no record has such a key.
+    #[error("all parts are null, and no record has such a key")]
+    Null,
+    /// Too many texts may be read in two ways.
+    #[error("more than {AMBIGUOUS_MAX} parts may be read as a text or as another JSON value; put the texts in double quotes")]
+    Ambiguous,
+}
+
+/// What a text may be: a value of another kind than a text, and a text, or one of the two.
+struct Readings<'t> {
+    first: (Tag, Cow<'t, [u8]>),
+    second: Option<&'t [u8]>,
+}
+
+impl<'t> Readings<'t> {
+    const fn bytes(text: &'t [u8]) -> Self {
+        Self { first: (Tag::Bytes, Cow::Borrowed(text)), second: None }
+    }
+
+    /// Of the text of a field.
+    fn field(text: &'t [u8]) -> Self {
+        let tag = match text.first() {
+            Some(b'-' | b'0'..=b'9') if is_number(text) => Tag::Number,
+            Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
+            Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
+            Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
+            // In quotes, it is a text for certain.
+            Some(b'"') => match scalar::unescape(text) {
+                Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: None },
+                Err(_) => return Self::bytes(text),
+            },
+            _ => return Self::bytes(text),
+        };
+        Self { first: (tag, Cow::Borrowed(text)), second: Some(text) }
+    }
+}
+
+/// Whether a text is one number, as JSON has it (RFC 8259, section 6).
+fn is_number(text: &[u8]) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits(rest);
+    if whole == 0 || (whole > 1 && rest[0] == b'0') {
+        return false;
+    }
+    let mut rest = &rest[whole..];
+    if let Some(after) = rest.strip_prefix(b".") {
+        let decimals = digits(after);
+        if decimals == 0 {
+            return false;
+        }
+        rest = &after[decimals..];
+    }
+    if let Some(after) = rest.strip_prefix(b"e").or_else(|| rest.strip_prefix(b"E")) {
+        let after = after.strip_prefix(b"+").or_else(|| after.strip_prefix(b"-")).unwrap_or(after);
+        let exponent = digits(after);
+        return exponent > 0 && exponent == after.len();
+    }
+    rest.is_empty()
+}
+
+impl KeySpec {
+    /// Appends the fingerprints of the keys that are meant by these texts, one for each part, in order. The text of a field
+    /// is a JSON value as it is written there, or a text without its quotes; `1` may be either, so both are meant.
+    ///
+    /// # Errors
+    /// [`LookupError`] when no key has such parts.
+    pub fn fingerprints_of_texts<'t>(
+        &self,
+        texts: impl ExactSizeIterator<Item = &'t [u8]>,
+        scratch: &mut Scratch,
+        found: &mut Vec<Fingerprint>,
+    ) -> Result<(), LookupError> {
+        if texts.len() != self.parts.len() {
+            return Err(LookupError::Parts { wanted: self.parts.len(), got: texts.len(), parts: self.to_string() });
+        }
+        let mut contents = self.contents.iter();
+        let mut readings = Vec::with_capacity(self.parts.len());
+        for (part, text) in self.parts.iter().zip(texts) {
+            readings.push(match part {
+                Part::Field(_) | Part::KeyField(_) => Readings::field(text),
+                Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => Readings::bytes(text),
+                Part::Content { .. } => {
+                    let content = contents.next().ok_or(LookupError::Content)?;
+                    let (scan, room) = scratch.json.whole(text);
+                    let digest = content.digest(scan, &self.hashing, room).map_err(|_| LookupError::Content)?;
+                    let first = digest
+                        .map_or((Tag::Null, Cow::Borrowed(&b""[..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().to_vec())));
+                    Readings { first, second: None }
+                }
+            });
+        }
+        let ambiguous = readings.iter().filter(|readings| readings.second.is_some()).count();
+        let ambiguous = u32::try_from(ambiguous).ok().filter(|&count| count <= AMBIGUOUS_MAX).ok_or(LookupError::Ambiguous)?;
+        let before = found.len();
+        for choice in 0..1_u32 << ambiguous {
+            self.choose(&readings, choice, scratch, found);
+        }
+        if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
+    }
+
+    /// Appends the fingerprint of the key whose ambiguous parts are read as the bits of `choice` say, if there is one.
+    fn choose(&self, readings: &[Readings<'_>], mut choice: u32, scratch: &mut Scratch, found: &mut Vec<Fingerprint>) {
+        scratch.encoded.clear();
+        let mut all_null = true;
+        for Readings { first: (tag, bytes), second } in readings {
+            let (mut tag, mut bytes) = (*tag, &**bytes);
+            if let Some(text) = second {
+                if choice & 1 == 1 {
+                    (tag, bytes) = (Tag::Bytes, text);
+                }
+                choice >>= 1;
+            }
+            all_null &= matches!(tag, Tag::Null);
+            super::encode(&mut scratch.encoded, tag, bytes);
+        }
+        if !all_null {
+            found.push(self.hashing.fingerprint(&scratch.encoded));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+
+    fn of_texts(spec: &KeySpec, texts: &[&str]) -> Result<Vec<Fingerprint>, LookupError> {
+        let mut found = Vec::new();
+        spec.fingerprints_of_texts(texts.iter().map(|text| text.as_bytes()), &mut Scratch::default(), &mut found)?;
+        Ok(found)
+    }
+
+    fn of_record(spec: &KeySpec, key: &str, value: &str, headers: &[(&str, Option<&[u8]>)]) -> Fingerprint {
+        let record = Record { key: Some(key.as_bytes()), value: Some(value.as_bytes()), headers };
+        spec.fingerprint(&record, &mut Scratch::default()).unwrap()
+    }
+
+    #[test]
+    fn a_text_means_every_value_that_is_written_so() {
+        let spec = KeySpec::new(vec![Part::Field("/id".to_owned())]).unwrap();
+        for (text, values) in [
+            ("n1", &["\"n1\"", "\"\\u006e1\""][..]),
+            ("1", &["1", "\"1\""]),
+            ("-0.5e+7", &["-0.5e+7", "\"-0.5e+7\""]),
+            ("007", &["\"007\""]),
+            ("1.", &["\"1.\""]),
+            ("true", &["true", "\"true\""]),
+            ("null", &["\"null\""]),
+            ("\"1\"", &["\"1\""]),
+            ("\"a\\nb\"", &["\"a\\nb\""]),
+            ("\"open", &["\"\\\"open\""]),
+            ("{\"a\": 1}", &["{\"a\": 1}", "\"{\\\"a\\\": 1}\""]),
+            ("", &["\"\""]),
+        ] {
+            let meant = of_texts(&spec, &[text]).unwrap();
+            for value in values {
+                let fingerprint = of_record(&spec, "", &format!("{{\"id\":{value}}}"), &[]);
+                assert!(meant.contains(&fingerprint), "{text} does not mean {value}");
+            }
+            assert_eq!(
+                meant.len(),
+                values.iter().map(|value| value.starts_with('"')).collect::<std::collections::BTreeSet<_>>().len(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_part_has_its_text() {
+        let parts = ["record", "header", "field", "content"];
+        let spec = KeySpec::new(vec![
+            Part::RecordKey,
+            Part::Header("h".to_owned()),
+            Part::Field("/user/id".to_owned()),
+            Part::Content { except: vec!["/time".to_owned()] },
+        ])
+        .unwrap();
+        let value = r#"{ "user": {"id": 42}, "time": 7 }"#;
+        let record = of_record(&spec, "1", value, &[("h", Some(b"x"))]);
+        let meant = of_texts(&spec, &["1", "x", "42", r#"{"user":{"id":42}}"#]).unwrap();
+        assert!(meant.contains(&record));
+        assert_eq!(meant.len(), 2, "the record key and the header are bytes, and a digest is one");
+        assert_eq!(
+            of_texts(&spec, &["1"]).unwrap_err().to_string(),
+            "the key has 4 parts, the record key and header `h` and field `/user/id` and the content of the record value except `/time`; got 1"
+        );
+        assert_eq!(of_texts(&spec, &["1", "x", "42", "{"]), Err(LookupError::Content));
+        let many = KeySpec::new((0..5).map(|part| Part::Field(format!("/{part}"))).collect()).unwrap();
+        assert_eq!(of_texts(&many, &["1"; 5]), Err(LookupError::Ambiguous));
+        assert_eq!(of_texts(&many, &["1", "1", "1", "1", "\"1\""]).map(|meant| meant.len()), Ok(16));
+        assert_eq!(parts.len(), spec.parts().len());
+    }
+
+    #[test]
+    fn numbers_are_those_of_json() {
+        for text in ["0", "-1", "1.5", "10e2", "1E-7", "0.0", "-0"] {
+            assert!(is_number(text.as_bytes()), "{text}");
+            assert!(serde_json::from_str::<IgnoredAny>(text).is_ok());
+        }
+        for text in ["", "-", "01", "1.", ".5", "1e", "1e+", "+1", "1 ", "1x", "0x1", "--1", "1.2.3", "NaN"] {
+            assert!(!is_number(text.as_bytes()), "{text}");
+            assert!(text.ends_with(' ') || serde_json::from_str::<IgnoredAny>(text).is_err());
+        }
+    }
+}
