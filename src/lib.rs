@@ -65,8 +65,12 @@ pub mod clock;
 
 pub mod checkpoint;
 #[cfg(feature = "worker")]
+pub mod follower;
+#[cfg(feature = "worker")]
 pub mod http;
 #[cfg(feature = "worker")]
 pub mod kafka;
+#[cfg(feature = "worker")]
+pub mod serve;
 #[cfg(feature = "worker")]
 pub mod worker;

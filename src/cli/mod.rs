@@ -14,6 +14,7 @@ mod replay;
 mod run;
 mod schema;
 mod schemas;
+mod serve;
 mod table;
 mod topic;
 mod version;
@@ -41,6 +42,8 @@ struct Cli {
 enum Command {
     /// Deduplicate the configured topics until told to stop.
     Run(run::Args),
+    /// Answer which keys were seen, to clients of Redis and over HTTP, beside the workers.
+    Serve(serve::Args),
     /// Say everything that is wrong with a configuration.
     Check(check::Args),
     /// Print the JSON schema of a configuration, for editors.
@@ -112,6 +115,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Schema => schema::run(),
         Command::Capture(args) => capture::run(&args),

@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Has a panic end the process at once, whatever thread it is in, with its message in the log. It is a bug; and to unwind
 /// would drop a consumer that keeps its partitions from others, and wait for threads that never end.
-fn end_on_panic() {
+pub fn end_on_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let message = panic.payload().downcast_ref::<String>().map(String::as_str);
         let message = message.or_else(|| panic.payload().downcast_ref().copied()).unwrap_or("without a message");

@@ -21,6 +21,7 @@ mod registry;
 mod resolve;
 mod schema;
 mod secrets;
+mod serve;
 mod space;
 mod topics;
 mod units;
@@ -33,6 +34,7 @@ pub use kind::Kind;
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
 pub use schema::schema;
+pub use serve::{Partitioner, Partitions, Serve};
 pub use space::KeySpace;
 pub use units::window_text;
 
@@ -65,6 +67,8 @@ pub struct Config {
     pub log: Log,
     /// Where schemas are, if there is a registry.
     pub schema_registry: Option<SchemaRegistry>,
+    /// What `unseen serve` answers, and where.
+    pub serve: Serve,
     /// The topics to deduplicate; at least one.
     pub topics: Vec<Topic>,
 }

@@ -7,13 +7,14 @@ use super::format::FormatOption;
 use super::forms;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Start};
+use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Hashing, Part};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What unseen does. Text may hold `${VAR}`, `${VAR:-default}`, `${VAR:?message}` and `${file:/run/secrets/name}`.
@@ -27,6 +28,7 @@ pub(super) struct Raw {
     pub(super) http: Http,
     pub(super) log: Log,
     pub(super) schema_registry: SchemaRegistry,
+    pub(super) serve: Serve,
     /// The topics to deduplicate; at least one.
     #[schemars(with = "Vec<Topic>", length(min = 1))]
     // An empty place is a topic whose fault is already known.
@@ -176,6 +178,49 @@ pub(super) struct SchemaRegistry {
 impl Default for SchemaRegistry {
     fn default() -> Self {
         Self { url: None, username: None, password: None, ca_location: None, timeout: Span(Duration::from_secs(10)) }
+    }
+}
+
+/// What `unseen serve` answers, and where. `unseen run` does not read it.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+pub(super) struct Serve {
+    /// Where clients of Redis ask. Set a password, and TLS, where it is no address of this machine only.
+    pub(super) listen: String,
+    /// Where metrics, probes and the look-up over HTTP are; `off` for nowhere. Set apart from `http.listen`, so that a worker
+    /// and a server can run side by side.
+    pub(super) http_listen: String,
+    /// Threads that answer. As many as there are processors by default.
+    pub(super) threads: Option<Count>,
+    /// Most connections at a time.
+    pub(super) max_connections: Count,
+    /// What clients must give with AUTH. Anybody may ask where there is none.
+    pub(super) password: Option<String>,
+    /// The partitions that are followed, such as `0-31` or `0,2,4`. All by default.
+    pub(super) partitions: Option<String>,
+    /// How producers choose the partition of a record by its key: `murmur2` (Java) or `crc32` (librdkafka). For keys that hold
+    /// the record key: with it, only that partition is asked. A wrong one makes answers wrong.
+    pub(super) partitioner: Option<Partitioner>,
+    /// How long ago the brokers may have been heard of. Without it, a server that is cut off goes on answering as of then.
+    pub(super) max_staleness: Option<Span>,
+    /// For spaces that this server is to keep in another filter than the worker has, by name: required where the worker's is
+    /// of kind `exact`.
+    pub(super) filters: BTreeMap<String, Filter>,
+}
+
+impl Default for Serve {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:6379".to_owned(),
+            http_listen: "127.0.0.1:8082".to_owned(),
+            threads: None,
+            max_connections: Count(10_000),
+            password: None,
+            partitions: None,
+            partitioner: None,
+            max_staleness: None,
+            filters: BTreeMap::new(),
+        }
     }
 }
 

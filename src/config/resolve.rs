@@ -4,7 +4,8 @@
 
 use super::error::{Diagnostics, integer, required};
 use super::raw::{self, Raw};
-use super::{Config, Http, Kafka, Log, State, Worker, properties, registry, topics};
+use super::{Config, Http, Kafka, Log, State, Worker, properties, registry, serve, topics};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -18,7 +19,8 @@ pub(super) fn resolve(raw: Raw, diagnostics: &mut Diagnostics) -> Option<Config>
     let log = log(raw.log, diagnostics);
     let schema_registry = registry::resolve(raw.schema_registry, diagnostics);
     let topics = topics::resolve(raw.topics, diagnostics);
-    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, schema_registry, topics };
+    let serve = serve::resolve(raw.serve, &topics, diagnostics);
+    let config = Config { kafka: kafka?, worker: worker?, state, http: http?, log, schema_registry, serve: serve?, topics };
     schemas(&config, diagnostics);
     made_topics(&config, diagnostics);
     Some(config)
@@ -144,16 +146,19 @@ fn state(raw: raw::State, diagnostics: &mut Diagnostics) -> State {
 }
 
 fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
+    listen(raw, "http.listen", "127.0.0.1:8080", diagnostics).ok().map(|listen| Http { listen })
+}
+
+/// Where to listen, or nowhere. What is wrong is reported.
+pub(super) fn listen(raw: &str, path: &str, example: &str, diagnostics: &mut Diagnostics) -> Result<Option<SocketAddr>, ()> {
     if raw == "off" {
-        return Some(Http { listen: None });
+        return Ok(None);
     }
-    let address = raw.parse().map_err(|_| {
-        diagnostics.add(
-            "http.listen",
-            format!("expected an address and a port, such as \"127.0.0.1:8080\" or \"[::]:8080\", or \"off\"; got {raw:?}"),
-        );
-    });
-    address.ok().map(|address| Http { listen: Some(address) })
+    raw.parse().map(Some).map_err(|_| {
+        let port = example.rsplit_once(':').map_or("", |(_, port)| port);
+        let message = format!("expected an address and a port, such as {example:?} or \"[::]:{port}\", or \"off\"; got {raw:?}");
+        diagnostics.add(path, message);
+    })
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {

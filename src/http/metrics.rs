@@ -3,16 +3,16 @@
 //! Owns the names of the metrics: `docs/metrics.md` lists them, and a test holds one against the other. Must never
 //! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
 
+use super::encoder::{Encoder, float, seconds};
 use crate::record::Reason;
 use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, VerdictCounts};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
 use std::fmt::Error;
 
 /// The type of the text that [`render`] gives.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics, in the `OpenMetrics` text format.
 pub fn render(status: Status) -> String {
@@ -25,83 +25,9 @@ pub fn render(status: Status) -> String {
 #[derive(Debug)]
 struct Metrics(Status);
 
-/// Names and values of labels.
-type Labels<const N: usize> = [(&'static str, String); N];
-
-/// One metric, with all its label values.
-struct Encoder<'a>(DescriptorEncoder<'a>);
-
-impl Encoder<'_> {
-    fn counters<const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (Labels<N>, u64)>,
-    ) -> Result<(), Error> {
-        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
-        for (labels, value) in values {
-            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
-        }
-        Ok(())
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), Error> {
-        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
-        metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)
-    }
-
-    fn seconds_counter(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
-        let Some(value) = value else { return Ok(()) };
-        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
-        metric.encode_counter::<NoLabelSet, f64, u64>(&value, None)
-    }
-
-    fn gauges<const N: usize>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels<N>, f64)>) -> Result<(), Error> {
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in values {
-            metric.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-        Ok(())
-    }
-
-    /// Nothing where there is no value.
-    fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
-        let Some(value) = value else { return Ok(()) };
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
-        let mut below = 0;
-        let each = durations.buckets.iter().map(|&(bound, count)| {
-            let own = count - below;
-            below = count;
-            (bound, own)
-        });
-        let mut buckets: Vec<_> = each.collect();
-        buckets.push((f64::MAX, durations.count - below));
-        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        metric.encode_histogram::<NoLabelSet>(durations.sum_seconds, durations.count, &buckets, None)
-    }
-}
-
-/// The name of a counter as the encoder takes it, which adds `_total` again. So each name stands here in full, to be found.
-fn family(name: &str) -> &str {
-    name.strip_suffix("_total").unwrap_or(name)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
-const fn float(number: u64) -> f64 {
-    number as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
-const fn seconds(ms: i64) -> f64 {
-    ms as f64 / 1000.0
-}
-
 impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let (status, mut encoder) = (&self.0, Encoder(encoder));
+        let (status, mut encoder) = (&self.0, Encoder::new(encoder));
         records(status, &mut encoder)?;
         partitions(status, &mut encoder)?;
         transactions(status, &mut encoder)?;
@@ -141,7 +67,7 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.counters("unseen_future_records_total", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
     encoder.counters("unseen_warmed_up_records_total", "Records read again without emitting", of(|topic| topic.warmed_up))?;
     let help = "Record time to the commit of what came of it, of every 64th record written";
-    encoder.histogram("unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
+    histogram(encoder, "unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
 }
 
 fn partitions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
@@ -158,7 +84,7 @@ fn transactions(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error>
     let results = [("committed", status.transactions.committed), ("aborted", status.transactions.aborted)];
     let results = results.map(|(result, count)| ([("result", result.to_owned())], count));
     encoder.counters("unseen_transactions_total", "Transactions, by how they ended", results)?;
-    encoder.histogram("unseen_transaction_duration_seconds", "Begin of a transaction to its end", &status.transaction_duration)
+    histogram(encoder, "unseen_transaction_duration_seconds", "Begin of a transaction to its end", &status.transaction_duration)
 }
 
 fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
@@ -224,7 +150,7 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
     let checkpoints = &status.checkpoints;
     encoder.counter("unseen_checkpoints_total", "Checkpoints written, each of one partition's state", checkpoints.written)?;
     encoder.counter("unseen_checkpoint_failures_total", "Checkpoints that could not be written", checkpoints.failures)?;
-    encoder.histogram("unseen_checkpoint_duration_seconds", "How long a checkpoint took", &status.checkpoint_duration)?;
+    histogram(encoder, "unseen_checkpoint_duration_seconds", "How long a checkpoint took", &status.checkpoint_duration)?;
     encoder.gauge("unseen_checkpoint_size_bytes", "Bytes that the last checkpoint wrote", checkpoints.last_bytes.map(float))?;
     let last = checkpoints.last_success_ms.map(seconds);
     encoder.gauge("unseen_checkpoint_last_success_timestamp_seconds", "When the last checkpoint was written", last)?;
@@ -235,7 +161,7 @@ fn checkpoints(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> 
         "States that are being rebuilt from a changelog",
         Some(float(status.rebuilds.running)),
     )?;
-    encoder.histogram("unseen_restore_duration_seconds", "Assignment of a partition to its first record", &status.restore_duration)
+    histogram(encoder, "unseen_restore_duration_seconds", "Assignment of a partition to its first record", &status.restore_duration)
 }
 
 fn schemas(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
@@ -264,7 +190,30 @@ fn process(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     let available = process.state_disk_available_bytes.map(float);
     encoder.gauge("unseen_state_disk_available_bytes", "What is left on the disk of the state directory", available)?;
     encoder.gauge("unseen_state_disk_size_bytes", "The size of that disk", process.state_disk_size_bytes.map(float))?;
-    encoder.gauge("process_start_time_seconds", "When the process started", Some(seconds(status.started_ms)))?;
-    encoder.gauge("process_resident_memory_bytes", "Resident memory", process.resident_bytes.map(float))?;
-    encoder.seconds_counter("process_cpu_seconds_total", "Processor time", process.cpu_seconds)
+    of_process(encoder, status.started_ms, process.resident_bytes, process.cpu_seconds)
+}
+
+/// What the system knows of a process, by the names that all processes have.
+pub(super) fn of_process(
+    encoder: &mut Encoder<'_>,
+    started_ms: i64,
+    resident_bytes: Option<u64>,
+    cpu_seconds: Option<f64>,
+) -> Result<(), Error> {
+    encoder.gauge("process_start_time_seconds", "When the process started", Some(seconds(started_ms)))?;
+    encoder.gauge("process_resident_memory_bytes", "Resident memory", resident_bytes.map(float))?;
+    encoder.seconds_counter("process_cpu_seconds_total", "Processor time", cpu_seconds)
+}
+
+/// A histogram of durations.
+fn histogram(encoder: &mut Encoder<'_>, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
+    let mut below = 0;
+    let each = durations.buckets.iter().map(|&(bound, count)| {
+        let own = count - below;
+        below = count;
+        (bound, own)
+    });
+    let mut buckets: Vec<_> = each.collect();
+    buckets.push((f64::MAX, durations.count - below));
+    encoder.buckets(name, help, durations.sum_seconds, &buckets)
 }

@@ -12,6 +12,7 @@
 //! | `/api/v1/schema` | the JSON schema of that |
 //! | `/version` | the version |
 
+mod encoder;
 mod events;
 mod metrics;
 mod process;
@@ -19,6 +20,10 @@ mod server;
 
 pub use events::Events;
 pub use process::Disk;
+
+pub(crate) use encoder::{Encoder, Labels, float, seconds};
+pub(crate) use metrics::CONTENT_TYPE;
+pub(crate) use server::{Limits, io_error, serve as serve_router};
 
 use crate::clock;
 use crate::config::Config;
@@ -36,6 +41,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use tokio::net::TcpListener;
+
+/// Connections open at once. One more closes the oldest, so that a flood does not keep a probe out.
+const CONNECTIONS_MAX: usize = 64;
 
 /// What the pages may load: only what this process serves.
 const CONTENT_POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'";
@@ -87,7 +95,13 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, view: View) {
-    server::serve(listener, router(view)).await;
+    server::serve(listener, router(view), Limits { connections: CONNECTIONS_MAX, idle: None }).await;
+}
+
+/// The metrics that the process itself has.
+pub(crate) fn process(encoder: &mut Encoder<'_>, started_ms: i64) -> Result<(), std::fmt::Error> {
+    let process = process::look(&Disk::default());
+    metrics::of_process(encoder, started_ms, process.resident_bytes, process.cpu_seconds)
 }
 
 fn router(view: View) -> Router {
@@ -97,7 +111,7 @@ fn router(view: View) -> Router {
         .route("/dashboard.js", get(async || page("text/javascript; charset=utf-8", include_str!("dashboard/dashboard.js"))))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(async |State(view): State<View>| text(metrics::CONTENT_TYPE, metrics::render(view.status()))))
+        .route("/metrics", get(async |State(view): State<View>| text(CONTENT_TYPE, metrics::render(view.status()))))
         .route("/api/v1/status", get(async |State(view): State<View>| json(&view.status())))
         .route("/api/v1/schema", get(async || json(&schemars::schema_for!(Status))))
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))

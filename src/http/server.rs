@@ -5,7 +5,7 @@
 
 use axum::Router;
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,18 +13,24 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// Connections open at once. One more closes the oldest, so that a flood does not keep a probe out.
-const CONNECTIONS_MAX: usize = 64;
+/// How many connections there may be, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Connections open at once. One more closes the oldest.
+    pub(crate) connections: usize,
+    /// How long a connection is kept for more requests in all. Without it, it is for one only, so that none is idle.
+    pub(crate) idle: Option<Duration>,
+}
 
-/// From the accept of a connection to its end, whatever the client does.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a request may take, whatever the client does.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Answers until it is dropped.
-pub(super) async fn serve(listener: TcpListener, router: Router) {
-    let mut open: VecDeque<JoinHandle<()>> = VecDeque::with_capacity(CONNECTIONS_MAX);
+pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits) {
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -36,26 +42,36 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             }
         };
         open.retain(|connection| !connection.is_finished());
-        if open.len() >= CONNECTIONS_MAX
+        if open.len() >= limits.connections
             && let Some(oldest) = open.pop_front()
         {
             oldest.abort();
         }
-        open.push_back(tokio::spawn(answer(stream, router.clone())));
+        open.push_back(tokio::spawn(answer(stream, router.clone(), limits.idle)));
     }
 }
 
-/// Answers one request. A connection is not kept for a second one, so none is idle.
-async fn answer(stream: TcpStream, router: Router) {
+/// Answers one request, or those that come while a connection is kept.
+async fn answer(stream: TcpStream, router: Router, idle: Option<Duration>) {
     let mut http = http1::Builder::new();
-    let connection = http.keep_alive(false).serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    if let Ok(Err(error)) = timeout(CONNECTION_TIMEOUT, connection).await {
+    http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    let ended = match timeout(idle.unwrap_or(REQUEST_TIMEOUT), connection.as_mut()).await {
+        Err(_) if idle.is_some() => {
+            // What is being asked is still answered.
+            connection.as_mut().graceful_shutdown();
+            timeout(REQUEST_TIMEOUT, connection).await
+        }
+        ended => ended,
+    };
+    if let Ok(Err(error)) = ended {
         tracing::debug!("http: a connection failed: {error}");
     }
 }
 
 /// If no descriptors are left, the log says what to do.
-fn io_error(error: &std::io::Error) -> String {
+pub(crate) fn io_error(error: &std::io::Error) -> String {
     const EMFILE: i32 = 24;
     if error.raw_os_error() == Some(EMFILE) {
         format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample")

@@ -85,6 +85,17 @@ pub(super) fn changelog_reader(config: &Config, isolation: &str) -> ClientConfig
     client
 }
 
+/// A client that reads many changelogs for ever.
+pub(super) fn changelog_tail(config: &Config) -> ClientConfig {
+    let mut client = changelog_reader(config, "read_committed");
+    for (name, value) in [("queued.max.messages.kbytes", "16384"), ("fetch.max.bytes", "8388608"), ("fetch.wait.max.ms", "500")] {
+        if !config.kafka.properties.contains_key(name) {
+            client.set(name, value);
+        }
+    }
+    client
+}
+
 /// A client that reads a topic once, from where to where it is told.
 pub(super) fn capture(config: &Config) -> ClientConfig {
     let mut client = with_defaults(

@@ -15,6 +15,7 @@ mod observer;
 mod security;
 mod sink;
 mod source;
+mod tail;
 mod throttle;
 
 pub use capture::{Capture, Wanted};
@@ -25,6 +26,7 @@ pub use embedded::{Embedded, Generator, Reader};
 pub use ffi::Message;
 pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError};
 pub use source::{Batch, Committed, Rebalance, Source};
+pub use tail::{ChangelogEnds, ChangelogTail, News};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,163 @@
+//! What `unseen serve` answers, and where.
+//!
+//! Must never show the password.
+
+use super::error::{Diagnostics, integer};
+use super::filter::{self, Filter};
+use super::units::Length;
+use super::{Kind, Topic, raw, resolve};
+use crate::filter::Window;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Where and what to serve. Its `Debug` shows no secret.
+#[derive(Clone)]
+pub struct Serve {
+    /// Where clients of Redis ask.
+    pub listen: SocketAddr,
+    /// Where metrics, probes and the look-up over HTTP are, if anywhere.
+    pub http_listen: Option<SocketAddr>,
+    /// Threads that answer; as many as there are processors if none is given.
+    pub threads: Option<u16>,
+    /// Most connections at a time.
+    pub max_connections: usize,
+    /// What clients must give with AUTH.
+    pub password: Option<String>,
+    /// The partitions that are followed; all if none is given.
+    pub partitions: Option<Partitions>,
+    /// How producers choose the partition of a record by its key, if that is known.
+    pub partitioner: Option<Partitioner>,
+    /// How long ago the brokers may have been heard of.
+    pub max_staleness: Option<Duration>,
+    /// Filters that are others than the worker's, by space.
+    pub filters: BTreeMap<String, Filter>,
+}
+
+impl fmt::Debug for Serve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listen, http_listen, threads, max_connections, password: _, partitions, partitioner, max_staleness, filters } = self;
+        f.debug_struct("Serve")
+            .field("listen", listen)
+            .field("http_listen", http_listen)
+            .field("threads", threads)
+            .field("max_connections", max_connections)
+            .field("partitions", partitions)
+            .field("partitioner", partitioner)
+            .field("max_staleness", max_staleness)
+            .field("filters", filters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a producer chooses the partition of a record that has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Partitioner {
+    /// As the Java client does.
+    Murmur2,
+    /// As librdkafka does by default.
+    Crc32,
+}
+
+/// Some partitions, by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partitions(Vec<RangeInclusive<i32>>);
+
+impl Partitions {
+    /// Whether a partition is one of them.
+    #[must_use]
+    pub fn contains(&self, partition: i32) -> bool {
+        self.0.iter().any(|range| range.contains(&partition))
+    }
+
+    /// From `0-31`, `7`, or several of these with commas between.
+    fn parse(text: &str) -> Option<Self> {
+        let number = |text: &str| text.trim().parse::<i32>().ok().filter(|&number| number >= 0);
+        let range = |part: &str| match part.split_once('-') {
+            Some((first, last)) => Some(number(first)?..=number(last)?).filter(|range| !range.is_empty()),
+            None => number(part).map(|number| number..=number),
+        };
+        text.split(',').map(range).collect::<Option<_>>().map(Self)
+    }
+}
+
+/// What the options mean. Spaces are those of the topics.
+pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Serve> {
+    let listen = match resolve::listen(&raw.listen, "serve.listen", "127.0.0.1:6379", diagnostics) {
+        Ok(None) => {
+            diagnostics.add("serve.listen", "must be an address: without it there is nothing to serve");
+            None
+        }
+        address => address.ok().flatten(),
+    };
+    let http_listen = resolve::listen(&raw.http_listen, "serve.http_listen", "127.0.0.1:8082", diagnostics);
+    if let Some(threads) = &raw.threads {
+        integer(threads.0, &(1..=256), "serve.threads", diagnostics);
+    }
+    integer(raw.max_connections.0, &(1..=1_000_000), "serve.max_connections", diagnostics);
+    if raw.password.as_ref().is_some_and(String::is_empty) {
+        diagnostics.add("serve.password", "must not be empty; leave it out to let anybody ask");
+    }
+    let partitions = raw.partitions.and_then(|text| {
+        let partitions = Partitions::parse(&text);
+        if partitions.is_none() {
+            diagnostics.add("serve.partitions", format!("expected numbers such as \"0-31\" or \"0,2,4\", got {text:?}"));
+        }
+        partitions
+    });
+    if raw.max_staleness.as_ref().is_some_and(|most| most.0 < Duration::from_secs(2)) {
+        // The brokers are asked once a second.
+        diagnostics.add("serve.max_staleness", "expected a duration of at least 2s");
+    }
+    let filters = raw.filters.iter().filter_map(|(space, raw)| Some((space.clone(), own_filter(space, raw, topics, diagnostics)?)));
+    let filters = filters.collect();
+    Some(Serve {
+        listen: listen?,
+        http_listen: http_listen.ok()?,
+        threads: raw.threads.and_then(|threads| u16::try_from(threads.0).ok()),
+        max_connections: usize::try_from(raw.max_connections.0).ok()?,
+        password: raw.password,
+        partitions,
+        partitioner: raw.partitioner,
+        max_staleness: raw.max_staleness.map(|most| most.0),
+        filters,
+    })
+}
+
+/// A filter for a space that is another one than the worker's.
+fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Filter> {
+    let path = format!("serve.filters.{space}");
+    let of_space = || topics.iter().filter(|topic| topic.space == space);
+    let Some(topic) = of_space().next() else {
+        if !diagnostics.knows("topics") {
+            let spaces: Vec<_> = topics.iter().map(|topic| &topic.space).collect();
+            diagnostics.add(&path, format!("no topic has the space {space:?}; spaces are {spaces:?}"));
+        }
+        return None;
+    };
+    let length = match topic.window {
+        Window::Time { .. } => topic.window.length_ms().map(|ms| Length::Time(Duration::from_millis(ms.unsigned_abs()))),
+        Window::Keys { slice_keys, slices } => Some(Length::Keys(slice_keys.saturating_mul(slices.into()))),
+    };
+    let filter = filter::resolve(raw, length, Some(topic.window), &path, diagnostics);
+    if filter.is_exact() {
+        diagnostics
+            .add(&path, "kind \"exact\" and confirm keep keys on disk, and a server keeps all in memory; choose \"cuckoo\" or \"aging\"");
+    } else if filter.kind == Kind::Stable && topic.filter.kind != Kind::Stable {
+        diagnostics
+            .add(&path, "kind \"stable\" forgets at random, and would call keys unseen that were seen; choose \"aging\" or \"cuckoo\"");
+    } else if of_space().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
+        diagnostics
+            .add(&path, format!("kind {:?} cannot retract a key, and topics of {space:?} do; choose \"cuckoo\"", filter.kind.name()));
+    }
+    let slices = u64::from(topic.window.slices());
+    if raw.slices.0 != slices && raw.slices.0 != raw::Filter::default().slices.0 {
+        diagnostics.add(&format!("{path}.slices"), format!("the slices are the worker's, {slices}; leave it out"));
+    }
+    Some(filter)
+}

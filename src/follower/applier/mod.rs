@@ -1,0 +1,303 @@
+//! Applies changelogs to states, record by record, for ever.
+//!
+//! Owns how far each partition has come. Must never call a state ready that lacks what was committed when it began, nor
+//! hold up those who ask for longer than a few keys take.
+
+use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
+use crate::dedup::Rules;
+use crate::follower::Error;
+use crate::follower::held::Held;
+use crate::follower::space::Space;
+use crate::follower::watcher::Mark;
+use crate::kafka::{ChangelogEnds, ChangelogTail, News};
+use crate::key::Fingerprint;
+use crate::record::{Offset, TopicPartition};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// Most pieces of news that are taken at a time.
+const NEWS: usize = 256;
+/// How long to wait for some; bounds how late a stop and a new partition are noticed.
+const WAIT: Duration = Duration::from_millis(50);
+/// Keys that are applied while nobody may ask.
+const KEYS: usize = 64;
+/// How often a line says how far a load has come.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What is applied.
+pub(super) struct Applying<'a> {
+    spaces: &'a [Space],
+    tail: &'a ChangelogTail,
+    ends: &'a ChangelogEnds,
+    partitions: Vec<Partition<'a>>,
+    by_name: HashMap<TopicPartition, usize>,
+}
+
+/// How far a partition's changelog is applied.
+struct Partition<'a> {
+    space: &'a Space,
+    held: Arc<Held>,
+    changelog: TopicPartition,
+    rules: Rules,
+    applier: Applier,
+    cuts: Vec<Cut>,
+    low: Offset,
+    /// The next offset.
+    next: Offset,
+    /// What was committed when it began.
+    target: Offset,
+    /// How far it reached when the brokers were asked last, until all of that was applied.
+    mark: Option<Mark>,
+    /// Whether the last record was made as this configuration says.
+    is_alike: bool,
+    /// How it is read.
+    reading: Reading,
+    began: Instant,
+    reported: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// News of it is taken.
+    Yes,
+    /// It is to begin anew: with nothing, or where it has come to.
+    Anew,
+    Again,
+}
+
+impl<'a> Applying<'a> {
+    pub(super) fn new(spaces: &'a [Space], tail: &'a ChangelogTail, ends: &'a ChangelogEnds) -> Self {
+        Self { spaces, tail, ends, partitions: Vec::new(), by_name: HashMap::new() }
+    }
+
+    /// Applies until told to stop.
+    pub(super) fn run(mut self, hear: &Receiver<Mark>, stop: &AtomicBool) -> Result<(), Error> {
+        while !stop.load(Ordering::Relaxed) {
+            for mark in hear.try_iter() {
+                self.hear(mark)?;
+            }
+            let (by_name, partitions) = (&self.by_name, &mut self.partitions);
+            self.tail.poll(NEWS, WAIT, &mut |topic, partition, news| {
+                let name = TopicPartition { topic: topic.to_owned(), partition };
+                match by_name.get(&name) {
+                    Some(&at) => partitions[at].take(&news),
+                    None => Ok(()),
+                }
+            })?;
+            for partition in &mut self.partitions {
+                partition.restart(self.tail, self.ends)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of how far a partition reaches. One that was not known begins.
+    fn hear(&mut self, mark: Mark) -> Result<(), Error> {
+        let space = &self.spaces[mark.space];
+        let changelog = space.changelog(mark.partition);
+        if !space.wants(mark.partition) {
+            space.hold(None, mark.partition, mark.partitions);
+            return Ok(());
+        }
+        if let Some(&at) = self.by_name.get(&changelog) {
+            self.partitions[at].reaches(mark);
+            return Ok(());
+        }
+        let partition = Partition::new(space, mark);
+        // Before it is counted among the partitions: a key may lie in it.
+        space.hold(Some(Arc::clone(&partition.held)), mark.partition, mark.partitions);
+        self.tail.start(&changelog, mark.low)?;
+        self.by_name.insert(changelog, self.partitions.len());
+        self.partitions.push(partition);
+        if let Some(partition) = self.partitions.last_mut() {
+            partition.reaches(mark);
+        }
+        Ok(())
+    }
+}
+
+/// Of a state that has seen nothing.
+fn fresh(space: &Space) -> Applier {
+    Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0)
+}
+
+impl<'a> Partition<'a> {
+    /// Nothing of it was applied yet.
+    fn new(space: &'a Space, mark: Mark) -> Self {
+        let rules = space.rules(mark.partitions);
+        Self {
+            space,
+            held: Arc::new(Held::new(mark.partition, rules)),
+            changelog: space.changelog(mark.partition),
+            rules,
+            applier: fresh(space),
+            cuts: Vec::new(),
+            low: mark.low,
+            next: mark.low,
+            target: mark.end,
+            mark: None,
+            is_alike: true,
+            reading: Reading::Yes,
+            began: Instant::now(),
+            reported: Instant::now(),
+        }
+    }
+
+    /// The brokers were asked how far it reaches.
+    fn reaches(&mut self, mark: Mark) {
+        if mark.low > self.next && self.reading == Reading::Yes {
+            tracing::warn!(changelog = %self.changelog, trimmed_to = mark.low, read_to = self.next, "the changelog was trimmed past this follower; loading it anew");
+            self.reading = Reading::Anew;
+        }
+        self.low = mark.low;
+        // One at a time, or a busy partition would never come to the end of any.
+        self.mark.get_or_insert(mark);
+        self.arrive();
+    }
+
+    /// Something came of it.
+    fn take(&mut self, news: &News<'_>) -> Result<(), Error> {
+        if self.reading != Reading::Yes {
+            // What comes is read again.
+            return Ok(());
+        }
+        match *news {
+            News::Record { offset, value } => {
+                if offset >= self.next {
+                    self.apply(offset, value)?;
+                }
+            }
+            News::End(offset) => self.next = self.next.max(offset),
+            News::OutOfRange => {
+                tracing::warn!(changelog = %self.changelog, read_to = self.next, "the changelog does not reach to where it was read; loading it anew");
+                self.reading = Reading::Anew;
+            }
+            News::Trouble => self.reading = Reading::Again,
+        }
+        self.arrive();
+        Ok(())
+    }
+
+    /// Whether it is loaded, and as of when it is up to date.
+    fn arrive(&mut self) {
+        if self.reading == Reading::Anew {
+            return;
+        }
+        if self.next < self.target {
+            self.held.come_to(self.next - self.low, self.target - self.low);
+            if self.reported.elapsed() > PROGRESS_INTERVAL {
+                self.reported = Instant::now();
+                let percent = (self.next - self.low) * 100 / (self.target - self.low).max(1);
+                tracing::info!(changelog = %self.changelog, percent, keys = self.applier.fingerprints, "loading the state from the changelog");
+            }
+            return;
+        }
+        let was_ready = self.held.is_ready();
+        self.held.ready(self.is_alike);
+        if !was_ready && self.is_alike {
+            let elapsed_ms = self.began.elapsed().as_millis();
+            tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following it");
+        }
+        if let Some(mark) = self.mark.take_if(|mark| mark.end <= self.next) {
+            self.held.is_as_of(mark.asked);
+        }
+    }
+
+    fn apply(&mut self, offset: Offset, value: &[u8]) -> Result<(), Error> {
+        let record = ChangelogRecord::decode(value).map_err(|error| {
+            Error::Changelog(format!("{} offset {offset}: {error}; run the version of unseen that wrote it", self.changelog))
+        })?;
+        self.next = offset + 1;
+        if self.cuts.iter().any(|cut| cut.voids(offset, &record)) {
+            self.applier.epoch = self.applier.epoch.max(record.epoch);
+            return Ok(());
+        }
+        if record.epoch >= self.applier.epoch {
+            let written = self.space.written();
+            self.is_alike = (record.origin.keys, record.origin.clock) == (written.keys, written.clock);
+        }
+        match self.applier.accept(&record) {
+            Outcome::Taken => self.change(&record),
+            Outcome::Passed => Ok(()),
+            Outcome::Foreign => Err(Error::Changelog(format!(
+                "{} offset {offset}: another consumer group or key space writes to this changelog; is kafka.group_id the worker's?",
+                self.changelog
+            ))),
+            Outcome::SetBack => {
+                let Some(cut) = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX) else {
+                    return Err(Error::Changelog(format!(
+                        "{}: the group was set back too often for its changelog to be followed",
+                        self.changelog
+                    )));
+                };
+                tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group was set back; loading anew without what was logged past that");
+                self.cuts.push(cut);
+                self.reading = Reading::Anew;
+                Ok(())
+            }
+            // There is no checkpoint that it could begin after.
+            Outcome::Gap => {
+                self.reading = Reading::Anew;
+                Ok(())
+            }
+        }
+    }
+
+    /// Changes the state by a record, a few keys at a time.
+    fn change(&mut self, record: &ChangelogRecord<'_>) -> Result<(), Error> {
+        let effect = self.applier.effect(record);
+        effect.begin(&mut self.held.write());
+        let mut keys: Vec<Fingerprint> = Vec::with_capacity(KEYS);
+        for run in effect.runs {
+            let mut fingerprints = run.fingerprints();
+            loop {
+                keys.clear();
+                keys.extend(fingerprints.by_ref().take(KEYS));
+                if keys.is_empty() {
+                    break;
+                }
+                let mut state = self.held.write();
+                state.prefetch(&keys);
+                let done = keys.iter().try_for_each(|&key| state.apply(run.mutation, key));
+                done.map_err(|error| Error::Changelog(format!("{} offset {}: {error}", self.changelog, self.next - 1)))?;
+            }
+            self.held.applied.fetch_add(run.len(), Ordering::Relaxed);
+        }
+        effect.end(&mut self.held.write());
+        Ok(())
+    }
+
+    /// Goes on with a state that has seen nothing, where the changelog reaches from `low` to `end`.
+    fn begin_anew(&mut self, low: Offset, end: Offset) {
+        self.held.begin(self.rules);
+        (self.low, self.next, self.target) = (low, low, end);
+        (self.applier, self.mark, self.is_alike) = (fresh(self.space), None, true);
+        self.space.restarts.fetch_add(1, Ordering::Relaxed);
+        self.began = Instant::now();
+    }
+
+    /// Has it read elsewhere, if that is to be.
+    fn restart(&mut self, tail: &ChangelogTail, ends: &ChangelogEnds) -> Result<(), Error> {
+        match self.reading {
+            Reading::Yes => return Ok(()),
+            Reading::Again => {}
+            Reading::Anew => {
+                self.held.begin(self.rules);
+                // Without an answer, it is asked again soon.
+                let Ok((low, end)) = ends.of(&self.changelog) else { return Ok(()) };
+                self.begin_anew(low, end);
+            }
+        }
+        tail.stop(&self.changelog)?;
+        tail.start(&self.changelog, self.next)?;
+        self.reading = Reading::Yes;
+        self.arrive();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

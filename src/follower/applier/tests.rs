@@ -1,0 +1,260 @@
+//! Promise: at every commit, a follower says of each key what the worker would, whatever kind either keeps it in.
+
+use super::*;
+use crate::changelog::{Origin, PendingChanges, Span};
+use crate::config::Config;
+use crate::dedup::Dedup;
+use crate::follower::Unavailable;
+use crate::follower::space::Space;
+use crate::record::TopicId;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+const KEYS_ASKED: u64 = 150;
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+/// A space whose topic has these lines, served with these.
+fn config(topic: &str, serve: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("unseen.toml");
+    let head = "[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\n";
+    std::fs::write(&file, format!("{head}{topic}\n{serve}")).unwrap();
+    Config::load(&file, &[]).unwrap()
+}
+
+/// What a worker writes, and what it would say.
+struct Live {
+    dedup: Dedup,
+    pending: PendingChanges,
+    origin: Origin,
+    epoch: i64,
+    position: Offset,
+    committed: Offset,
+    log: Vec<Vec<u8>>,
+}
+
+impl Live {
+    fn new(rules: Rules, origin: Origin) -> Self {
+        let (dedup, pending) = (Dedup::new(rules), PendingChanges::default());
+        Self { dedup, pending, origin, epoch: 1, position: 0, committed: 0, log: Vec::new() }
+    }
+
+    fn judge(&mut self, number: u64, time: i64, retract: bool) {
+        let done = if retract {
+            self.dedup.retract(key(number), Some(time), i64::MAX)
+        } else {
+            self.dedup.judge(key(number), Some(time), i64::MAX)
+        };
+        done.unwrap();
+        self.pending.note(&self.dedup, TopicId(0), self.position, key(number));
+        self.position += 1;
+    }
+
+    /// Logs what was done since the last commit.
+    fn commit(&mut self) {
+        let (span, ends) = (Span { topic: "in", start: self.committed, end: self.position }, [(TopicId(0), self.position)]);
+        let records = self.pending.records(&self.dedup, self.origin, self.epoch, &[span], &ends, self.dedup.stream_time());
+        self.log.extend(records.into_iter().map(|(_, record)| record));
+        self.pending.committed(&ends);
+        self.committed = self.position;
+    }
+
+    fn end(&self) -> Offset {
+        Offset::try_from(self.log.len()).unwrap()
+    }
+}
+
+fn mark(low: Offset, end: Offset, asked: i64) -> Mark {
+    Mark { space: 0, partition: 0, partitions: 1, low, end, asked }
+}
+
+/// Applies what the changelog has from where the follower has come to.
+fn catch_up(partition: &mut Partition<'_>, live: &Live) {
+    let from = usize::try_from(partition.next).unwrap();
+    for (offset, value) in live.log.iter().enumerate().skip(from) {
+        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value }).unwrap();
+    }
+}
+
+fn asked(held: &Held) -> Result<Vec<bool>, Unavailable> {
+    let keys: Vec<_> = (0..KEYS_ASKED).map(key).collect();
+    let mut seen = vec![false; keys.len()];
+    held.ask(&keys, &mut seen).map(|()| seen)
+}
+
+fn known(live: &Live) -> Vec<bool> {
+    (0..KEYS_ASKED).map(|number| live.dedup.would_drop(key(number)).unwrap().is_some()).collect()
+}
+
+#[test]
+fn a_follower_says_what_the_worker_would_at_every_commit() {
+    let windows = [r#"window = "10s""#, r"window = { keys = 40 }"];
+    let workers = [
+        ("kind = \"aging\", false_positive_rate = 1e-9", false),
+        ("kind = \"cuckoo\", false_positive_rate = 1e-9", true),
+        ("kind = \"exact\"", true),
+        ("kind = \"aging\", confirm = true", true),
+    ];
+    let followers = ["", "kind = \"aging\", false_positive_rate = 1e-9", "kind = \"cuckoo\", false_positive_rate = 1e-9"];
+    for window in windows {
+        for (worker, retracts) in workers {
+            for follower in followers {
+                for (refresh, seed) in [(false, 1), (true, 2), (false, 3), (true, 4)] {
+                    follows(window, worker, retracts, follower, refresh, seed);
+                }
+            }
+        }
+    }
+}
+
+/// Follows one stream of a worker with this filter, that may retract, by a filter of its own, if one is given.
+fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: bool, seed: u64) {
+    // By count, the window is the capacity.
+    let capacity = |kind: &str| if kind.contains("exact") || !window.contains('"') { "" } else { ", capacity = 60" };
+    let retract = if retracts && !follower.contains("aging") && (follower.contains("cuckoo") || worker.contains("cuckoo")) {
+        "\nretract = { header = \"r\" }"
+    } else {
+        ""
+    };
+    if follower.is_empty() && worker.contains("exact") {
+        return;
+    }
+    // What confirms has fewer than it says in memory: a filter of its own keeps the rate.
+    let own = if follower.is_empty() && worker.contains("confirm") { "kind = \"aging\", false_positive_rate = 1e-9" } else { follower };
+    let serve = if own.is_empty() { String::new() } else { format!("[serve.filters]\nin = {{ {own}{} }}", capacity(own)) };
+    let topic = format!("{window}\nfilter = {{ {worker}{} }}\nrefresh = {refresh}{retract}", capacity(worker));
+    let config = config(&topic, &serve);
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    partition.reaches(mark(0, 0, 1));
+    let what = format!("{topic} by {own:?}, seed {seed}");
+    let (mut time, mut number) = (1_700_000_000_000_i64, seed);
+    let mut random = |below: u64| {
+        number = xxh3_64(&number.to_le_bytes());
+        number % below
+    };
+    for step in 0..600 {
+        time += [0, 7, 40, 400, 4_000][usize::try_from(random(5).min(random(5) + 1)).unwrap()];
+        let jitter = i64::try_from(random(300)).unwrap();
+        live.judge(random(KEYS_ASKED), time - jitter, !retract.is_empty() && random(10) == 0);
+        if random(7) == 0 {
+            live.commit();
+            catch_up(&mut partition, &live);
+            assert_eq!(asked(&partition.held).unwrap(), known(&live), "{what}, step {step}");
+        }
+    }
+}
+
+const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive_rate = 1e-9 }";
+
+#[test]
+fn nothing_is_said_before_all_of_the_changelog_was_applied() {
+    let config = config(AGING, "");
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    for number in 0..100 {
+        live.judge(number, 1_700_000_000_000, false);
+        live.commit();
+    }
+    let mut partition = Partition::new(&space, mark(0, live.end(), 1));
+    partition.reaches(mark(0, live.end(), 1));
+    for (offset, value) in live.log.iter().enumerate() {
+        let percent = u32::try_from(offset).unwrap();
+        assert_eq!(asked(&partition.held), Err(Unavailable::Loading { partition: 0, percent }));
+        assert_eq!(partition.held.as_of(), None);
+        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value }).unwrap();
+    }
+    assert_eq!(asked(&partition.held).unwrap(), known(&live));
+    assert_eq!(partition.held.as_of(), Some(1));
+    // More was committed by the time 5 than is applied; only once it is, the state is as of then.
+    live.judge(100, 1_700_000_000_000, false);
+    live.commit();
+    partition.reaches(mark(0, live.end() + 1, 5));
+    catch_up(&mut partition, &live);
+    assert_eq!(partition.held.as_of(), Some(1));
+    // Behind the last record stands the mark of its transaction.
+    partition.take(&News::End(live.end() + 1)).unwrap();
+    assert_eq!(partition.held.as_of(), Some(5));
+}
+
+#[test]
+fn a_group_that_was_set_back_is_followed_from_where_it_is() {
+    let config = config(AGING, "");
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    for number in 0..20 {
+        live.judge(number, 1_700_000_000_000, false);
+        live.commit();
+    }
+    catch_up(&mut partition, &live);
+    // The group goes on from offset 10, with a state as of then, and reads other records.
+    let log = std::mem::take(&mut live.log);
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    for number in 0..10 {
+        live.judge(number, 1_700_000_000_000, false);
+        live.commit();
+    }
+    (live.log, live.epoch) = (log, 2);
+    live.judge(50, 1_700_000_000_000, false);
+    live.commit();
+    catch_up(&mut partition, &live);
+    assert_eq!(partition.reading, Reading::Anew);
+    partition.begin_anew(0, live.end());
+    partition.reading = Reading::Yes;
+    assert!(matches!(asked(&partition.held), Err(Unavailable::Loading { .. })));
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.held).unwrap(), known(&live));
+    assert!(known(&live)[50] && !known(&live)[15]);
+}
+
+#[test]
+fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
+    let config = config(AGING, "");
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    for origin in [Origin { keys: 1, ..space.written() }, Origin { clock: 1, ..space.written() }] {
+        let mut live = Live::new(config.topics[0].rules(1), origin);
+        live.judge(1, 1_700_000_000_000, false);
+        live.commit();
+        partition.begin_anew(0, 0);
+        catch_up(&mut partition, &live);
+        assert_eq!(asked(&partition.held), Err(Unavailable::OtherKeys));
+    }
+    // Keys that were made so before are of no use, and no harm.
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    (live.position, live.committed, live.epoch) = (10, 10, 2);
+    live.judge(2, 1_700_000_000_000, false);
+    live.commit();
+    partition.next = 0;
+    catch_up(&mut partition, &live);
+    assert!(asked(&partition.held).unwrap()[2]);
+    // Another group's changelog is refused.
+    let mut foreign = Live::new(config.topics[0].rules(1), Origin { owner: 1, ..space.written() });
+    foreign.commit();
+    partition.next = 0;
+    assert!(partition.take(&News::Record { offset: 0, value: &foreign.log[0] }).is_err());
+}
+
+#[test]
+fn a_changelog_that_was_trimmed_past_the_follower_is_loaded_anew() {
+    let config = config(AGING, "");
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let mut partition = Partition::new(&space, mark(0, 10, 1));
+    partition.reaches(mark(3, 10, 2));
+    assert_eq!(partition.reading, Reading::Anew);
+    partition.reading = Reading::Yes;
+    partition.next = 10;
+    partition.reaches(mark(10, 10, 3));
+    assert_eq!(partition.reading, Reading::Yes, "what was trimmed was applied before");
+    partition.take(&News::OutOfRange).unwrap();
+    assert_eq!(partition.reading, Reading::Anew);
+}

@@ -1,0 +1,104 @@
+//! Which partition a key lies in, where that can be known.
+//!
+//! Owns the hashes by which producers choose partitions. Must never guess: a key that is asked for in another partition
+//! than it lies in would be called unseen.
+
+use crate::config::{KeySpace, Partitioner};
+use crate::key::{Fingerprint, Part};
+
+/// How the partition of a key is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Routing {
+    /// It may lie in any.
+    Any,
+    /// unseen itself has brought it there.
+    Repartitioned,
+    /// Its producer has, by the record's own key, which is this part of the key.
+    ByRecordKey(Partitioner),
+}
+
+impl Routing {
+    pub(super) fn new(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Self {
+        let has_record_key = |parts: &[Part]| parts.contains(&Part::RecordKey);
+        match partitioner {
+            _ if space.topics.iter().all(|topic| topic.repartition) => Self::Repartitioned,
+            Some(partitioner) if space.topics.iter().all(|topic| has_record_key(topic.key.parts())) => Self::ByRecordKey(partitioner),
+            _ => Self::Any,
+        }
+    }
+
+    /// The partition, of so many, of a key whose record key is `record_key`.
+    pub(super) fn partition(self, fingerprint: Fingerprint, record_key: Option<&[u8]>, partitions: u32) -> Option<u32> {
+        match (self, record_key) {
+            (Self::Repartitioned, _) => Some(crate::key::partition(fingerprint, partitions)),
+            (Self::ByRecordKey(partitioner), Some(key)) => Some(partitioner_of(partitioner, key, partitions.max(1))),
+            _ => None,
+        }
+    }
+}
+
+fn partitioner_of(partitioner: Partitioner, key: &[u8], partitions: u32) -> u32 {
+    match partitioner {
+        Partitioner::Murmur2 => (murmur2(key) & 0x7fff_ffff) % partitions,
+        Partitioner::Crc32 => crc32(key) % partitions,
+    }
+}
+
+/// `MurmurHash2` (Appleby, 2008), with the seed that the Java client has.
+fn murmur2(data: &[u8]) -> u32 {
+    const M: u32 = 0x5bd1_e995;
+    const SEED: u32 = 0x9747_b28c;
+    let (words, rest) = data.as_chunks::<4>();
+    // Its length is part of it, as the 32 bits that it had in C.
+    let mut hash = SEED ^ u32::try_from(data.len() & 0xffff_ffff).unwrap_or_default();
+    for word in words {
+        let mut k = u32::from_le_bytes(*word).wrapping_mul(M);
+        k ^= k >> 24;
+        hash = hash.wrapping_mul(M) ^ k.wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        hash ^= rest.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+        hash = hash.wrapping_mul(M);
+    }
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(M);
+    hash ^ hash >> 15
+}
+
+/// CRC-32 as zlib has it (ISO 3309), which librdkafka takes.
+fn crc32(data: &[u8]) -> u32 {
+    !data
+        .iter()
+        .fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From the tests of librdkafka (`rdmurmur2.c`) and of the Java client (`UtilsTest`).
+    #[test]
+    fn murmur2_is_that_of_the_java_client() {
+        for (text, hash) in [
+            ("kafka", 0xd067_cf64),
+            ("giberish123456789", 0x8f55_2b0c),
+            ("1234", 0x9fc9_7b14),
+            ("234", 0xe7c0_09ca),
+            ("34", 0x8739_30da),
+            ("4", 0x5a4b_5ca1),
+            ("", 0x106e_08d9),
+        ] {
+            assert_eq!(murmur2(text.as_bytes()), hash, "{text}");
+        }
+        assert_eq!(murmur2(b"21"), (-973_932_308_i32).cast_unsigned());
+        assert_eq!(murmur2(b"foobar"), (-790_332_482_i32).cast_unsigned());
+        assert_eq!(murmur2(b"a-little-bit-long-string"), (-985_981_536_i32).cast_unsigned());
+        assert_eq!(murmur2(b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8"), (-58_897_971_i32).cast_unsigned());
+    }
+
+    #[test]
+    fn crc32_is_that_of_zlib() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+        assert_eq!(crc32(b""), 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! Asks the brokers, once a second, which partitions the changelogs have and how far these reach.
+//!
+//! Owns the questions. Must never change a state: what it hears goes to who applies it.
+
+use super::space::Space;
+use crate::clock;
+use crate::config::Config;
+use crate::kafka::{ChangelogEnds, Error};
+use crate::record::{Offset, Timestamp};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// Between two rounds of questions.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How late a stop may be noticed.
+const TICK: Duration = Duration::from_millis(50);
+/// Least time between two lines about the same trouble.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How far a partition reached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// Number of the space.
+    pub(super) space: usize,
+    pub(super) partition: i32,
+    /// How many partitions there are.
+    pub(super) partitions: u32,
+    /// The first offset.
+    pub(super) low: Offset,
+    /// The one after the last that is committed.
+    pub(super) end: Offset,
+    /// When the question was asked, in milliseconds since the epoch.
+    pub(super) asked: Timestamp,
+}
+
+/// Asks until told to stop.
+pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop: &AtomicBool, tell: &Sender<Mark>) {
+    let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let mut trouble: Option<Error> = None;
+        for (number, space) in spaces.iter().enumerate() {
+            match ask(number, space, ends, stop, tell) {
+                Ok(0) if missing.insert(space.name()) => tracing::warn!(
+                    space = space.name(),
+                    topic = space.changelog_name(),
+                    "the changelog does not exist yet; a worker makes it when it starts"
+                ),
+                Ok(_) => {}
+                Err(error) => trouble = Some(error),
+            }
+        }
+        if let Some(error) = trouble.filter(|_| reported.is_none_or(|at| at.elapsed() > REPORT_INTERVAL)) {
+            reported = Some(Instant::now());
+            tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "no answer from the brokers; answering as of the last, and asking again");
+        }
+        while began.elapsed() < INTERVAL && !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(TICK);
+        }
+    }
+}
+
+/// Asks for one space; returns how many partitions it has.
+fn ask(space: usize, of: &Space, ends: &ChangelogEnds, stop: &AtomicBool, tell: &Sender<Mark>) -> Result<u32, Error> {
+    let partitions = ends.partitions(of.changelog_name())?;
+    for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let asked = clock::now();
+        // Of one that is not held, others need to know that it exists.
+        let (low, end) = if of.wants(partition) { ends.of(&of.changelog(partition))? } else { (0, 0) };
+        let _ = tell.send(Mark { space, partition, partitions, low, end, asked });
+    }
+    Ok(partitions)
+}

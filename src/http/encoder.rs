@@ -1,0 +1,84 @@
+//! Metrics as they are written for Prometheus.
+//!
+//! Must never name one: each part of the program names its own.
+
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use std::fmt::Error;
+
+/// Names and values of labels.
+pub(crate) type Labels<const N: usize> = [(&'static str, String); N];
+
+/// One metric, with all its label values.
+pub(crate) struct Encoder<'a>(DescriptorEncoder<'a>);
+
+impl<'a> Encoder<'a> {
+    pub(crate) const fn new(encoder: DescriptorEncoder<'a>) -> Self {
+        Self(encoder)
+    }
+
+    pub(crate) fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels<N>, u64)>,
+    ) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+    }
+
+    pub(crate) fn seconds_counter(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
+        let Some(value) = value else { return Ok(()) };
+        let mut metric = self.0.encode_descriptor(family(name), help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, f64, u64>(&value, None)
+    }
+
+    pub(crate) fn gauges<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels<N>, f64)>,
+    ) -> Result<(), Error> {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing where there is no value.
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: Option<f64>) -> Result<(), Error> {
+        let Some(value) = value else { return Ok(()) };
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    /// Each value is how many there were up to a bound, and above the one before it; the last has no bound.
+    pub(crate) fn buckets(&mut self, name: &str, help: &str, sum: f64, buckets: &[(f64, u64)]) -> Result<(), Error> {
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
+    }
+}
+
+/// The name of a counter as the encoder takes it, which adds `_total` again. So each name stands here in full, to be found.
+fn family(name: &str) -> &str {
+    name.strip_suffix("_total").unwrap_or(name)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+pub(crate) const fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+pub(crate) const fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}

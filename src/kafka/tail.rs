@@ -1,0 +1,183 @@
+//! Changelogs as they are written: many partitions at once, read for ever.
+//!
+//! Owns where each is read, and how far it reaches. Must never decide what a record means, join a group, or write.
+
+use super::Error;
+use super::admin::partitions;
+use super::client_config as client;
+use super::client_config::CALL_TIMEOUT;
+use super::ffi::{Fetcher, Message};
+use super::observer::Observer;
+use super::throttle;
+use crate::config::Config;
+use crate::record::{Offset, TopicPartition};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use std::time::Duration;
+
+/// Most events, lines of the log above all, that are heard before records are looked at again.
+const EVENTS_MAX: usize = 1000;
+
+/// What came of a partition.
+#[derive(Debug)]
+pub enum News<'m> {
+    /// A committed record.
+    Record {
+        /// Its offset.
+        offset: Offset,
+        /// What it says.
+        value: &'m [u8],
+    },
+    /// All below this offset was read, whether it was committed, aborted or a mark of that; nothing else is there yet.
+    End(Offset),
+    /// The partition does not reach back, or forward, to where it is read. It is not read any more.
+    OutOfRange,
+    /// There was trouble reading it. It is to be started anew where it was read up to.
+    Trouble,
+}
+
+/// Reads changelogs.
+pub struct ChangelogTail {
+    fetcher: Fetcher<Observer>,
+}
+
+impl ChangelogTail {
+    /// Reads nothing yet.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let consumer = BaseConsumer::from_config_and_context(&client::changelog_tail(config), Observer::new(config))
+            .map_err(|error| client::property_error(&error))?;
+        let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
+        Ok(Self { fetcher })
+    }
+
+    /// Reads a partition from an offset on. It is not being read.
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+        let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot read {partition}: {error}"));
+        self.fetcher.forward(std::iter::once(partition)).map_err(|error| failed(&error))?;
+        let list = list(partition, Position::Offset(offset)).map_err(|error| failed(&error))?;
+        self.fetcher.consumer().incremental_assign(&list).map_err(|error| failed(&error))
+    }
+
+    /// Ends that. What came of it already may still be handed over by the same [`ChangelogTail::poll`].
+    ///
+    /// # Errors
+    /// When librdkafka refuses.
+    pub fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
+        let failed = |error: KafkaError| Error::Fatal(format!("cannot stop to read {partition}: {error}"));
+        let list = list(partition, Position::Invalid).map_err(failed)?;
+        self.fetcher.consumer().incremental_unassign(&list).map_err(failed)?;
+        self.fetcher.retain(|other| other != partition);
+        Ok(())
+    }
+
+    /// Hands over what is there, in order within each partition, at most `count` pieces of news; if there is nothing, waits
+    /// for some.
+    ///
+    /// # Errors
+    /// When the client can never read again, or what `take` fails with.
+    pub fn poll<E: From<Error>>(
+        &self,
+        count: usize,
+        wait: Duration,
+        take: &mut dyn FnMut(&str, i32, News<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for _ in 0..EVENTS_MAX {
+            match self.fetcher.consumer().poll(Duration::ZERO) {
+                None | Some(Ok(_)) => {}
+                Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
+                    return Err(Error::Fatal(format!("the client that reads changelogs cannot go on: {code}")).into());
+                }
+                Some(Err(error)) => trouble(&error.to_string()),
+            }
+            if !self.fetcher.has_events() {
+                break;
+            }
+        }
+        let mut messages: Vec<Message<'_>> = Vec::new();
+        self.fetcher.take(count, wait, &mut messages);
+        for message in &messages {
+            take(message.topic(), message.partition(), news(message))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a message says.
+fn news<'m>(message: &'m Message<'_>) -> News<'m> {
+    match message.error() {
+        None => News::Record { offset: message.offset(), value: message.value().unwrap_or_default() },
+        Some((RDKafkaErrorCode::PartitionEOF, _)) => News::End(message.offset()),
+        Some((RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange, _)) => News::OutOfRange,
+        Some((code, reason)) => {
+            trouble(&format!("{}[{}]: {code}: {reason}", message.topic(), message.partition()));
+            News::Trouble
+        }
+    }
+}
+
+fn trouble(error: &str) {
+    throttle::report(&format!("following {error}"), |left_out| {
+        tracing::warn!(error, left_out, "trouble reading changelogs; still trying");
+    });
+}
+
+fn list(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)
+}
+
+/// Asks how far changelogs reach. It reads nothing.
+pub struct ChangelogEnds {
+    observer: BaseConsumer<Observer>,
+}
+
+impl ChangelogEnds {
+    /// Has asked nothing yet.
+    ///
+    /// # Errors
+    /// When librdkafka refuses the configuration.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let client = client::changelog_reader(config, "read_committed");
+        let observer =
+            BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))?;
+        Ok(Self { observer })
+    }
+
+    /// Number of a topic's partitions; none if there is no such topic.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn partitions(&self, topic: &str) -> Result<u32, Error> {
+        // Lets the client deliver its complaints; each ends a poll.
+        while self.observer.poll(Duration::ZERO).is_some() {}
+        partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot look at topic {topic:?}"), &error))
+    }
+
+    /// The first offset of a partition, and the one after the last that a reader of committed records may have.
+    ///
+    /// # Errors
+    /// When no answer came; worth another try.
+    pub fn of(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
+        let answer = self.observer.fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT);
+        answer.map_err(|error| self.unanswered(&format!("cannot read how far {partition} reaches"), &error))
+    }
+
+    /// What keeps us from an answer, with what librdkafka complained of, which says more.
+    fn unanswered(&self, what: &str, error: &KafkaError) -> Error {
+        while self.observer.poll(Duration::ZERO).is_some() {}
+        let complaint = self.observer.context().complaint();
+        let reason = if complaint.reason.is_empty() { error.to_string() } else { complaint.reason };
+        Error::Fatal(match complaint.advice {
+            Some(advice) => format!("{what}: {advice} ({reason})"),
+            None => format!("{what}: {reason}"),
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! One client's connection: bytes in, commands done, answers out.
+//!
+//! Owns what is kept of a client, and how much of that there may be. Must never read more from a client that does not take
+//! its answers, nor keep room for one that is silent.
+
+use super::Server;
+use super::commands::{self, Command, Next, Pending, Session};
+use super::resp::{Answers, Parser};
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
+
+/// Most bytes that are read at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Answers are sent once there are so many bytes of them.
+const ANSWER_BYTES: usize = 1 << 20;
+/// Room that a silent connection keeps.
+const IDLE_BYTES: usize = 1 << 10;
+/// How long a client may take to take what was sent.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// What is read into, by all connections of a thread.
+    static READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+    /// What is asked for, by the connection that is at work.
+    static PENDING: RefCell<Pending> = RefCell::default();
+}
+
+/// What is kept of a client.
+struct Connection {
+    session: Session,
+    parser: Parser,
+    /// What was read, and is not done.
+    input: Vec<u8>,
+    answers: Answers,
+}
+
+/// What to do once the answers are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Read,
+    /// There are more commands.
+    Work,
+    Close,
+}
+
+/// Serves a client until it leaves, or cannot be understood.
+pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
+    let session = Session { id, is_known: server.password.is_none(), ..Session::default() };
+    let mut connection = Connection { session, parser: Parser::default(), input: Vec::new(), answers: Answers::default() };
+    while connection.read(&mut stream).await? > 0 {
+        loop {
+            let then = connection.work(server);
+            if let Err(error) = connection.send(&mut stream).await {
+                if error.kind() == io::ErrorKind::TimedOut {
+                    server.stats.dropped.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    tracing::warn!(client = id, limit_s = WRITE_TIMEOUT.as_secs(), "a client does not take its answers, and is dropped");
+                }
+                return Err(error);
+            }
+            match then {
+                Then::Read => break,
+                Then::Work => {}
+                Then::Close => return stream.shutdown().await,
+            }
+        }
+        connection.rest();
+    }
+    Ok(())
+}
+
+impl Connection {
+    /// Waits for bytes, and says how many came; none at the end.
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        poll_fn(|context| {
+            READ.with_borrow_mut(|room| {
+                let mut buffer = ReadBuf::new(room);
+                match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                    Poll::Ready(Ok(())) => {
+                        self.input.extend_from_slice(buffer.filled());
+                        Poll::Ready(Ok(buffer.filled().len()))
+                    }
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending => Poll::Pending,
+                }
+            })
+        })
+        .await
+    }
+
+    /// Does the commands that are there.
+    fn work(&mut self, server: &Server) -> Then {
+        let (started, mut commands, mut begin) = (Instant::now(), 0, 0);
+        let then = PENDING.with_borrow_mut(|pending| {
+            let then = loop {
+                if self.answers.bytes.len() >= ANSWER_BYTES {
+                    break Then::Work;
+                }
+                let command = &self.input[begin..];
+                let taken = match self.parser.parse(command, self.session.is_known) {
+                    Ok(Some(taken)) => taken,
+                    Ok(None) => break Then::Read,
+                    Err(error) => {
+                        pending.flush(server, &mut self.answers);
+                        self.answers.error("ERR", &error.to_string());
+                        break Then::Close;
+                    }
+                };
+                let command = Command { bytes: command, parts: self.parser.parts() };
+                commands += u64::from(command.len() > 0);
+                let next = commands::run(&mut self.session, server, command, pending, &mut self.answers);
+                begin += taken;
+                self.parser.reset();
+                if next == Next::Close {
+                    break Then::Close;
+                }
+            };
+            pending.flush(server, &mut self.answers);
+            then
+        });
+        self.input.drain(..begin);
+        if commands > 0 {
+            server.stats.observe(commands, started.elapsed());
+        }
+        then
+    }
+
+    /// Sends all answers.
+    async fn send(&mut self, stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        if self.answers.bytes.is_empty() {
+            return Ok(());
+        }
+        // Most often the system takes them at once, and no timer is needed.
+        let bytes = &self.answers.bytes;
+        let at_once = poll_fn(|context| match Pin::new(&mut *stream).poll_write(context, bytes) {
+            Poll::Ready(written) => Poll::Ready(written.map(Some)),
+            Poll::Pending => Poll::Ready(Ok(None)),
+        });
+        let written = at_once.await?.unwrap_or(0);
+        let mut rest = &bytes[written..];
+        while !rest.is_empty() {
+            let written = timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = &rest[written..];
+        }
+        // What encrypts may keep some.
+        timeout(WRITE_TIMEOUT, stream.flush()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        self.answers.bytes.clear();
+        Ok(())
+    }
+
+    /// Gives back room that is not needed while the client is silent.
+    fn rest(&mut self) {
+        self.answers.bytes.shrink_to(IDLE_BYTES);
+        self.input.shrink_to(IDLE_BYTES);
+    }
+}

@@ -1,0 +1,103 @@
+//! The server as Prometheus reads it.
+//!
+//! Owns the names of these metrics: `docs/metrics.md` lists them, and a test holds one against the other.
+
+use super::Server;
+use super::stats::BUCKETS;
+use crate::clock;
+use crate::follower::SpaceReport;
+use crate::http::{Encoder, Labels, float, process, seconds};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::registry::Registry;
+use std::fmt::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) use crate::http::CONTENT_TYPE;
+
+/// All metrics, in the `OpenMetrics` text format.
+pub(super) fn render(server: &Server) -> String {
+    let counts = &server.stats;
+    let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let now = clock::now();
+    let metrics = Metrics {
+        spaces: server.follower.spaces().iter().map(|space| (space.name().to_owned(), space.report())).collect(),
+        now_ms: now,
+        connections: get(&counts.connections),
+        accepted: get(&counts.accepted),
+        refused: [("too_many", get(&counts.rejected)), ("wrong_password", get(&counts.wrong_passwords)), ("slow", get(&counts.dropped))],
+        commands: get(&counts.commands),
+        times: counts.times(),
+        started_ms: clock::millis(server.started_at),
+    };
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    registry.register_collector(Box::new(metrics));
+    // A string takes all that is written.
+    text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
+}
+
+#[derive(Debug)]
+struct Metrics {
+    spaces: Vec<(String, SpaceReport)>,
+    now_ms: i64,
+    connections: u64,
+    accepted: u64,
+    refused: [(&'static str, u64); 3],
+    commands: u64,
+    times: ([u64; BUCKETS.len() + 1], f64),
+    started_ms: i64,
+}
+
+impl Metrics {
+    /// A value of each space.
+    fn each<T>(&self, value: impl Fn(&SpaceReport) -> T) -> impl Iterator<Item = (Labels<1>, T)> {
+        self.spaces.iter().map(move |(name, report)| ([("space", name.clone())], value(report)))
+    }
+}
+
+impl Collector for Metrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut encoder = Encoder::new(encoder);
+        let answers = self.spaces.iter().flat_map(|(name, report)| {
+            ["seen", "unseen", "unknown"]
+                .into_iter()
+                .zip(report.answers)
+                .map(move |(answer, count)| ([("space", name.clone()), ("answer", answer.to_owned())], count))
+        });
+        encoder.counters("unseen_serve_lookups_total", "Keys that were asked for, by answer", answers)?;
+        encoder.counter("unseen_serve_commands_total", "Commands of clients of Redis", self.commands)?;
+        encoder.gauge("unseen_serve_connections", "Connections that are open", Some(float(self.connections)))?;
+        encoder.counter("unseen_serve_accepted_connections_total", "Connections that were accepted", self.accepted)?;
+        let refused = self.refused.map(|(reason, count)| ([("reason", reason.to_owned())], count));
+        encoder.counters("unseen_serve_refused_total", "Connections and passwords that were refused, by reason", refused)?;
+        let (counts, sum) = self.times;
+        let bounds = BUCKETS.into_iter().chain([f64::MAX]);
+        let help = "Time to answer the commands that came together in one piece";
+        encoder.buckets("unseen_serve_answer_duration_seconds", help, sum, &bounds.zip(counts).collect::<Vec<_>>())?;
+        #[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
+        let count = |number: usize| number as f64;
+        encoder.gauges("unseen_serve_partitions", "Partitions that are followed", self.each(|report| count(report.partitions)))?;
+        encoder.gauges("unseen_serve_ready_partitions", "Partitions that can be asked", self.each(|report| count(report.ready)))?;
+        let staleness = self
+            .spaces
+            .iter()
+            .filter_map(|(name, report)| Some(([("space", name.clone())], seconds(self.now_ms.saturating_sub(report.as_of?).max(0)))));
+        encoder.gauges("unseen_serve_staleness_seconds", "Since when there may be commits that are not known", staleness)?;
+        encoder.gauges("unseen_serve_keys", "Keys remembered", self.each(|report| float(report.keys)))?;
+        encoder.gauges("unseen_serve_capacity_keys", "Keys that the filters are made for", self.each(|report| float(report.capacity)))?;
+        encoder.gauges("unseen_serve_memory_bytes", "Memory of the filters", self.each(|report| float(report.bytes)))?;
+        encoder.gauges(
+            "unseen_serve_estimated_fpr_ratio",
+            "Share of unseen keys that are called seen, by formula",
+            self.each(|report| report.rate),
+        )?;
+        encoder.counters(
+            "unseen_serve_applied_keys_total",
+            "Keys that were applied from the changelog",
+            self.each(|report| report.applied),
+        )?;
+        encoder.counters("unseen_serve_restarts_total", "Times that a partition was loaded anew", self.each(|report| report.restarts))?;
+        encoder.gauges("unseen_build_info", "Always 1", [([("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)])?;
+        process(&mut encoder, self.started_ms)
+    }
+}

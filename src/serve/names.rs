@@ -1,0 +1,141 @@
+//! Names of keys as clients of Redis give them: a key space, and parts of the key.
+//!
+//! `seen-news` is a space, whose items are keys of one part. `seen-news:{42}` with the item `n7` is the key `[42, n7]`;
+//! `seen:{42}:{de}` with `n7` is `[42, de, n7]`. Must never take a name for another one's.
+
+/// A name in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name<'n> {
+    pub(super) space: &'n str,
+    /// Between the outermost braces; none where there are none.
+    inner: Option<&'n [u8]>,
+}
+
+impl<'n> Name<'n> {
+    /// Reads a name. `None` if it is none: no text, or with something behind the space that is not in braces.
+    pub(super) fn parse(name: &'n [u8]) -> Option<Self> {
+        let (space, rest) = match name.iter().position(|&byte| byte == b':') {
+            Some(colon) => (&name[..colon], Some(&name[colon + 1..])),
+            None => (name, None),
+        };
+        let inner = match rest {
+            Some(rest) => Some(rest.strip_prefix(b"{")?.strip_suffix(b"}")?),
+            None => None,
+        };
+        Some(Self { space: str::from_utf8(space).ok()?, inner })
+    }
+
+    /// The texts of the key's parts that the name has, in order. Each but the last ends at `}:{`.
+    pub(super) fn parts(&self) -> Parts<'n> {
+        Parts(self.inner)
+    }
+}
+
+/// Texts of parts of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Parts<'n>(Option<&'n [u8]>);
+
+impl<'n> Iterator for Parts<'n> {
+    type Item = &'n [u8];
+
+    fn next(&mut self) -> Option<&'n [u8]> {
+        let rest = self.0?;
+        let end = rest.windows(3).position(|window| window == b"}:{");
+        let (part, rest) = end.map_or((rest, None), |end| (&rest[..end], Some(&rest[end + 3..])));
+        self.0 = rest;
+        Some(part)
+    }
+}
+
+/// The texts of a key's parts: those of the name, and the item.
+#[derive(Clone, Debug)]
+pub(super) struct Texts<'n> {
+    parts: Parts<'n>,
+    item: Option<&'n [u8]>,
+    left: usize,
+}
+
+impl<'n> Texts<'n> {
+    pub(super) fn new(name: &Name<'n>, item: &'n [u8]) -> Self {
+        Self { parts: name.parts(), item: Some(item), left: name.parts().count() + 1 }
+    }
+}
+
+impl<'n> Iterator for Texts<'n> {
+    type Item = &'n [u8];
+
+    fn next(&mut self) -> Option<&'n [u8]> {
+        let text = self.parts.next().or_else(|| self.item.take())?;
+        self.left -= 1;
+        Some(text)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Texts<'_> {}
+
+/// Whether a text is like a pattern in which `*` is anything, `?` one character, and `\` takes the next as it is.
+pub(super) fn is_like(text: &[u8], pattern: &[u8]) -> bool {
+    // Where to go on if what follows the last `*` does not fit: that takes one character more.
+    let (mut at, mut of, mut star) = (0, 0, None);
+    while at < text.len() {
+        match pattern.get(of) {
+            Some(b'*') => {
+                star = Some((of + 1, at));
+                of += 1;
+            }
+            Some(b'?') => (at, of) = (at + 1, of + 1),
+            Some(b'\\') if pattern.get(of + 1) == Some(&text[at]) => (at, of) = (at + 1, of + 2),
+            Some(byte) if *byte != b'\\' && *byte == text[at] => (at, of) = (at + 1, of + 1),
+            _ => match star {
+                Some((after, taken)) => {
+                    (at, of) = (taken + 1, after);
+                    star = Some((after, taken + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[of.min(pattern.len())..].iter().all(|&byte| byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(name: &str, item: &str) -> Option<(String, Vec<String>)> {
+        let name = Name::parse(name.as_bytes())?;
+        let texts = Texts::new(&name, item.as_bytes());
+        assert_eq!(texts.len(), texts.clone().count());
+        Some((name.space.to_owned(), texts.map(|text| String::from_utf8_lossy(text).into_owned()).collect()))
+    }
+
+    #[test]
+    fn parts_before_the_last_come_from_the_name() {
+        let of = |space: &str, parts: &[&str]| Some((space.to_owned(), parts.iter().map(|part| (*part).to_owned()).collect()));
+        assert_eq!(texts("seen-news", "n7"), of("seen-news", &["n7"]));
+        assert_eq!(texts("seen-news:{42}", "n7"), of("seen-news", &["42", "n7"]));
+        assert_eq!(texts("seen:{42}:{de}", "n7"), of("seen", &["42", "de", "n7"]));
+        assert_eq!(texts("seen:{}", ""), of("seen", &["", ""]));
+        assert_eq!(texts("seen:{a:b}c}", "x"), of("seen", &["a:b}c", "x"]));
+        for name in ["seen:42", "seen:", "seen:{42", "seen:{42}x", "seen:x{42}"] {
+            assert_eq!(texts(name, "n7"), None, "{name}");
+        }
+        assert!(Name::parse(b"\xff").is_none());
+    }
+
+    #[test]
+    fn patterns_are_those_of_redis() {
+        for (text, pattern) in
+            [("news", "*"), ("news", "n*s"), ("news", "n?ws"), ("news", "news"), ("a*b", "a\\*b"), ("", "*"), ("aaab", "*a*b")]
+        {
+            assert!(is_like(text.as_bytes(), pattern.as_bytes()), "{text} {pattern}");
+        }
+        for (text, pattern) in [("news", "n"), ("news", "?"), ("news", "x*"), ("news", ""), ("axb", "a\\*b"), ("news", "*x")] {
+            assert!(!is_like(text.as_bytes(), pattern.as_bytes()), "{text} {pattern}");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The Redis serialization protocol: commands as they come, answers as they go.
+//!
+//! Owns the bytes of RESP2 and RESP3 (the Redis protocol specification), and how large a command may be. Must never
+//! know what a command means.
+
+use std::ops::Range;
+
+/// Most parts of a command.
+pub(super) const PARTS_MAX: usize = 1 << 17;
+/// Most bytes of a part.
+pub(super) const PART_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of a command.
+pub(super) const COMMAND_BYTES_MAX: usize = 16 << 20;
+/// The same before a client has given the password.
+const STRANGER: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
+const KNOWN: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
+/// Most bytes of a command that is a line of words.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+/// Most bytes of a line that says a length.
+const LENGTH_BYTES_MAX: usize = 32;
+
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    parts: usize,
+    part_bytes: usize,
+}
+
+/// What a client sends that is no command. The connection is of no use after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Protocol error: {0}")]
+pub(super) struct ProtocolError(&'static str);
+
+/// Finds the parts of one command, as its bytes come.
+#[derive(Debug, Default)]
+pub(super) struct Parser {
+    /// Where the parts are, from the beginning of the command.
+    parts: Vec<Range<usize>>,
+    /// Parts that are still to come; none before that is known.
+    left: Option<usize>,
+    /// Up to where the command was looked at.
+    at: usize,
+}
+
+impl Parser {
+    /// Goes on at the bytes of a command, of which there may be more than the last time. Returns how many bytes it takes
+    /// once all of it is there; its parts are then [`Parser::parts`]. A command may have none, and is then nothing.
+    pub(super) fn parse(&mut self, command: &[u8], is_known: bool) -> Result<Option<usize>, ProtocolError> {
+        let limits = if is_known { KNOWN } else { STRANGER };
+        let mut left = match self.left {
+            Some(left) => left,
+            None => match self.begin(command, limits)? {
+                Some(left) => left,
+                None => return Ok(None),
+            },
+        };
+        while left > 0 {
+            let Some((line, start)) = line(command, self.at)? else { break };
+            let length = match line.split_first() {
+                Some((b'$', digits)) => number(digits).filter(|&length| length <= limits.part_bytes),
+                _ => return Err(ProtocolError("expected '$' before a part of a command")),
+            };
+            let end = start + length.ok_or(ProtocolError("invalid bulk length"))?;
+            if end > COMMAND_BYTES_MAX {
+                return Err(ProtocolError("too big a command"));
+            }
+            if command.len() < end + 2 {
+                break;
+            }
+            if &command[end..end + 2] != b"\r\n" {
+                return Err(ProtocolError("expected the end of a line after a part of a command"));
+            }
+            self.parts.push(start..end);
+            self.at = end + 2;
+            left -= 1;
+        }
+        self.left = Some(left);
+        Ok((left == 0).then_some(self.at))
+    }
+
+    /// Finds out how many parts there are, or takes all of a line of words.
+    fn begin(&mut self, command: &[u8], limits: Limits) -> Result<Option<usize>, ProtocolError> {
+        match command.first() {
+            None => Ok(None),
+            Some(b'*') => {
+                let Some((line, start)) = line(command, 0)? else { return Ok(None) };
+                let count = if line == b"*-1" { Some(0) } else { number(&line[1..]) };
+                let count = count.filter(|&count| count <= limits.parts).ok_or(ProtocolError("invalid multibulk length"))?;
+                self.at = start;
+                Ok(Some(count))
+            }
+            Some(_) => {
+                let Some(end) = command.iter().take(INLINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
+                    return if command.len() >= INLINE_BYTES_MAX { Err(ProtocolError("too big inline request")) } else { Ok(None) };
+                };
+                let mut at = 0;
+                for word in command[..end].split(u8::is_ascii_whitespace) {
+                    if !word.is_empty() {
+                        self.parts.push(at..at + word.len());
+                    }
+                    at += word.len() + 1;
+                }
+                self.at = end + 1;
+                Ok(Some(0))
+            }
+        }
+    }
+
+    /// Where the parts of the command are.
+    pub(super) fn parts(&self) -> &[Range<usize>] {
+        &self.parts
+    }
+
+    /// Begins another command.
+    pub(super) fn reset(&mut self) {
+        self.parts.clear();
+        // So many were once needed, and may never be again.
+        self.parts.shrink_to(64);
+        (self.left, self.at) = (None, 0);
+    }
+}
+
+/// The line that begins there, and where the next does; none before all of it is there.
+fn line(command: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, ProtocolError> {
+    let rest = command.get(at..).unwrap_or_default();
+    match rest.iter().take(LENGTH_BYTES_MAX).position(|&byte| byte == b'\n') {
+        Some(end) if end > 0 && rest[end - 1] == b'\r' => Ok(Some((&rest[..end - 1], at + end + 1))),
+        Some(_) => Err(ProtocolError("a line does not end as lines do")),
+        None if rest.len() >= LENGTH_BYTES_MAX => Err(ProtocolError("too long a line")),
+        None => Ok(None),
+    }
+}
+
+/// A number that is written in digits only.
+fn number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 10 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(digits.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
+}
+
+/// Answers, in the version of the protocol that the client speaks.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// What is to be sent.
+    pub(super) bytes: Vec<u8>,
+    /// Whether it is RESP3.
+    pub(super) is_resp3: bool,
+}
+
+impl Answers {
+    /// A short text without an end of line.
+    pub(super) fn simple(&mut self, text: &str) {
+        self.line(b'+', text);
+    }
+
+    /// An error: a code in capitals, and a sentence.
+    pub(super) fn error(&mut self, code: &str, sentence: &str) {
+        self.line(b'-', &format!("{code} {}", sentence.replace(['\r', '\n'], " ")));
+    }
+
+    pub(super) fn integer(&mut self, number: i64) {
+        self.line(b':', &number.to_string());
+    }
+
+    /// A number that can be no more than the largest.
+    pub(super) fn count(&mut self, number: u64) {
+        self.integer(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    /// Whether something holds.
+    #[inline]
+    pub(super) fn bool(&mut self, holds: bool) {
+        let bytes: &[u8; 4] = match (self.is_resp3, holds) {
+            (false, false) => b":0\r\n",
+            (false, true) => b":1\r\n",
+            (true, false) => b"#f\r\n",
+            (true, true) => b"#t\r\n",
+        };
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn bulk(&mut self, bytes: &[u8]) {
+        self.line(b'$', &bytes.len().to_string());
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn null(&mut self) {
+        self.bytes.extend_from_slice(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// A list of so many, which follow.
+    pub(super) fn array(&mut self, length: usize) {
+        self.line(b'*', &length.to_string());
+    }
+
+    /// So many names and values, which follow in turns.
+    pub(super) fn map(&mut self, length: usize) {
+        if self.is_resp3 {
+            self.line(b'%', &length.to_string());
+        } else {
+            self.array(2 * length);
+        }
+    }
+
+    fn line(&mut self, kind: u8, text: &str) {
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(text.as_bytes());
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// For the fuzz target: whatever comes, and in whatever pieces, the same commands are found.
+#[doc(hidden)]
+pub fn fuzz(input: &[u8], pieces: &[u8]) {
+    let find = |mut cuts: Box<dyn FnMut() -> usize + '_>| {
+        let (mut commands, mut parser, mut begin, mut there) = (Vec::new(), Parser::default(), 0, 0);
+        loop {
+            match parser.parse(&input[begin..there], true) {
+                Err(error) => return (commands, Some(error)),
+                Ok(Some(taken)) => {
+                    assert!(taken > 0 && begin + taken <= there, "it takes what is there");
+                    let parts: Vec<_> = parser.parts().iter().map(|part| input[begin..there][part.clone()].to_vec()).collect();
+                    commands.push(parts);
+                    begin += taken;
+                    parser.reset();
+                }
+                Ok(None) if there == input.len() => return (commands, None),
+                Ok(None) => there = (there + cuts()).min(input.len()),
+            }
+        }
+    };
+    let whole = find(Box::new(|| input.len().max(1)));
+    let mut sizes = pieces.iter().cycle();
+    let cut = find(Box::new(move || usize::from(*sizes.next().unwrap_or(&1)).max(1)));
+    assert_eq!(whole, cut, "in pieces as in one");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(input: &[u8]) -> Result<Vec<Vec<String>>, ProtocolError> {
+        let (mut parser, mut begin, mut commands) = (Parser::default(), 0, Vec::new());
+        while let Some(taken) = parser.parse(&input[begin..], true)? {
+            let text = |part: &Range<usize>| String::from_utf8_lossy(&input[begin..][part.clone()]).into_owned();
+            commands.push(parser.parts().iter().map(text).collect());
+            begin += taken;
+            parser.reset();
+        }
+        Ok(commands)
+    }
+
+    #[test]
+    fn commands_are_arrays_or_lines_of_words() {
+        let input = b"*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\n*1\r\n$0\r\n\r\nPING  x\r\n\r\n*0\r\n*-1\r\nPING\n*1\r\n$4\r\nPI";
+        let wanted: [&[&str]; 7] = [&["ECHO", "a\r\nb"], &[""], &["PING", "x"], &[], &[], &[], &["PING"]];
+        assert_eq!(commands(input).unwrap(), wanted);
+    }
+
+    #[test]
+    fn a_command_is_the_same_in_whatever_pieces_it_comes() {
+        let input = b"*3\r\n$9\r\nBF.EXISTS\r\n$4\r\nnews\r\n$2\r\nn1\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n";
+        for size in 1..=20 {
+            fuzz(input, &[size, 3]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_command_is_refused_and_so_is_what_is_too_large() {
+        for (input, message) in [
+            (&b"*x\r\n"[..], "invalid multibulk length"),
+            (b"*131073\r\n", "invalid multibulk length"),
+            (b"*-2\r\n", "invalid multibulk length"),
+            (b"*1\r\n:1\r\n", "expected '$' before a part of a command"),
+            (b"*1\r\n$-1\r\n", "invalid bulk length"),
+            (b"*1\r\n$1048577\r\n", "invalid bulk length"),
+            (b"*1\r\n$18446744073709551616\r\n", "invalid bulk length"),
+            (b"*1\r\n$1\r\nabc", "expected the end of a line after a part of a command"),
+            (b"*1\n", "a line does not end as lines do"),
+            (b"*11111111111111111111111111111111111111", "too long a line"),
+        ] {
+            assert_eq!(commands(input), Err(ProtocolError(message)), "{}", String::from_utf8_lossy(input));
+        }
+        assert_eq!(commands(&vec![b'x'; INLINE_BYTES_MAX]), Err(ProtocolError("too big inline request")));
+        let mut large = b"*20\r\n".to_vec();
+        for _ in 0..17 {
+            large.extend_from_slice(b"$1048576\r\n");
+            large.resize(large.len() + PART_BYTES_MAX, b'x');
+            large.extend_from_slice(b"\r\n");
+        }
+        assert_eq!(commands(&large), Err(ProtocolError("too big a command")));
+    }
+
+    #[test]
+    fn a_stranger_may_not_say_much() {
+        assert_eq!(Parser::default().parse(b"*11\r\n", false), Err(ProtocolError("invalid multibulk length")));
+        assert_eq!(Parser::default().parse(b"*1\r\n$16385\r\n", false), Err(ProtocolError("invalid bulk length")));
+        assert_eq!(Parser::default().parse(b"*11\r\n", true), Ok(None));
+    }
+
+    #[test]
+    fn answers_follow_the_protocol() {
+        let answer = |is_resp3, give: fn(&mut Answers)| {
+            let mut answers = Answers { is_resp3, ..Answers::default() };
+            give(&mut answers);
+            String::from_utf8(answers.bytes).unwrap()
+        };
+        assert_eq!([false, true].map(|resp3| answer(resp3, |answers| answers.bool(true))), [":1\r\n", "#t\r\n"]);
+        assert_eq!([false, true].map(|resp3| answer(resp3, Answers::null)), ["$-1\r\n", "_\r\n"]);
+        assert_eq!([false, true].map(|resp3| answer(resp3, |answers| answers.map(2))), ["*4\r\n", "%2\r\n"]);
+        assert_eq!(answer(false, |answers| answers.error("ERR", "two\r\nlines")), "-ERR two  lines\r\n");
+        assert_eq!(answer(false, |answers| answers.bulk(b"a\r\n")), "$3\r\na\r\n\r\n");
+        assert_eq!(answer(false, |answers| answers.count(u64::MAX)), ":9223372036854775807\r\n");
+    }
+}
