@@ -29,6 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! `follower::Follower` (with the feature `worker`) knows what a running group has seen.
+//!
 //! [`dedup::Dedup`] adds the rules of a window and takes verdicts; [`replay::Replay`] puts a recorded stream through it.
 //! `examples/` has a program for each.
 //!
@@ -65,11 +67,13 @@ pub mod clock;
 
 pub mod checkpoint;
 #[cfg(feature = "worker")]
-pub mod follower;
-#[cfg(feature = "worker")]
 pub mod http;
 #[cfg(feature = "worker")]
 pub mod kafka;
+
+#[cfg(feature = "worker")]
+pub mod follower;
+
 #[cfg(feature = "worker")]
 pub mod serve;
 #[cfg(feature = "worker")]

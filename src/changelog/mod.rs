@@ -71,8 +71,9 @@ pub struct Applier {
     oldest_slice: Option<Slice>,
     /// The highest epoch that was met.
     pub epoch: i64,
-    /// The spans of the record before: parts of one commit have the same.
+    /// The spans of the record before, and its epoch: parts of one commit have the same.
     last: Vec<(String, Offset, Offset)>,
+    last_epoch: i64,
 }
 
 impl Applier {
@@ -86,14 +87,14 @@ impl Applier {
         oldest_slice: Option<Slice>,
         epoch: i64,
     ) -> Self {
-        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new() }
+        Self { offsets, fingerprints: 0, origin, bounds, oldest_slice, epoch, last: Vec::new(), last_epoch: epoch }
     }
 
     /// Whether it is another part of the commit that was taken in last.
     #[must_use]
     pub fn continues(&self, record: &ChangelogRecord<'_>) -> bool {
         let same = |(span, last): (&Span<'_>, &(String, Offset, Offset))| (span.topic, span.start, span.end) == (&*last.0, last.1, last.2);
-        record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
+        record.epoch == self.last_epoch && record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
     }
 
     /// Lets the state take one record in.
@@ -140,6 +141,7 @@ impl Applier {
             if self.last.is_empty() && record.spans.iter().any(lacks) {
                 return Outcome::Gap;
             }
+            self.last_epoch = record.epoch;
             self.last = record.spans.iter().map(|span| (span.topic.to_owned(), span.start, span.end)).collect();
         }
         for span in &record.spans {

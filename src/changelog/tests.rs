@@ -398,3 +398,21 @@ fn keys_from_before_any_time_are_kept_for_a_window() {
         assert_eq!(judge(&mut made, &arrival, clock), Verdict::Duplicate, "{number}");
     }
 }
+
+/// A group that was set back may commit the very records again that it had committed at once before.
+#[test]
+fn the_same_records_of_another_epoch_are_no_part_of_the_same_commit() {
+    let rules = Rules { window: Window::keys(100, 1), filter: None, exact: true, refresh: false, late: Late::Emit };
+    let logged = |epoch| {
+        let mut live = Live::new(rules);
+        let arrivals = [Arrival { topic: 0, number: 1, clock: 1, timed: true, retract: false, commit: false }];
+        live.dedup.judge(key(1), Some(1), i64::MAX).unwrap();
+        live.pending.note(&live.dedup, TopicId(0), 0, key(1));
+        let span = Span { topic: TOPICS[0], start: 0, end: Offset::try_from(arrivals.len()).unwrap() };
+        live.pending.records(&live.dedup, ORIGIN, epoch, &[span], &[(TopicId(0), 1)], Some(1)).remove(0).1
+    };
+    let (mut applier, mut dedup) = (applier_of(ORIGIN), Dedup::new(rules));
+    let outcomes =
+        [logged(1), logged(1), logged(2)].map(|bytes| applier.follow(&mut dedup, &ChangelogRecord::decode(&bytes).unwrap()).unwrap());
+    assert_eq!(outcomes, [Outcome::Taken, Outcome::Taken, Outcome::SetBack]);
+}

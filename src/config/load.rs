@@ -234,7 +234,8 @@ fn flatten(table: config::Map<String, Value>) -> Vec<(String, Value)> {
 /// Serde would take a list for a table, one option after the other.
 fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     let topics = tree.get("topics").and_then(Json::as_array).map_or(0, Vec::len);
-    let sections = ["kafka", "worker", "state", "log"].map(|name| (format!("/{name}"), name.to_owned()));
+    let sections =
+        ["kafka", "worker", "state", "http", "log", "schema_registry", "serve"].map(|name| (format!("/{name}"), name.to_owned()));
     let topics = (0..topics).flat_map(|index| {
         let (pointer, path) = (format!("/topics/{index}"), format!("topics[{index}]"));
         [(format!("{pointer}/filter"), format!("{path}.filter")), (pointer, path)]

@@ -14,7 +14,9 @@ pub mod flags;
 mod format;
 mod forms;
 mod kind;
+mod listen;
 mod load;
+mod partitioner;
 mod properties;
 mod raw;
 mod registry;
@@ -30,11 +32,12 @@ mod vars;
 pub use error::{Error, Errors};
 pub use filter::Filter;
 pub use kind::Kind;
+pub use partitioner::Partitioner;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
 pub use schema::schema;
-pub use serve::{Partitioner, Partitions, Serve};
+pub use serve::{Partitions, Serve};
 pub use space::KeySpace;
 pub use units::window_text;
 

@@ -3,9 +3,9 @@
 //! Looks at everything before it gives up, and keeps silent on what follows from a known fault.
 
 use super::error::{Diagnostics, integer, required};
+use super::listen::listen;
 use super::raw::{self, Raw};
 use super::{Config, Http, Kafka, Log, State, Worker, properties, registry, serve, topics};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -147,18 +147,6 @@ fn state(raw: raw::State, diagnostics: &mut Diagnostics) -> State {
 
 fn http(raw: &str, diagnostics: &mut Diagnostics) -> Option<Http> {
     listen(raw, "http.listen", "127.0.0.1:8080", diagnostics).ok().map(|listen| Http { listen })
-}
-
-/// Where to listen, or nowhere. What is wrong is reported.
-pub(super) fn listen(raw: &str, path: &str, example: &str, diagnostics: &mut Diagnostics) -> Result<Option<SocketAddr>, ()> {
-    if raw == "off" {
-        return Ok(None);
-    }
-    raw.parse().map(Some).map_err(|_| {
-        let port = example.rsplit_once(':').map_or("", |(_, port)| port);
-        let message = format!("expected an address and a port, such as {example:?} or \"[::]:{port}\", or \"off\"; got {raw:?}");
-        diagnostics.add(path, message);
-    })
 }
 
 fn log(raw: raw::Log, diagnostics: &mut Diagnostics) -> Log {

@@ -4,11 +4,10 @@
 
 use super::error::{Diagnostics, integer};
 use super::filter::{self, Filter};
+use super::listen::listen;
 use super::units::Length;
-use super::{Kind, Topic, raw, resolve};
-use crate::filter::Window;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use super::{Kind, Partitioner, Topic, raw};
+use crate::filter::{AtMaxMemory, Window};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -54,16 +53,6 @@ impl fmt::Debug for Serve {
     }
 }
 
-/// How a producer chooses the partition of a record that has a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Partitioner {
-    /// As the Java client does.
-    Murmur2,
-    /// As librdkafka does by default.
-    Crc32,
-}
-
 /// Some partitions, by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partitions(Vec<RangeInclusive<i32>>);
@@ -88,14 +77,14 @@ impl Partitions {
 
 /// What the options mean. Spaces are those of the topics.
 pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagnostics) -> Option<Serve> {
-    let listen = match resolve::listen(&raw.listen, "serve.listen", "127.0.0.1:6379", diagnostics) {
+    let address = match listen(&raw.listen, "serve.listen", "127.0.0.1:6379", diagnostics) {
         Ok(None) => {
             diagnostics.add("serve.listen", "must be an address: without it there is nothing to serve");
             None
         }
         address => address.ok().flatten(),
     };
-    let http_listen = resolve::listen(&raw.http_listen, "serve.http_listen", "127.0.0.1:8082", diagnostics);
+    let http_listen = listen(&raw.http_listen, "serve.http_listen", "127.0.0.1:8082", diagnostics);
     if let Some(threads) = &raw.threads {
         integer(threads.0, &(1..=256), "serve.threads", diagnostics);
     }
@@ -117,7 +106,7 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
     let filters = raw.filters.iter().filter_map(|(space, raw)| Some((space.clone(), own_filter(space, raw, topics, diagnostics)?)));
     let filters = filters.collect();
     Some(Serve {
-        listen: listen?,
+        listen: address?,
         http_listen: http_listen.ok()?,
         threads: raw.threads.and_then(|threads| u16::try_from(threads.0).ok()),
         max_connections: usize::try_from(raw.max_connections.0).ok()?,
@@ -151,6 +140,11 @@ fn own_filter(space: &str, raw: &raw::Filter, topics: &[Topic], diagnostics: &mu
     } else if filter.kind == Kind::Stable && topic.filter.kind != Kind::Stable {
         diagnostics
             .add(&path, "kind \"stable\" forgets at random, and would call keys unseen that were seen; choose \"aging\" or \"cuckoo\"");
+    } else if filter.growth.at_max == AtMaxMemory::EvictOldest && topic.filter.growth.at_max != AtMaxMemory::EvictOldest {
+        diagnostics.add(
+            &format!("{path}.at_max_memory"),
+            "\"evict_oldest\" forgets keys before their time, which the worker does not; choose \"stop\" or \"saturate\"",
+        );
     } else if of_space().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
         diagnostics
             .add(&path, format!("kind {:?} cannot retract a key, and topics of {space:?} do; choose \"cuckoo\"", filter.kind.name()));

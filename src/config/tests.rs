@@ -1,6 +1,6 @@
 //! What a configuration is refused for, in which words, and what it means when it is not.
 
-use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, State, Topic, Worker};
+use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
 use crate::filter::Window;
 use serde::de::DeserializeOwned;
@@ -63,10 +63,11 @@ fn examples_mention_every_option() {
         names::<Http>(),
         names::<Log>(),
         names::<SchemaRegistry>(),
+        names::<Serve>(),
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [7, 7, 7, 4, 1, 2, 5, 17, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 9, 17, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -96,7 +97,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 40, "{name}: defaults that are stated");
+        assert_eq!(changed, 43, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -182,7 +183,7 @@ x.toml: worker.commit_interval: expected a duration of at most ten years, such a
 x.toml: worker.delivery: expected `exactly_once` or `at_least_once`, got `twice`
 x.toml: worker.wokers: unknown field `wokers`, expected one of `workers`, `delivery`, `commit_interval`, `checkpoint_interval`, `transaction_timeout`, `max_transaction_records`, `shutdown_timeout`
 x.toml: worker.workers: expected a number from 1 to 64, got 100
-x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `schema_registry`, `topics`"#;
+x.toml: wroker: unknown field `wroker`, expected one of `kafka`, `worker`, `state`, `http`, `log`, `schema_registry`, `serve`, `topics`"#;
     assert_eq!(load(text).unwrap_err(), expected.trim_start());
 }
 

@@ -4,11 +4,11 @@
 
 use super::Unavailable;
 use crate::dedup::{Dedup, Rules};
-use crate::filter::Usage;
+use crate::filter::{Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Per mille of a changelog.
 const ALL: u32 = 1000;
@@ -16,6 +16,8 @@ const ALL: u32 = 1000;
 const OTHER_KEYS: u32 = ALL + 1;
 /// All of it was applied.
 const READY: u32 = ALL + 2;
+/// It cannot be followed.
+const BROKEN: u32 = ALL + 3;
 
 /// Keys that are asked for while nothing may be applied.
 const KEYS: usize = 1024;
@@ -29,6 +31,10 @@ pub(super) struct Held {
     progress: AtomicU32,
     /// The brokers' latest word that nothing else was committed, in milliseconds since the epoch; 0 before the first.
     as_of: AtomicI64,
+    /// Why it cannot be followed, if it cannot.
+    broken: Mutex<String>,
+    /// The filter's rate, of how many keys, in which slice.
+    estimate: Mutex<Option<(u64, Option<Slice>, f64)>>,
     /// Keys that were applied since the start, also again.
     pub(super) applied: AtomicU64,
 }
@@ -40,6 +46,8 @@ impl Held {
             state: RwLock::new(Dedup::new(rules)),
             progress: AtomicU32::new(0),
             as_of: AtomicI64::new(0),
+            broken: Mutex::default(),
+            estimate: Mutex::default(),
             applied: AtomicU64::new(0),
         }
     }
@@ -56,7 +64,16 @@ impl Held {
     /// Begins anew, with a state that has seen nothing. Not to be asked until it is ready.
     pub(super) fn begin(&self, rules: Rules) {
         self.progress.store(0, Ordering::Release);
-        *self.write() = Dedup::new(rules);
+        let new = Dedup::new(rules);
+        let old = std::mem::replace(&mut *self.write(), new);
+        // It is large, and nobody need wait until it is gone.
+        drop(old);
+    }
+
+    /// It cannot be followed, for this reason.
+    pub(super) fn broken(&self, sentence: String) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = sentence;
+        self.progress.store(BROKEN, Ordering::Release);
     }
 
     /// So much of its changelog was applied.
@@ -76,7 +93,8 @@ impl Held {
 
     /// Nothing else was committed by that time.
     pub(super) fn is_as_of(&self, time: Timestamp) {
-        self.as_of.fetch_max(time, Ordering::Relaxed);
+        // Not the latest: the clock may have been set back.
+        self.as_of.store(time, Ordering::Relaxed);
     }
 
     /// See [`Held::is_as_of`]; none before it is ready.
@@ -103,12 +121,24 @@ impl Held {
         match self.progress.load(Ordering::Acquire) {
             READY => state.contains_each(fingerprints, seen).map_err(|error| Unavailable::Broken(error.to_string())),
             OTHER_KEYS => Err(Unavailable::OtherKeys),
+            BROKEN => Err(Unavailable::Broken(self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone())),
             permille => Err(Unavailable::Loading { partition: self.number, percent: permille * 100 / ALL }),
         }
     }
 
     pub(super) fn usage(&self) -> (Usage, Option<Timestamp>, f64) {
         let state = self.read();
-        (state.usage(), state.stream_time(), state.filter().map_or(0.0, |filter| filter.metadata().estimate()))
+        let (usage, slice) = (state.usage(), state.slice());
+        let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
+        // It takes a while, so it is kept until the filter has changed by more than a little.
+        let rate = match *estimate {
+            Some((keys, at, rate)) if at == slice && keys.abs_diff(usage.keys) <= keys / 256 => rate,
+            _ => {
+                let rate = state.filter().map_or(0.0, |filter| filter.metadata().estimate());
+                *estimate = Some((usage.keys, slice, rate));
+                rate
+            }
+        };
+        (usage, state.stream_time(), rate)
     }
 }

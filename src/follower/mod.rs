@@ -59,9 +59,6 @@ pub enum Error {
     /// Kafka cannot be worked with.
     #[error(transparent)]
     Kafka(#[from] kafka::Error),
-    /// A changelog cannot be followed.
-    #[error("{0}")]
-    Changelog(String),
 }
 
 /// How a follower ends: with an error, or because it was dropped.
@@ -103,16 +100,16 @@ impl Follower {
         let spaces: Vec<_> = config.spaces().iter().map(|space| Space::new(config, space)).collect::<Result<_, _>>()?;
         let spaces: Arc<[Space]> = spaces.into();
         let (stop, ending) = (Arc::new(AtomicBool::new(false)), Arc::new(Ending::default()));
-        let (tail, ends) = (ChangelogTail::new(config)?, Arc::new(ChangelogEnds::new(config)?));
+        let (tail, ends) = (ChangelogTail::new(config)?, ChangelogEnds::new(config)?);
         let (tell, hear) = channel();
         let watcher = {
-            let (config, spaces, stop, ends) = (Arc::clone(config), Arc::clone(&spaces), Arc::clone(&stop), Arc::clone(&ends));
+            let (config, spaces, stop) = (Arc::clone(config), Arc::clone(&spaces), Arc::clone(&stop));
             move || watcher::run(&config, &spaces, &ends, &stop, &tell)
         };
         let applier = {
             let (spaces, stop, ending) = (Arc::clone(&spaces), Arc::clone(&stop), Arc::clone(&ending));
             move || {
-                if let Err(error) = applier::Applying::new(&spaces, &tail, &ends).run(&hear, &stop) {
+                if let Err(error) = applier::Applying::new(&spaces, &tail).run(&hear, &stop) {
                     ending.fail(error);
                 }
             }

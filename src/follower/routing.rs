@@ -31,6 +31,8 @@ impl Routing {
     pub(super) fn partition(self, fingerprint: Fingerprint, record_key: Option<&[u8]>, partitions: u32) -> Option<u32> {
         match (self, record_key) {
             (Self::Repartitioned, _) => Some(crate::key::partition(fingerprint, partitions)),
+            // librdkafka puts records with an empty key anywhere.
+            (Self::ByRecordKey(Partitioner::Crc32), Some([])) => None,
             (Self::ByRecordKey(partitioner), Some(key)) => Some(partitioner_of(partitioner, key, partitions.max(1))),
             _ => None,
         }

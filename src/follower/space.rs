@@ -150,6 +150,12 @@ impl Space {
                     let found = lookup.fingerprints[begin..].iter();
                     lookup.partitions.extend(found.map(|&fingerprint| self.routing.partition(fingerprint, record_key, partitions)));
                 }
+                // Here there may be such a key, and it is not asked for.
+                Err(error @ LookupError::Ambiguous) => {
+                    lookup.fingerprints.truncate(before);
+                    lookup.partitions.truncate(lookup.partitions.len().min(before));
+                    return Err(error);
+                }
                 Err(error) => problem = Some(error),
             }
         }
@@ -207,16 +213,49 @@ impl Space {
         }
         let is_routed = partitions.len() == fingerprints.len() && !partitions.contains(&None);
         if is_routed && !self.has_grown.load(Ordering::Relaxed) {
-            return ask_where_they_lie(&held, lookup);
+            return self.ask_where_they_lie(&held, lookup);
         }
         let mut unavailable = None;
         for (number, held) in held.iter().enumerate() {
-            if let Err(reason) = ask_one(number, held.as_deref(), fingerprints, seen) {
+            if let Err(reason) = self.ask_one(number, held.as_deref(), fingerprints, seen) {
                 unknown.fill(true);
                 unavailable = Some(reason);
             }
         }
         unavailable
+    }
+
+    /// Asks each partition for the keys that lie in it.
+    fn ask_where_they_lie(&self, held: &[Option<Arc<Held>>], lookup: &mut Lookup) -> Option<Unavailable> {
+        let Lookup { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = lookup;
+        let partition = |number: &usize| partitions[*number].unwrap_or_default();
+        order.clear();
+        order.extend(0..fingerprints.len());
+        order.sort_unstable_by_key(partition);
+        let mut unavailable = None;
+        for numbers in order.chunk_by(|one, next| partition(one) == partition(next)) {
+            let at = partition(&numbers[0]) as usize;
+            chosen.clear();
+            chosen.extend(numbers.iter().map(|&number| fingerprints[number]));
+            found.clear();
+            found.resize(chosen.len(), false);
+            let answer = self.ask_one(at, held.get(at).and_then(Option::as_deref), chosen, found);
+            for (&number, &found) in numbers.iter().zip(&*found) {
+                (seen[number], unknown[number]) = (found, answer.is_err());
+            }
+            unavailable = unavailable.or(answer.err());
+        }
+        unavailable
+    }
+
+    fn ask_one(&self, number: usize, held: Option<&Held>, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
+        held.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
+    }
+
+    /// Why a partition is not there.
+    fn missing(&self, number: usize) -> Unavailable {
+        let partition = i32::try_from(number).unwrap_or(i32::MAX);
+        if self.wants(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotHeld { partition } }
     }
 
     /// Why nothing can be said of any key.
@@ -243,7 +282,14 @@ impl Space {
         };
         let rules = self.rules(u32::try_from(held.len()).unwrap_or(u32::MAX));
         let mut rates = Vec::new();
-        for held in held.iter().flatten() {
+        for (number, held) in held.iter().enumerate() {
+            let Some(held) = held else {
+                if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) {
+                    report.partitions += 1;
+                    report.unavailable = Some(self.missing(number));
+                }
+                continue;
+            };
             report.partitions += 1;
             match held.check() {
                 Ok(()) => report.ready += 1,
@@ -258,13 +304,32 @@ impl Space {
             rates.push(rate);
         }
         report.rate = match self.routing {
-            Routing::Any => 1.0 - rates.iter().map(|rate| 1.0 - rate).product::<f64>(),
-            Routing::Repartitioned | Routing::ByRecordKey(_) => rates.iter().copied().fold(0.0, f64::max),
+            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.has_grown.load(Ordering::Relaxed) => {
+                rates.iter().copied().fold(0.0, f64::max)
+            }
+            _ => 1.0 - rates.iter().map(|rate| 1.0 - rate).product::<f64>(),
         };
-        if report.ready == report.partitions {
-            report.as_of = held.iter().flatten().filter_map(|held| held.as_of()).min();
-        }
+        report.as_of = self.as_of_all(&held);
         report
+    }
+
+    /// Since what time there may be commits that are not known, in milliseconds since the epoch; none until that is
+    /// known of all partitions.
+    #[must_use]
+    pub fn as_of(&self) -> Option<Timestamp> {
+        self.as_of_all(&self.lock())
+    }
+
+    fn as_of_all(&self, all: &[Option<Arc<Held>>]) -> Option<Timestamp> {
+        let mut least = None;
+        for (number, held) in all.iter().enumerate() {
+            match held {
+                Some(held) => least = Some(held.as_of()?).filter(|&time| least.is_none_or(|least| time < least)).or(least),
+                None if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) => return None,
+                None => {}
+            }
+        }
+        least
     }
 
     // ---- For those who fill it. ----
@@ -314,34 +379,6 @@ impl Space {
         };
         Rules { window, ..rules }
     }
-}
-
-/// Asks each partition for the keys that lie in it.
-fn ask_where_they_lie(held: &[Option<Arc<Held>>], lookup: &mut Lookup) -> Option<Unavailable> {
-    let Lookup { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = lookup;
-    let partition = |number: &usize| partitions[*number].unwrap_or_default();
-    order.clear();
-    order.extend(0..fingerprints.len());
-    order.sort_unstable_by_key(partition);
-    let mut unavailable = None;
-    for numbers in order.chunk_by(|one, next| partition(one) == partition(next)) {
-        let at = partition(&numbers[0]) as usize;
-        chosen.clear();
-        chosen.extend(numbers.iter().map(|&number| fingerprints[number]));
-        found.clear();
-        found.resize(chosen.len(), false);
-        let answer = ask_one(at, held.get(at).and_then(Option::as_deref), chosen, found);
-        for (&number, &found) in numbers.iter().zip(&*found) {
-            (seen[number], unknown[number]) = (found, answer.is_err());
-        }
-        unavailable = unavailable.or(answer.err());
-    }
-    unavailable
-}
-
-fn ask_one(number: usize, held: Option<&Held>, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
-    let not_held = || Unavailable::NotHeld { partition: i32::try_from(number).unwrap_or(i32::MAX) };
-    held.ok_or_else(not_held)?.ask(fingerprints, seen)
 }
 
 /// Whether texts mean the same keys to both.

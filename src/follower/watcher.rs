@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::kafka::{ChangelogEnds, Error};
 use crate::record::{Offset, Timestamp};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const TICK: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How far a partition reached.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Mark {
     /// Number of the space.
     pub(super) space: usize,
@@ -31,6 +32,8 @@ pub(super) struct Mark {
     pub(super) low: Offset,
     /// The one after the last that is committed.
     pub(super) end: Offset,
+    /// The id of the topic, where brokers give one.
+    pub(super) log: Option<Arc<str>>,
     /// When the question was asked, in milliseconds since the epoch.
     pub(super) asked: Timestamp,
 }
@@ -62,17 +65,22 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop:
     }
 }
 
-/// Asks for one space; returns how many partitions it has.
+/// Asks for one space; returns how many partitions it has. One that does not answer keeps no other from it.
 fn ask(space: usize, of: &Space, ends: &ChangelogEnds, stop: &AtomicBool, tell: &Sender<Mark>) -> Result<u32, Error> {
+    // Before any answer: what was committed after it may be missing.
+    let asked = clock::now();
     let partitions = ends.partitions(of.changelog_name())?;
+    let log: Option<Arc<str>> = if partitions > 0 { ends.id(of.changelog_name()).map(Into::into) } else { None };
+    let mut answer = Ok(partitions);
     for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let asked = clock::now();
         // Of one that is not held, others need to know that it exists.
-        let (low, end) = if of.wants(partition) { ends.of(&of.changelog(partition))? } else { (0, 0) };
-        let _ = tell.send(Mark { space, partition, partitions, low, end, asked });
+        match if of.wants(partition) { ends.of(&of.changelog(partition)) } else { Ok((0, 0)) } {
+            Ok((low, end)) => drop(tell.send(Mark { space, partition, partitions, low, end, log: log.clone(), asked })),
+            Err(error) => answer = Err(error),
+        }
     }
-    Ok(partitions)
+    answer
 }

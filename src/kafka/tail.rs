@@ -6,7 +6,7 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config as client;
 use super::client_config::CALL_TIMEOUT;
-use super::ffi::{Fetcher, Message};
+use super::ffi::{Fetcher, Message, topic_ids};
 use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
@@ -14,6 +14,7 @@ use crate::record::{Offset, TopicPartition};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::time::Duration;
 
@@ -82,18 +83,20 @@ impl ChangelogTail {
     /// for some.
     ///
     /// # Errors
-    /// When the client can never read again, or what `take` fails with.
-    pub fn poll<E: From<Error>>(
-        &self,
-        count: usize,
-        wait: Duration,
-        take: &mut dyn FnMut(&str, i32, News<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// When the client can never read again.
+    pub fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, News<'_>)) -> Result<(), Error> {
         for _ in 0..EVENTS_MAX {
             match self.fetcher.consumer().poll(Duration::ZERO) {
-                None | Some(Ok(_)) => {}
+                None => {}
+                // It would be missing in a state.
+                Some(Ok(message)) => {
+                    let (topic, partition) = (message.topic(), message.partition());
+                    let sentence =
+                        format!("a record of {topic}[{partition}] came by another way than it was asked to; please report this as a bug");
+                    return Err(Error::Fatal(sentence));
+                }
                 Some(Err(KafkaError::MessageConsumptionFatal(code))) => {
-                    return Err(Error::Fatal(format!("the client that reads changelogs cannot go on: {code}")).into());
+                    return Err(Error::Fatal(format!("the client that reads changelogs cannot go on: {code}")));
                 }
                 Some(Err(error)) => trouble(&error.to_string()),
             }
@@ -104,7 +107,7 @@ impl ChangelogTail {
         let mut messages: Vec<Message<'_>> = Vec::new();
         self.fetcher.take(count, wait, &mut messages);
         for message in &messages {
-            take(message.topic(), message.partition(), news(message))?;
+            take(message.topic(), message.partition(), news(message));
         }
         Ok(())
     }
@@ -159,6 +162,12 @@ impl ChangelogEnds {
         // Lets the client deliver its complaints; each ends a poll.
         while self.observer.poll(Duration::ZERO).is_some() {}
         partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot look at topic {topic:?}"), &error))
+    }
+
+    /// The id of a topic, which another of the same name has not; none where brokers give none.
+    #[must_use]
+    pub fn id(&self, topic: &str) -> Option<String> {
+        topic_ids(self.observer.client(), &[topic], CALL_TIMEOUT).ok()?.remove(topic)
     }
 
     /// The first offset of a partition, and the one after the last that a reader of committed records may have.

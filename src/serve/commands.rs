@@ -3,57 +3,66 @@
 //! Owns the commands, and their errors in the forms that clients know. Must never write, nor answer 0 for what is not known.
 
 use super::Server;
+use super::command::{Command, Refusal, refusal, space};
 use super::info;
-use super::names::{Name, Texts, is_like};
+use super::names::{Texts, is_like};
 use super::resp::Answers;
 use super::writes;
-use crate::follower::{Answer, Lookup, Space, Unavailable};
+use crate::follower::{Answer, Lookup};
 use std::ops::Range;
 
 /// What is said where a password is wanted.
 const NO_PASSWORD: &str = "Authentication required.";
-
-/// A command's parts.
-#[derive(Clone, Copy)]
-pub(super) struct Command<'c> {
-    pub(super) bytes: &'c [u8],
-    pub(super) parts: &'c [Range<usize>],
-}
-
-impl<'c> Command<'c> {
-    /// The part of that number; the name of the command is the first.
-    pub(super) fn get(&self, number: usize) -> Option<&'c [u8]> {
-        self.parts.get(number).map(|part| &self.bytes[part.clone()])
-    }
-
-    pub(super) const fn len(&self) -> usize {
-        self.parts.len()
-    }
-
-    fn is(&self, number: usize, word: &str) -> bool {
-        self.get(number).is_some_and(|part| part.eq_ignore_ascii_case(word.as_bytes()))
-    }
-
-    fn from(&self, number: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
-        let (bytes, parts) = (self.bytes, self.parts.get(number..).unwrap_or_default());
-        parts.iter().map(move |part| &bytes[part.clone()])
-    }
-
-    /// The part as text, for a message; not all of a long one.
-    pub(super) fn text(&self, number: usize) -> String {
-        let part = self.get(number).unwrap_or_default();
-        String::from_utf8_lossy(&part[..part.len().min(128)]).into_owned()
-    }
-}
-
+/// Most bytes of commands between MULTI and EXEC.
+const QUEUED_BYTES_MAX: usize = 1 << 20;
 /// What is known of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
-    pub(super) id: u64,
+    /// Commands that wait for EXEC, since MULTI. There is nothing that they could see half of, but some clients send every
+    /// pipeline so.
+    queued: Option<Queue>,
+    id: u64,
     /// Whether it has given the password, or none is wanted.
     pub(super) is_known: bool,
-    pub(super) name: Vec<u8>,
-    pub(super) resp3: bool,
+    name: Vec<u8>,
+    resp3: bool,
+}
+
+/// Commands that wait.
+#[derive(Debug, Default)]
+struct Queue {
+    commands: Vec<(Vec<u8>, Vec<Range<usize>>)>,
+    bytes: usize,
+}
+
+impl Session {
+    pub(super) fn new(id: u64, is_known: bool) -> Self {
+        Self { id, is_known, ..Self::default() }
+    }
+
+    /// Keeps a command until EXEC.
+    fn queue(&mut self, command: Command<'_>, answers: &mut Answers) {
+        let Some(queue) = &mut self.queued else { return };
+        queue.bytes += command.bytes.len();
+        if queue.bytes > QUEUED_BYTES_MAX {
+            self.queued = None;
+            answers.error(
+                "ERR",
+                &format!("more than {QUEUED_BYTES_MAX} bytes of commands since MULTI, which are dropped; send shorter pipelines"),
+            );
+            return;
+        }
+        queue.commands.push((command.bytes.to_vec(), command.parts.to_vec()));
+        answers.simple("QUEUED");
+    }
+
+    fn rename(&mut self, name: &[u8]) -> Result<(), Refusal> {
+        if name.len() > 256 || !name.iter().all(u8::is_ascii_graphic) {
+            return Err(("ERR", "Client names cannot contain spaces, newlines or special characters.".to_owned()));
+        }
+        self.name = name.to_vec();
+        Ok(())
+    }
 }
 
 /// Whether a connection goes on.
@@ -92,7 +101,10 @@ impl Pending {
             let found = &found[at..at + keys];
             at += keys;
             match (&unavailable, form) {
-                (Some(reason), _) if found.contains(&Answer::Unknown) => refuse(reason, answers),
+                (Some(reason), _) if found.contains(&Answer::Unknown) => {
+                    let (code, sentence) = refusal(reason);
+                    answers.error(code, &sentence);
+                }
                 (_, Form::One) => answers.bool(found.contains(&Answer::Seen)),
                 (_, Form::Count) => answers.integer(i64::from(found.contains(&Answer::Seen))),
                 (_, Form::Many) => {
@@ -127,32 +139,33 @@ impl Pending {
     }
 }
 
-/// Says why there is no answer, with the code by which clients know such a state of a replica.
-fn refuse(reason: &Unavailable, answers: &mut Answers) {
-    let code = match reason {
-        Unavailable::Loading { .. } | Unavailable::Nothing { .. } => "LOADING",
-        Unavailable::Stale { .. } => "MASTERDOWN",
-        _ => "ERR",
-    };
-    answers.error(code, &reason.to_string());
-}
-
-/// The space that a name names.
-pub(super) fn space<'s, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(usize, &'s Space, Name<'n>), (&'static str, String)> {
-    let shown = || String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
-    let spaces = server.follower.spaces();
-    let parsed = Name::parse(name).ok_or_else(|| {
-        ("ERR", format!("'{}' is no name of a key space: expected SPACE, or SPACE:{{PART}} for keys of several parts", shown()))
-    })?;
-    if let Some(number) = spaces.iter().position(|space| space.name() == parsed.space) {
-        return Ok((number, &spaces[number], parsed));
+/// Does what a command says, or keeps it until EXEC.
+pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
+    let Some(name) = command.get(0) else { return Next::Go };
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    if session.queued.is_some() && !["EXEC", "DISCARD", "MULTI", "QUIT", "RESET"].iter().any(|word| is(word)) {
+        session.queue(command, answers);
+        return Next::Go;
     }
-    let names: Vec<_> = spaces.iter().map(Space::name).collect();
-    Err(("ERR", format!("there is no key space '{}'; the configuration has {}", parsed.space, names.join(", "))))
+    if is("EXEC") && session.is_known {
+        pending.flush(server, answers);
+        let Some(queue) = session.queued.take() else {
+            answers.error("ERR", "EXEC without MULTI");
+            return Next::Go;
+        };
+        answers.array(queue.commands.len());
+        for (bytes, parts) in &queue.commands {
+            let bytes = &bytes[..];
+            // None of them is EXEC, so this goes no deeper.
+            now(session, server, Command { bytes, parts }, pending, answers);
+        }
+        return Next::Go;
+    }
+    now(session, server, command, pending, answers)
 }
 
 /// Does what a command says.
-pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
+fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
     let form = match command.len() {
@@ -179,8 +192,6 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
     }
 }
 
-type Refusal = (&'static str, String);
-
 /// Whether the number of parts is right.
 fn arity(command: Command<'_>, range: std::ops::RangeInclusive<usize>) -> Result<(), Refusal> {
     if range.contains(&command.len()) {
@@ -198,7 +209,7 @@ fn other(name: &str, session: &mut Session, server: &Server, command: Command<'_
             return Ok(Next::Close);
         }
         "RESET" => {
-            *session = Session { id: session.id, is_known: server.password.is_none(), ..Session::default() };
+            *session = Session::new(session.id, server.password.is_none());
             answers.is_resp3 = false;
             answers.simple("RESET");
         }
@@ -218,11 +229,18 @@ fn other(name: &str, session: &mut Session, server: &Server, command: Command<'_
             Some(b"0") => answers.simple("OK"),
             _ => return Err(("ERR", "DB index is out of range: there is 0 only".to_owned())),
         },
-        "READONLY" | "READWRITE" => answers.simple("OK"),
+        "READONLY" | "READWRITE" | "UNWATCH" | "WATCH" => answers.simple("OK"),
+        "MULTI" if session.queued.is_some() => return Err(("ERR", "MULTI calls can not be nested".to_owned())),
+        "MULTI" => {
+            session.queued = Some(Queue::default());
+            answers.simple("OK");
+        }
+        "DISCARD" if session.queued.take().is_some() => answers.simple("OK"),
+        "DISCARD" => return Err(("ERR", "DISCARD without MULTI".to_owned())),
         "CLIENT" => client(session, command, answers)?,
         "COMMAND" => info::command(command, answers)?,
         "CONFIG" if command.is(1, "GET") => answers.map(0),
-        "INFO" => answers.bulk(info::info(server).as_bytes()),
+        "INFO" => answers.bulk(info::info(server, &command.text(1)).as_bytes()),
         "DBSIZE" => answers.count(server.follower.spaces().len() as u64),
         "EXISTS" => {
             arity(command, 2..=usize::MAX)?;
@@ -314,7 +332,7 @@ fn hello(session: &mut Session, server: &Server, command: Command<'_>, answers: 
         ));
     }
     if let Some(name) = name {
-        session.name = name.to_vec();
+        session.rename(name)?;
     }
     (session.resp3, answers.is_resp3) = (is_resp3, is_resp3);
     answers.map(7);
@@ -343,11 +361,7 @@ fn client(session: &mut Session, command: Command<'_>, answers: &mut Answers) ->
         "GETNAME" => answers.bulk(&session.name),
         "SETNAME" => {
             arity(command, 3..=3)?;
-            let name = command.get(2).unwrap_or_default();
-            if name.len() > 256 || !name.iter().all(u8::is_ascii_graphic) {
-                return Err(("ERR", "Client names cannot contain spaces, newlines or special characters.".to_owned()));
-            }
-            session.name = name.to_vec();
+            session.rename(command.get(2).unwrap_or_default())?;
             answers.simple("OK");
         }
         "SETINFO" | "NO-EVICT" | "NO-TOUCH" => answers.simple("OK"),

@@ -4,7 +4,8 @@
 //! its answers, nor keep room for one that is silent.
 
 use super::Server;
-use super::commands::{self, Command, Next, Pending, Session};
+use super::command::Command;
+use super::commands::{self, Next, Pending, Session};
 use super::resp::{Answers, Parser};
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -21,6 +22,8 @@ const READ_BYTES: usize = 64 << 10;
 const ANSWER_BYTES: usize = 1 << 20;
 /// Room that a silent connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
+/// How long a client may take to send the rest of a command, or the password.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may take to take what was sent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -51,9 +54,9 @@ enum Then {
 
 /// Serves a client until it leaves, or cannot be understood.
 pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
-    let session = Session { id, is_known: server.password.is_none(), ..Session::default() };
+    let session = Session::new(id, server.password.is_none());
     let mut connection = Connection { session, parser: Parser::default(), input: Vec::new(), answers: Answers::default() };
-    while connection.read(&mut stream).await? > 0 {
+    while connection.wait(&mut stream).await? > 0 {
         loop {
             let then = connection.work(server);
             if let Err(error) = connection.send(&mut stream).await {
@@ -75,6 +78,14 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
 }
 
 impl Connection {
+    /// Waits for bytes, but not for ever where some must come. Says how many came; none at the end.
+    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        if self.input.is_empty() && self.session.is_known {
+            return self.read(stream).await;
+        }
+        timeout(READ_TIMEOUT, self.read(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
     /// Waits for bytes, and says how many came; none at the end.
     async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         poll_fn(|context| {

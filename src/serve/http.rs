@@ -11,12 +11,13 @@
 
 use super::{Server, commands, metrics};
 use crate::follower::{Answer, Lookup, Space, SpaceReport};
-use crate::http::{Limits, serve_router};
+use crate::http::{Limits, is_local, serve_router};
 use crate::record::Timestamp;
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use schemars::JsonSchema;
@@ -27,9 +28,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// Most bytes of a question.
-const BODY_BYTES_MAX: usize = 16 << 20;
+const BODY_BYTES_MAX: usize = 2 << 20;
 /// Most keys of one question.
-const KEYS_MAX: usize = 1 << 17;
+const KEYS_MAX: usize = 1 << 16;
+/// Most connections at a time: with the largest questions, half a gigabyte.
+const CONNECTIONS_MAX: usize = 256;
+
+/// What is said of a part that is null.
+const NO_NULL: &str = "a part is null: of a field that is null, write \"null\"; a record key or a header that is null cannot be asked for";
 
 /// Which keys to ask for.
 #[derive(Debug, Deserialize)]
@@ -67,7 +73,7 @@ struct SpaceStatus<'s> {
 
 /// Answers until it is dropped.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
-    let limits = Limits { connections: 1024, idle: Some(Duration::from_secs(60)) };
+    let limits = Limits { connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
     serve_router(listener, router(server), limits).await;
 }
 
@@ -75,6 +81,8 @@ fn router(server: Arc<Server>) -> Router {
     Router::new()
         .route("/api/v1/spaces", get(spaces))
         .route("/api/v1/spaces/{space}/contains", post(contains))
+        // Before a question is read.
+        .layer(from_fn_with_state(Arc::clone(&server), admit))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route(
@@ -83,6 +91,7 @@ fn router(server: Arc<Server>) -> Router {
         )
         .route("/version", get(async || concat!(env!("CARGO_PKG_VERSION"), "\n")))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(Arc::clone(&server), local))
         .with_state(server)
 }
 
@@ -94,10 +103,7 @@ async fn readyz(State(server): State<Arc<Server>>) -> Response {
     }
 }
 
-async fn spaces(State(server): State<Arc<Server>>, headers: HeaderMap) -> Response {
-    if let Err(refused) = admit(&server, &headers) {
-        return refused;
-    }
+async fn spaces(State(server): State<Arc<Server>>) -> Response {
     let spaces = server.follower.spaces().iter().map(|space| {
         let SpaceReport { partitions, ready, unavailable, as_of, stream_time, keys, capacity, bytes, rate, .. } = space.report();
         SpaceStatus {
@@ -116,19 +122,22 @@ async fn spaces(State(server): State<Arc<Server>>, headers: HeaderMap) -> Respon
     json(StatusCode::OK, &spaces.collect::<Vec<_>>())
 }
 
-async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    if let Err(refused) = admit(&server, &headers) {
-        return refused;
-    }
-    let Some(space) = server.follower.space(&space) else {
+async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, body: Bytes) -> Response {
+    // Many keys take a while, and clients are accepted on this thread.
+    let answer = tokio::task::spawn_blocking(move || answer(&server, &space, &body)).await;
+    answer.unwrap_or_else(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+}
+
+fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
+    let Some(space) = server.follower.space(space) else {
         let names: Vec<_> = server.follower.spaces().iter().map(Space::name).collect();
         return problem(StatusCode::NOT_FOUND, &format!("there is no key space {space:?}; the configuration has {}", names.join(", ")));
     };
     let mut lookup = Lookup::default();
-    if let Err(sentence) = add_all(space, &body, &mut lookup) {
+    if let Err(sentence) = add_all(space, body, &mut lookup) {
         return problem(StatusCode::BAD_REQUEST, &sentence);
     }
-    let as_of_ms = space.report().as_of;
+    let as_of_ms = space.as_of();
     let (answers, unavailable) = space.answer(&mut lookup);
     match unavailable {
         Some(reason) if answers.contains(&Answer::Unknown) => problem(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string()),
@@ -144,10 +153,16 @@ fn add_all(space: &Space, body: &[u8], lookup: &mut Lookup) -> Result<(), String
         return Err(format!("at most {KEYS_MAX} keys are taken, got {}", question.keys.len()));
     }
     for (number, key) in question.keys.iter().enumerate() {
+        if key.get() == "null" {
+            return Err(format!("keys[{number}]: {NO_NULL}"));
+        }
         let parts: Vec<&RawValue> = match serde_json::from_str(key.get()) {
             Ok(parts) => parts,
             Err(_) => vec![key],
         };
+        if parts.iter().any(|part| part.get() == "null") {
+            return Err(format!("keys[{number}]: {NO_NULL}"));
+        }
         let texts: Vec<_> = parts.iter().map(|part| text(part)).collect();
         space.add(lookup, texts.iter().map(String::as_bytes)).map_err(|error| format!("keys[{number}]: {error}"))?;
     }
@@ -159,18 +174,30 @@ fn text(part: &RawValue) -> String {
     serde_json::from_str(part.get()).unwrap_or_else(|_| part.get().to_owned())
 }
 
-/// Whether a question has the password, if one is wanted.
-#[expect(clippy::result_large_err, reason = "it is the answer")]
-fn admit(server: &Server, headers: &HeaderMap) -> Result<(), Response> {
-    let Some(password) = &server.password else { return Ok(()) };
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| value.strip_prefix("Bearer "));
+/// Takes a question only with the password, if one is wanted.
+async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let Some(password) = &server.password else { return next.run(request).await };
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     if given.is_some_and(|given| commands::is_equal(password.as_bytes(), given.as_bytes())) {
-        return Ok(());
+        return next.run(request).await;
     }
     if given.is_some() {
         server.stats.refused_password();
     }
-    Err(problem(StatusCode::UNAUTHORIZED, "serve.password is set: send it as `Authorization: Bearer PASSWORD`"))
+    problem(StatusCode::UNAUTHORIZED, "serve.password is set: send it as `Authorization: Bearer PASSWORD`")
+}
+
+/// Refuses what a page of elsewhere asks by giving its own name the address of this machine.
+async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let is_loopback = server.http_listen.is_some_and(|address| address.ip().is_loopback());
+    match host {
+        Some(host) if is_loopback && !is_local(host) => problem(
+            StatusCode::MISDIRECTED_REQUEST,
+            "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address",
+        ),
+        _ => next.run(request).await,
+    }
 }
 
 fn problem(status: StatusCode, sentence: &str) -> Response {

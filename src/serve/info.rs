@@ -3,7 +3,7 @@
 //! Owns the names by which clients of Redis know them.
 
 use super::Server;
-use super::commands::{Command, space};
+use super::command::{Command, Refusal, refusal, space};
 use super::resp::Answers;
 use crate::clock;
 use crate::follower::{Space, SpaceReport};
@@ -41,9 +41,10 @@ const COMMANDS: [(&str, i64, [i64; 3]); 26] = [
 ];
 
 /// `COMMAND`, and what may stand behind it.
-pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(), (&'static str, String)> {
+pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let entry = |answers: &mut Answers, (name, arity, keys): &(&str, i64, [i64; 3])| {
-        answers.array(6);
+        // As of Redis 7: behind the names stand categories, tips, key specifications and subcommands.
+        answers.array(10);
         answers.bulk(name.as_bytes());
         answers.integer(*arity);
         answers.array(2);
@@ -51,6 +52,9 @@ pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(),
         answers.simple("fast");
         for number in keys {
             answers.integer(*number);
+        }
+        for _ in 0..4 {
+            answers.array(0);
         }
     };
     let all = |answers: &mut Answers| {
@@ -86,16 +90,16 @@ pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(),
 }
 
 /// How a space stands, if it can be asked.
-pub(super) fn ready(space: &Space) -> Result<SpaceReport, (&'static str, String)> {
+pub(super) fn ready(space: &Space) -> Result<SpaceReport, Refusal> {
     let report = space.report();
     match &report.unavailable {
         None => Ok(report),
-        Some(reason) => Err(("LOADING", reason.to_string())),
+        Some(reason) => Err(refusal(reason)),
     }
 }
 
 /// `BF.INFO space [field]` and `CF.INFO space`.
-pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), (&'static str, String)> {
+pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
     let (_, space, _) = space(server, command.get(1).unwrap_or_default())?;
     let report = ready(space)?;
     let all: &[(&str, &str, u64)] = if name == "BF.INFO" {
@@ -143,39 +147,20 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
     Ok(())
 }
 
-/// `INFO`: in sections, as clients read it.
-pub(super) fn info(server: &Server) -> String {
+/// `INFO [section]`: in sections, as clients read it.
+pub(super) fn info(server: &Server, wanted: &str) -> String {
     let stats = &server.stats;
     let get = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-    let mut text = String::new();
-    let loading = server.follower.spaces().iter().any(|space| space.report().unavailable.is_some());
-    let _ = write!(
-        text,
-        "# Server\r\nredis_version:7.4.0\r\nredis_mode:standalone\r\nunseen_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{}\r\n\r\n\
-         # Clients\r\nconnected_clients:{}\r\nmaxclients:{}\r\n\r\n\
-         # Persistence\r\nloading:{}\r\n\r\n\
-         # Stats\r\ntotal_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n\r\n\
-         # Replication\r\nrole:slave\r\n\r\n# Spaces\r\n",
-        env!("CARGO_PKG_VERSION"),
-        std::process::id(),
-        server.started.elapsed().as_secs(),
-        get(&stats.connections),
-        server.max_connections,
-        u8::from(loading),
-        get(&stats.accepted),
-        get(&stats.commands),
-        get(&stats.rejected),
-        server.follower.spaces().iter().map(|space| space.report().answers[0]).sum::<u64>(),
-        server.follower.spaces().iter().map(|space| space.report().answers[1]).sum::<u64>(),
-    );
-    for space in server.follower.spaces() {
-        let report = space.report();
+    let spaces: Vec<_> = server.follower.spaces().iter().map(|space| (space.name(), space.report())).collect();
+    let sum = |value: fn(&SpaceReport) -> u64| spaces.iter().map(|(_, report)| value(report)).sum::<u64>();
+    let loading = spaces.iter().any(|(_, report)| report.ready < report.partitions || report.partitions == 0);
+    let mut of_spaces = String::new();
+    for (name, report) in &spaces {
         let age = report.as_of.map(|as_of| clock::now().saturating_sub(as_of).max(0));
         let how = report.unavailable.as_ref().map_or_else(|| "ready".to_owned(), ToString::to_string);
         let _ = write!(
-            text,
-            "{}:partitions={},ready={},keys={},bytes={},staleness_ms={},rate={:e},state={}\r\n",
-            space.name(),
+            of_spaces,
+            "{name}:partitions={},ready={},keys={},bytes={},staleness_ms={},rate={:e},state={}\r\n",
             report.partitions,
             report.ready,
             report.keys,
@@ -185,5 +170,37 @@ pub(super) fn info(server: &Server) -> String {
             how.replace(',', ";")
         );
     }
-    text
+    let (version, pid, uptime) = (env!("CARGO_PKG_VERSION"), std::process::id(), server.started.elapsed().as_secs());
+    let sections = [
+        (
+            "Server",
+            format!(
+                "redis_version:7.4.0\r\nredis_mode:standalone\r\nunseen_version:{version}\r\nprocess_id:{pid}\r\nuptime_in_seconds:{uptime}\r\n"
+            ),
+        ),
+        (
+            "Clients",
+            format!("connected_clients:{}\r\nmaxclients:{}\r\nblocked_clients:0\r\n", get(&stats.connections), server.max_connections),
+        ),
+        ("Memory", format!("used_memory:{}\r\n", sum(|report| report.bytes))),
+        ("Persistence", format!("loading:{}\r\n", u8::from(loading))),
+        (
+            "Stats",
+            format!(
+                "total_connections_received:{}\r\ntotal_commands_processed:{}\r\nrejected_connections:{}\r\nkeyspace_hits:{}\r\nkeyspace_misses:{}\r\n",
+                get(&stats.accepted),
+                get(&stats.commands),
+                get(&stats.rejected),
+                sum(|report| report.answers[0]),
+                sum(|report| report.answers[1])
+            ),
+        ),
+        ("Replication", "role:slave\r\n".to_owned()),
+        ("Keyspace", format!("db0:keys={},expires=0,avg_ttl=0\r\n", spaces.len())),
+        ("Spaces", of_spaces),
+    ];
+    let is_wanted =
+        |name: &str| ["", "all", "default", "everything"].contains(&&*wanted.to_ascii_lowercase()) || name.eq_ignore_ascii_case(wanted);
+    let shown = sections.iter().filter(|(name, _)| is_wanted(name)).map(|(name, lines)| format!("# {name}\r\n{lines}"));
+    shown.collect::<Vec<_>>().join("\r\n")
 }

@@ -4,14 +4,14 @@
 //!
 //! Each thread has connections of its own and answers them one after the other; all ask the same [`Follower`].
 
+mod command;
 mod commands;
 mod connection;
 mod http;
 mod info;
 mod metrics;
 mod names;
-#[doc(hidden)]
-pub mod resp;
+mod resp;
 mod stats;
 mod writes;
 
@@ -34,8 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Descriptors that are for others than clients: Kafka's, the log's, and those of the endpoints.
 const DESCRIPTORS: u64 = 256;
 
-/// Answers clients, by what a follower knows.
-#[derive(Debug)]
+/// Answers clients, by what a follower knows. Its `Debug` shows no secret.
 pub struct Server {
     follower: Follower,
     stats: ServeStats,
@@ -46,6 +45,12 @@ pub struct Server {
     listen: SocketAddr,
     http_listen: Option<SocketAddr>,
     next_id: AtomicU64,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("follower", &self.follower).field("listen", &self.listen).finish_non_exhaustive()
+    }
 }
 
 /// Where a server listens.
@@ -159,6 +164,8 @@ impl Server {
             self.stats.connections.fetch_add(1, Ordering::Relaxed);
             // An answer is sent once it is whole; it is not to wait for more.
             let _ = client.set_nodelay(true);
+            // One that is gone without a word is noticed some time.
+            let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);
             if let Some(Err(unsent)) = turns.next().map(|thread| thread.send(client)) {
                 client = unsent.0;
                 drop(client);

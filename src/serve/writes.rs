@@ -3,7 +3,7 @@
 //! Must never change a state: what was seen is decided by the stream.
 
 use super::Server;
-use super::commands::{Command, space};
+use super::command::{Command, Refusal, space};
 use super::resp::Answers;
 
 /// Commands by which clients fill filters.
@@ -32,7 +32,7 @@ pub(super) fn is_write(name: &str) -> bool {
 }
 
 /// Why it is not done.
-pub(super) fn refuse(name: &str, server: &Server, command: Command<'_>, _: &mut Answers) -> (&'static str, String) {
+pub(super) fn refuse(name: &str, server: &Server, command: Command<'_>, _: &mut Answers) -> Refusal {
     if let Err(refusal) = space(server, command.get(1).unwrap_or_default()) {
         return refusal;
     }

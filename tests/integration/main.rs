@@ -33,6 +33,7 @@ mod repartition;
 mod replay;
 mod routes;
 mod security;
+mod serve;
 mod shared_spaces;
 mod silence;
 mod spans;

@@ -131,13 +131,13 @@ fn is_scraped_so(address: &str, input: &str, keys: u64) {
     assert_eq!(sample("unseen_filter_keys", "space=\"s\""), Some(count));
     assert_eq!(sample("unseen_state", "state=\"running\""), Some(1.0));
     assert!(text.ends_with("# EOF\n"));
-    assert_eq!(exported(&text), documented(), "docs/metrics.md, on the right, must list what is exported, on the left");
+    assert_eq!(exported(&text), documented("## Of a worker"), "docs/metrics.md, on the right, must list what is exported, on the left");
 }
 
 /// Names of metrics, their types and labels.
-type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
+pub type Metrics = BTreeMap<String, (String, BTreeSet<String>)>;
 
-fn exported(text: &str) -> Metrics {
+pub fn exported(text: &str) -> Metrics {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let metric = |(name, kind): (&str, &str)| {
         let full = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
@@ -150,9 +150,12 @@ fn exported(text: &str) -> Metrics {
     types.map(metric).collect()
 }
 
-fn documented() -> Metrics {
+/// What the page lists below a heading.
+pub fn documented(heading: &str) -> Metrics {
     let page = include_str!("../../docs/metrics.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let (_, part) = page.split_once(heading).expect("a heading");
+    let part = part.split("\n## ").next().unwrap_or_default();
+    let rows = part.lines().filter_map(|line| line.strip_prefix("| `"));
     let metric = |row: &str| {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let labels = cells[2].split(',').map(|label| label.trim().trim_matches('`').to_owned()).filter(|label| !label.is_empty());

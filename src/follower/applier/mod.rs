@@ -9,7 +9,7 @@ use crate::follower::Error;
 use crate::follower::held::Held;
 use crate::follower::space::Space;
 use crate::follower::watcher::Mark;
-use crate::kafka::{ChangelogEnds, ChangelogTail, News};
+use crate::kafka::{ChangelogTail, News};
 use crate::key::Fingerprint;
 use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, HashMap};
@@ -31,7 +31,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Applying<'a> {
     spaces: &'a [Space],
     tail: &'a ChangelogTail,
-    ends: &'a ChangelogEnds,
     partitions: Vec<Partition<'a>>,
     by_name: HashMap<TopicPartition, usize>,
 }
@@ -49,7 +48,10 @@ struct Partition<'a> {
     next: Offset,
     /// What was committed when it began.
     target: Offset,
-    /// How far it reached when the brokers were asked last, until all of that was applied.
+    /// What was committed when the brokers were asked last, and the id of the log that they were asked for.
+    end: Offset,
+    log: Option<Arc<str>>,
+    /// How far it reached when the brokers were asked, until all of that was applied.
     mark: Option<Mark>,
     /// Whether the last record was made as this configuration says.
     is_alike: bool,
@@ -63,14 +65,17 @@ struct Partition<'a> {
 enum Reading {
     /// News of it is taken.
     Yes,
-    /// It is to begin anew: with nothing, or where it has come to.
+    /// It is to begin with nothing, as soon as it is known where.
     Anew,
+    /// It is to be read from where it has come to.
     Again,
+    /// It cannot be followed.
+    Never,
 }
 
 impl<'a> Applying<'a> {
-    pub(super) fn new(spaces: &'a [Space], tail: &'a ChangelogTail, ends: &'a ChangelogEnds) -> Self {
-        Self { spaces, tail, ends, partitions: Vec::new(), by_name: HashMap::new() }
+    pub(super) fn new(spaces: &'a [Space], tail: &'a ChangelogTail) -> Self {
+        Self { spaces, tail, partitions: Vec::new(), by_name: HashMap::new() }
     }
 
     /// Applies until told to stop.
@@ -82,13 +87,12 @@ impl<'a> Applying<'a> {
             let (by_name, partitions) = (&self.by_name, &mut self.partitions);
             self.tail.poll(NEWS, WAIT, &mut |topic, partition, news| {
                 let name = TopicPartition { topic: topic.to_owned(), partition };
-                match by_name.get(&name) {
-                    Some(&at) => partitions[at].take(&news),
-                    None => Ok(()),
+                if let Some(&at) = by_name.get(&name) {
+                    partitions[at].take(&news);
                 }
             })?;
             for partition in &mut self.partitions {
-                partition.restart(self.tail, self.ends)?;
+                partition.restart(self.tail)?;
             }
         }
         Ok(())
@@ -106,7 +110,7 @@ impl<'a> Applying<'a> {
             self.partitions[at].reaches(mark);
             return Ok(());
         }
-        let partition = Partition::new(space, mark);
+        let partition = Partition::new(space, &mark);
         // Before it is counted among the partitions: a key may lie in it.
         space.hold(Some(Arc::clone(&partition.held)), mark.partition, mark.partitions);
         self.tail.start(&changelog, mark.low)?;
@@ -126,7 +130,7 @@ fn fresh(space: &Space) -> Applier {
 
 impl<'a> Partition<'a> {
     /// Nothing of it was applied yet.
-    fn new(space: &'a Space, mark: Mark) -> Self {
+    fn new(space: &'a Space, mark: &Mark) -> Self {
         let rules = space.rules(mark.partitions);
         Self {
             space,
@@ -138,6 +142,8 @@ impl<'a> Partition<'a> {
             low: mark.low,
             next: mark.low,
             target: mark.end,
+            end: mark.end,
+            log: mark.log.clone(),
             mark: None,
             is_alike: true,
             reading: Reading::Yes,
@@ -148,42 +154,68 @@ impl<'a> Partition<'a> {
 
     /// The brokers were asked how far it reaches.
     fn reaches(&mut self, mark: Mark) {
-        if mark.low > self.next && self.reading == Reading::Yes {
+        if self.is_another_log(&mark) {
+            tracing::warn!(changelog = %self.changelog, "the changelog was made anew; loading it anew");
+            self.forget();
+        } else if mark.low > self.next && self.reading == Reading::Yes {
             tracing::warn!(changelog = %self.changelog, trimmed_to = mark.low, read_to = self.next, "the changelog was trimmed past this follower; loading it anew");
-            self.reading = Reading::Anew;
+            self.forget();
         }
-        self.low = mark.low;
+        (self.low, self.end, self.log) = (mark.low, mark.end, mark.log.clone().or(self.log.take()));
+        if self.reading == Reading::Anew {
+            self.begin_anew(mark.low, mark.end);
+            self.reading = Reading::Again;
+        }
         // One at a time, or a busy partition would never come to the end of any.
         self.mark.get_or_insert(mark);
         self.arrive();
     }
 
-    /// Something came of it.
-    fn take(&mut self, news: &News<'_>) -> Result<(), Error> {
+    /// Whether a topic of the same name was made since.
+    fn is_another_log(&self, mark: &Mark) -> bool {
+        match (&self.log, &mark.log) {
+            (Some(known), Some(log)) => known != log,
+            // Where brokers give no ids. A new leader, too, may not know at once how far it reaches.
+            _ => mark.end < self.end,
+        }
+    }
+
+    /// Something came of it. What it cannot take breaks it, and no other partition.
+    fn take(&mut self, news: &News<'_>) {
         if self.reading != Reading::Yes {
             // What comes is read again.
-            return Ok(());
+            return;
         }
         match *news {
-            News::Record { offset, value } => {
-                if offset >= self.next {
-                    self.apply(offset, value)?;
+            News::Record { offset, value } if offset >= self.next => {
+                if let Err(sentence) = self.apply(offset, value) {
+                    tracing::error!(changelog = %self.changelog, offset, "{sentence}");
+                    self.held.broken(format!("{} offset {offset}: {sentence}", self.changelog));
+                    self.reading = Reading::Never;
                 }
             }
+            News::Record { .. } => {}
             News::End(offset) => self.next = self.next.max(offset),
             News::OutOfRange => {
                 tracing::warn!(changelog = %self.changelog, read_to = self.next, "the changelog does not reach to where it was read; loading it anew");
-                self.reading = Reading::Anew;
+                self.forget();
             }
             News::Trouble => self.reading = Reading::Again,
         }
         self.arrive();
-        Ok(())
+    }
+
+    /// Nothing is known of it until it was read from its beginning, which the brokers' next word says.
+    fn forget(&mut self) {
+        self.held.begin(self.rules);
+        // They were of what was read before; what is read now says its own.
+        self.cuts.clear();
+        self.reading = Reading::Anew;
     }
 
     /// Whether it is loaded, and as of when it is up to date.
     fn arrive(&mut self) {
-        if self.reading == Reading::Anew {
+        if matches!(self.reading, Reading::Anew | Reading::Never) {
             return;
         }
         if self.next < self.target {
@@ -206,10 +238,8 @@ impl<'a> Partition<'a> {
         }
     }
 
-    fn apply(&mut self, offset: Offset, value: &[u8]) -> Result<(), Error> {
-        let record = ChangelogRecord::decode(value).map_err(|error| {
-            Error::Changelog(format!("{} offset {offset}: {error}; run the version of unseen that wrote it", self.changelog))
-        })?;
+    fn apply(&mut self, offset: Offset, value: &[u8]) -> Result<(), String> {
+        let record = ChangelogRecord::decode(value).map_err(|error| format!("{error}; run the version of unseen that wrote it"))?;
         self.next = offset + 1;
         if self.cuts.iter().any(|cut| cut.voids(offset, &record)) {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
@@ -222,32 +252,34 @@ impl<'a> Partition<'a> {
         match self.applier.accept(&record) {
             Outcome::Taken => self.change(&record),
             Outcome::Passed => Ok(()),
-            Outcome::Foreign => Err(Error::Changelog(format!(
-                "{} offset {offset}: another consumer group or key space writes to this changelog; is kafka.group_id the worker's?",
-                self.changelog
-            ))),
+            Outcome::Foreign => {
+                Err("another consumer group or key space writes to this changelog; is kafka.group_id the worker's?".to_owned())
+            }
             Outcome::SetBack => {
-                let Some(cut) = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX) else {
-                    return Err(Error::Changelog(format!(
-                        "{}: the group was set back too often for its changelog to be followed",
-                        self.changelog
-                    )));
-                };
+                // What was set back within what is trimmed by now needs no cut any more.
+                let low = self.low;
+                self.cuts.retain(|cut| cut.before > low);
+                let cut = self.applier.cut(offset, &record).filter(|_| self.cuts.len() < Cut::MAX);
+                let cut = cut.ok_or(
+                    "the group was set back too often for its changelog to be followed; delete the topic, and start the workers again",
+                )?;
                 tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group was set back; loading anew without what was logged past that");
+                let cuts = std::mem::take(&mut self.cuts);
+                self.forget();
+                self.cuts = cuts;
                 self.cuts.push(cut);
-                self.reading = Reading::Anew;
                 Ok(())
             }
             // There is no checkpoint that it could begin after.
             Outcome::Gap => {
-                self.reading = Reading::Anew;
+                self.forget();
                 Ok(())
             }
         }
     }
 
     /// Changes the state by a record, a few keys at a time.
-    fn change(&mut self, record: &ChangelogRecord<'_>) -> Result<(), Error> {
+    fn change(&self, record: &ChangelogRecord<'_>) -> Result<(), String> {
         let effect = self.applier.effect(record);
         effect.begin(&mut self.held.write());
         let mut keys: Vec<Fingerprint> = Vec::with_capacity(KEYS);
@@ -262,7 +294,7 @@ impl<'a> Partition<'a> {
                 let mut state = self.held.write();
                 state.prefetch(&keys);
                 let done = keys.iter().try_for_each(|&key| state.apply(run.mutation, key));
-                done.map_err(|error| Error::Changelog(format!("{} offset {}: {error}", self.changelog, self.next - 1)))?;
+                done.map_err(|error| error.to_string())?;
             }
             self.held.applied.fetch_add(run.len(), Ordering::Relaxed);
         }
@@ -279,22 +311,14 @@ impl<'a> Partition<'a> {
         self.began = Instant::now();
     }
 
-    /// Has it read elsewhere, if that is to be.
-    fn restart(&mut self, tail: &ChangelogTail, ends: &ChangelogEnds) -> Result<(), Error> {
-        match self.reading {
-            Reading::Yes => return Ok(()),
-            Reading::Again => {}
-            Reading::Anew => {
-                self.held.begin(self.rules);
-                // Without an answer, it is asked again soon.
-                let Ok((low, end)) = ends.of(&self.changelog) else { return Ok(()) };
-                self.begin_anew(low, end);
-            }
+    /// Has it read elsewhere, if that is to be, and can be.
+    fn restart(&mut self, tail: &ChangelogTail) -> Result<(), Error> {
+        if self.reading == Reading::Again {
+            tail.stop(&self.changelog)?;
+            tail.start(&self.changelog, self.next)?;
+            self.reading = Reading::Yes;
+            self.arrive();
         }
-        tail.stop(&self.changelog)?;
-        tail.start(&self.changelog, self.next)?;
-        self.reading = Reading::Yes;
-        self.arrive();
         Ok(())
     }
 }

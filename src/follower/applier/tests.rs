@@ -67,14 +67,14 @@ impl Live {
 }
 
 fn mark(low: Offset, end: Offset, asked: i64) -> Mark {
-    Mark { space: 0, partition: 0, partitions: 1, low, end, asked }
+    Mark { space: 0, partition: 0, partitions: 1, low, end, log: None, asked }
 }
 
 /// Applies what the changelog has from where the follower has come to.
 fn catch_up(partition: &mut Partition<'_>, live: &Live) {
     let from = usize::try_from(partition.next).unwrap();
     for (offset, value) in live.log.iter().enumerate().skip(from) {
-        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value }).unwrap();
+        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value });
     }
 }
 
@@ -129,7 +129,7 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
     let spaces = config.spaces();
     let space = Space::new(&config, &spaces[0]).unwrap();
     let mut live = Live::new(config.topics[0].rules(1), space.written());
-    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    let mut partition = Partition::new(&space, &mark(0, 0, 1));
     partition.reaches(mark(0, 0, 1));
     let what = format!("{topic} by {own:?}, seed {seed}");
     let (mut time, mut number) = (1_700_000_000_000_i64, seed);
@@ -161,13 +161,13 @@ fn nothing_is_said_before_all_of_the_changelog_was_applied() {
         live.judge(number, 1_700_000_000_000, false);
         live.commit();
     }
-    let mut partition = Partition::new(&space, mark(0, live.end(), 1));
+    let mut partition = Partition::new(&space, &mark(0, live.end(), 1));
     partition.reaches(mark(0, live.end(), 1));
     for (offset, value) in live.log.iter().enumerate() {
         let percent = u32::try_from(offset).unwrap();
         assert_eq!(asked(&partition.held), Err(Unavailable::Loading { partition: 0, percent }));
         assert_eq!(partition.held.as_of(), None);
-        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value }).unwrap();
+        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value });
     }
     assert_eq!(asked(&partition.held).unwrap(), known(&live));
     assert_eq!(partition.held.as_of(), Some(1));
@@ -178,7 +178,7 @@ fn nothing_is_said_before_all_of_the_changelog_was_applied() {
     catch_up(&mut partition, &live);
     assert_eq!(partition.held.as_of(), Some(1));
     // Behind the last record stands the mark of its transaction.
-    partition.take(&News::End(live.end() + 1)).unwrap();
+    partition.take(&News::End(live.end() + 1));
     assert_eq!(partition.held.as_of(), Some(5));
 }
 
@@ -188,7 +188,7 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
     let spaces = config.spaces();
     let space = Space::new(&config, &spaces[0]).unwrap();
     let mut live = Live::new(config.topics[0].rules(1), space.written());
-    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    let mut partition = Partition::new(&space, &mark(0, 0, 1));
     for number in 0..20 {
         live.judge(number, 1_700_000_000_000, false);
         live.commit();
@@ -206,7 +206,8 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
     live.commit();
     catch_up(&mut partition, &live);
     assert_eq!(partition.reading, Reading::Anew);
-    partition.begin_anew(0, live.end());
+    partition.reaches(mark(0, live.end(), 2));
+    assert_eq!(partition.reading, Reading::Again);
     partition.reading = Reading::Yes;
     assert!(matches!(asked(&partition.held), Err(Unavailable::Loading { .. })));
     catch_up(&mut partition, &live);
@@ -219,7 +220,7 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     let config = config(AGING, "");
     let spaces = config.spaces();
     let space = Space::new(&config, &spaces[0]).unwrap();
-    let mut partition = Partition::new(&space, mark(0, 0, 1));
+    let mut partition = Partition::new(&space, &mark(0, 0, 1));
     for origin in [Origin { keys: 1, ..space.written() }, Origin { clock: 1, ..space.written() }] {
         let mut live = Live::new(config.topics[0].rules(1), origin);
         live.judge(1, 1_700_000_000_000, false);
@@ -240,7 +241,9 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     let mut foreign = Live::new(config.topics[0].rules(1), Origin { owner: 1, ..space.written() });
     foreign.commit();
     partition.next = 0;
-    assert!(partition.take(&News::Record { offset: 0, value: &foreign.log[0] }).is_err());
+    partition.take(&News::Record { offset: 0, value: &foreign.log[0] });
+    assert!(matches!(asked(&partition.held), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
+    assert_eq!(partition.reading, Reading::Never);
 }
 
 #[test]
@@ -248,13 +251,34 @@ fn a_changelog_that_was_trimmed_past_the_follower_is_loaded_anew() {
     let config = config(AGING, "");
     let spaces = config.spaces();
     let space = Space::new(&config, &spaces[0]).unwrap();
-    let mut partition = Partition::new(&space, mark(0, 10, 1));
+    let mut partition = Partition::new(&space, &mark(0, 10, 1));
     partition.reaches(mark(3, 10, 2));
-    assert_eq!(partition.reading, Reading::Anew);
+    // The same word says where it begins now.
+    assert_eq!((partition.reading, partition.next), (Reading::Again, 3));
+    assert!(matches!(asked(&partition.held), Err(Unavailable::Loading { .. })));
     partition.reading = Reading::Yes;
-    partition.next = 10;
+    partition.take(&News::End(10));
     partition.reaches(mark(10, 10, 3));
     assert_eq!(partition.reading, Reading::Yes, "what was trimmed was applied before");
-    partition.take(&News::OutOfRange).unwrap();
+    partition.take(&News::OutOfRange);
     assert_eq!(partition.reading, Reading::Anew);
+}
+
+#[test]
+fn what_was_set_back_in_a_changelog_is_nothing_to_another_of_its_name() {
+    let config = config(AGING, "");
+    let spaces = config.spaces();
+    let space = Space::new(&config, &spaces[0]).unwrap();
+    let named = |log: &str, low, end| Mark { log: Some(log.into()), ..mark(low, end, 1) };
+    let mut partition = Partition::new(&space, &named("one", 0, 0));
+    partition.reaches(named("one", 0, 0));
+    partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0 });
+    // A leader that has just become one knows of less.
+    partition.take(&News::End(5));
+    partition.reaches(named("one", 0, 5));
+    partition.reaches(named("one", 0, 4));
+    assert_eq!(partition.reading, Reading::Yes);
+    partition.reaches(named("two", 0, 1));
+    assert_eq!((partition.reading, partition.next, partition.cuts.len()), (Reading::Again, 0, 0));
+    assert!(asked(&partition.held).is_err());
 }

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, unused_imports, reason = "a harness may offer more than today's tests use")]
 
+mod asker;
 mod broker;
 mod compare;
 mod news;
@@ -22,6 +23,7 @@ mod turn;
 mod wire;
 mod worker;
 
+pub use asker::{Asker, Reply, http, wait_until_fresh};
 pub use broker::{OwnBroker, SecureBroker, broker, secure_broker};
 pub use compare::{assert_prefix, assert_same, difference};
 pub use news::{News, SplitMix};

@@ -2,7 +2,7 @@
 
 use super::TestRecord;
 use super::record::index;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 /// The header of a record that takes its key back.
@@ -33,6 +33,21 @@ impl Oracle {
             }
         }
         expected
+    }
+}
+
+impl Oracle {
+    /// The keys that are seen once these records were read.
+    pub fn seen(&self, records: &[TestRecord], partitions: usize) -> HashSet<Vec<u8>> {
+        let mut states = vec![Remembered::default(); partitions];
+        for record in records {
+            states[index(record.partition)].is_unseen(self, record);
+        }
+        let seen = states.iter().flat_map(|state| {
+            let slice = state.stream_time.unwrap_or_default().div_euclid(self.slice_ms);
+            state.emitted.iter().filter(move |&(_, emitted)| slice - emitted <= self.slices).filter_map(|(key, _)| key.map(<[u8]>::to_vec))
+        });
+        seen.collect()
     }
 }
 

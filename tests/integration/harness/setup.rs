@@ -1,6 +1,6 @@
 //! A configuration and a place for what workers leave behind.
 
-use super::{Worker, unique, unseen_with};
+use super::{PATIENCE, Worker, unique, unseen_with};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -135,6 +135,22 @@ impl Setup {
     /// [`Setup::start`] with settings that override the file's, such as `topics[0].on_invalid=drop`.
     pub fn start_with(&self, name: &str, overrides: &[&str]) -> Worker {
         Worker::start(&self.write_config(name), overrides, &self.environment, &self.log(name))
+    }
+
+    /// Starts `unseen serve` on ports of its own, with settings that override the file's. Returns where clients of Redis
+    /// ask, and where its HTTP is.
+    pub fn serve(&self, name: &str, overrides: &[&str]) -> (Worker, String, String) {
+        let ports = ["serve.listen=127.0.0.1:0", "serve.http_listen=127.0.0.1:0"];
+        let overrides: Vec<_> = ports.iter().chain(overrides).copied().collect();
+        let mut server = Worker::serve(&self.write_config(name), &overrides, &self.environment, &self.log(name));
+        server.wait_for_log("listening for http", PATIENCE);
+        let log = server.log();
+        let address = |what: &str| {
+            let (_, line) = log.split_once(what).expect("it listens");
+            line.split_once("address=").expect("an address").1.split_whitespace().next().expect("an address").to_owned()
+        };
+        let addresses = (address("listening for clients of Redis"), address("listening for http"));
+        (server, addresses.0, addresses.1)
     }
 
     /// [`Setup::start_with`] where no file may grow beyond `bytes`.

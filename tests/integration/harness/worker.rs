@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How long a worker may take to end, whether told to or on its own.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running `unseen run`. Dropped, it is killed; if the test has failed, the end of its log is shown.
+/// A running `unseen run`, or another command that runs until it is told to stop. Dropped, it is killed; if the test has failed, the end of its log is shown.
 pub struct Worker {
     child: Child,
     /// Kills the worker when its stdin ends, which it does when this process dies in whatever way.
@@ -28,7 +28,14 @@ impl Worker {
     pub fn start(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
         command.envs(environment.iter().cloned()).stderr(append_to(log));
-        Self::spawn(command, config, overrides, "", log)
+        Self::spawn(command, "run", config, overrides, "", log)
+    }
+
+    /// Starts `unseen serve`.
+    pub fn serve(config: &Path, overrides: &[&str], environment: &[(String, String)], log: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unseen"));
+        command.envs(environment.iter().cloned()).stderr(append_to(log));
+        Self::spawn(command, "serve", config, overrides, "", log)
     }
 
     /// The same, with fault points armed (see src/fault.rs): `commit.flushed:3:kill`, or several with
@@ -39,7 +46,7 @@ impl Worker {
         // By way of another process: a worker whose disk is full is to have a log all the same.
         let mut pump = Command::new("cat").stdin(Stdio::piped()).stdout(append_to(log)).spawn().expect("cat starts");
         command.stderr(pump.stdin.take().expect("its stdin is a pipe"));
-        let mut worker = Self::spawn(command, config, overrides, faults, log);
+        let mut worker = Self::spawn(command, "run", config, overrides, faults, log);
         worker.pump = Some(pump);
         worker
     }
@@ -51,12 +58,12 @@ impl Worker {
         // Ignored, the signal leaves the writer with an error, as a full disk would.
         command.args(["-c", r#"trap '' XFSZ; exec prlimit --fsize="$0": "$@""#, &bytes.to_string(), env!("CARGO_BIN_EXE_unseen")]);
         command.stderr(append_to(log));
-        Self::spawn(command, config, overrides, "", log)
+        Self::spawn(command, "run", config, overrides, "", log)
     }
 
-    fn spawn(mut command: Command, config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
+    fn spawn(mut command: Command, what: &str, config: &Path, overrides: &[&str], faults: &str, log: &Path) -> Self {
         let log_start = std::fs::read(log).expect("the log so far").len();
-        command.arg("run").arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null());
+        command.arg(what).arg("-c").arg(config).stdin(Stdio::null()).stdout(Stdio::null());
         for setting in overrides {
             command.args(["--set", setting]);
         }

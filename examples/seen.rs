@@ -1,0 +1,39 @@
+//! Asks whether keys were seen, in the program that wants to know: a follower in it reads the changelogs.
+//!
+//! ```sh
+//! cargo run --release --example seen -- unseen.toml seen-news 42 n7
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unseen::config::Config;
+use unseen::follower::{Answer, Follower, Lookup};
+
+/// How long to wait until the state is there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let [file, space, parts @ ..] = &arguments[..] else { return Err("expected FILE SPACE PART...".into()) };
+
+    let config = Config::load(file.as_ref(), &[])?;
+    let follower = Follower::start(&Arc::new(config))?;
+    let space = follower.space(space).ok_or("the configuration has no such space")?;
+
+    let (mut lookup, started) = (Lookup::default(), Instant::now());
+    space.add(&mut lookup, parts.iter().map(String::as_bytes))?;
+    loop {
+        let (answers, unavailable) = space.answer(&mut lookup);
+        match (answers[0], unavailable) {
+            (Answer::Seen, _) => println!("seen, but for a false positive"),
+            (Answer::Unseen, _) => println!("not seen, as of the last commit that is known"),
+            // Until all of the changelog was read, nothing is said of a key that was not found in it so far.
+            (Answer::Unknown, Some(reason)) if started.elapsed() > PATIENCE => return Err(reason.into()),
+            (Answer::Unknown, _) => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        }
+        return Ok(());
+    }
+}

@@ -1,0 +1,16 @@
+//! Where to listen for connections.
+
+use super::error::Diagnostics;
+use std::net::SocketAddr;
+
+/// Where to listen, or nowhere. What is wrong is reported.
+pub(super) fn listen(raw: &str, path: &str, example: &str, diagnostics: &mut Diagnostics) -> Result<Option<SocketAddr>, ()> {
+    if raw == "off" {
+        return Ok(None);
+    }
+    raw.parse().map(Some).map_err(|_| {
+        let port = example.rsplit_once(':').map_or("", |(_, port)| port);
+        let message = format!("expected an address and a port, such as {example:?} or \"[::]:{port}\", or \"off\"; got {raw:?}");
+        diagnostics.add(path, message);
+    })
+}

@@ -1,0 +1,238 @@
+//! Promise: a server says of each key what the committed stream says, and never that a key was not seen without knowing.
+
+use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
+use crate::observed::{documented, exported};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
+use std::collections::HashSet;
+
+const RECORDS: usize = 60_000;
+
+/// Every id of the stream, as the user and the item that it is made of.
+fn ids(stream: &Stream) -> Vec<(String, String)> {
+    let ids: HashSet<_> = stream.records.iter().filter_map(|record| record.key.clone()).collect();
+    let mut ids: Vec<_> = ids.into_iter().map(|id| String::from_utf8(id).expect("text")).collect();
+    ids.sort_unstable();
+    ids.iter().map(|id| id.split_once('/').expect("a user and an item")).map(|(user, item)| (user.to_owned(), item.to_owned())).collect()
+}
+
+/// Asks for every id there is.
+fn answers(stream: &Stream, address: &str) -> HashSet<Vec<u8>> {
+    let ids = ids(stream);
+    let command = |(user, item): &(String, String)| vec!["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.clone()];
+    let replies = Asker::connect(address).ask_all(&ids.iter().map(command).collect::<Vec<_>>());
+    let seen = ids.iter().zip(replies).filter(|(_, reply)| match reply {
+        Reply::Integer(seen) => *seen == 1,
+        other => panic!("no answer: {other:?}"),
+    });
+    seen.map(|((user, item), _)| format!("{user}/{item}").into_bytes()).collect()
+}
+
+/// Compares what a server says with what the first `count` records say.
+fn check(stream: &Stream, count: usize, address: &str, status: &str, what: &str) {
+    wait_until_fresh(status, LIMIT);
+    let (said, known) = (answers(stream, address), stream.oracle.seen(&stream.records[..count], PARTITIONS));
+    let text = |keys: Vec<&Vec<u8>>| keys.into_iter().take(3).map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>();
+    let (denied, invented): (Vec<_>, Vec<_>) = (known.difference(&said).collect(), said.difference(&known).collect());
+    assert!(denied.is_empty(), "{what}: {} seen keys are denied, such as {:?}", denied.len(), text(denied));
+    assert!(invented.is_empty(), "{what}: {} keys are said to be seen wrongly, such as {:?}", invented.len(), text(invented));
+}
+
+fn is_loading(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.starts_with("LOADING"))
+}
+
+/// By the worker's kind and by another; killed and started again, while the worker goes on.
+#[test]
+fn answers_are_those_of_the_committed_stream() {
+    let stream = Stream::new(broker(), "serve", RECORDS);
+    let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
+    let (mut first, address, status) = stream.setup.serve("s", &[]);
+    // There is no changelog yet, so nothing is known.
+    let asked = Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]);
+    assert!(is_loading(&asked), "{asked:?}");
+    assert_eq!(http(&status, "GET /readyz", "").0, 503);
+
+    let mut worker = stream.setup.start("a");
+    stream.produce(..RECORDS / 3);
+    stream.wait_until_read(RECORDS / 3, &mut worker);
+    check(&stream, RECORDS / 3, &address, &status, "a third");
+    assert_eq!(http(&status, "GET /readyz", "").0, 200);
+    first.kill9();
+
+    stream.produce(RECORDS / 3..RECORDS / 2);
+    stream.wait_until_read(RECORDS / 2, &mut worker);
+    let servers = [stream.setup.serve("s", &[]), stream.setup.serve("t", &[cuckoo])];
+    for (_, address, status) in &servers {
+        check(&stream, RECORDS / 2, address, status, "a half, from the changelog alone");
+    }
+    // A worker that is killed leaves a transaction open.
+    stream.produce(RECORDS / 2..);
+    worker.kill9();
+    let mut worker = stream.setup.start("b");
+    stream.wait_until_read(RECORDS, &mut worker);
+    for (server, address, status) in servers {
+        check(&stream, RECORDS, &address, &status, "all of it");
+        assert_eq!(exported(&http(&status, "GET /metrics", "").1), documented("## Of a server"), "docs/metrics.md, on the right");
+        server.drain();
+    }
+    worker.drain();
+}
+
+/// They are away, and come back; and the limit on how old an answer may be holds meanwhile.
+#[test]
+fn a_server_without_brokers_says_so_and_goes_on_when_they_are_back() {
+    let mut own = OwnBroker::start();
+    let stream = Stream::new(own.address(), "cut-off", RECORDS / 10);
+    stream.begin(RECORDS / 20);
+    let servers = [stream.setup.serve("s", &[]), stream.setup.serve("t", &["serve.max_staleness=5s"])];
+    for (_, address, status) in &servers {
+        check(&stream, RECORDS / 20, address, status, "before");
+    }
+    own.kill();
+    let [(_, patient, _), (_, strict, _)] = &servers;
+    wait_until("an answer is too old", LIMIT, || match Asker::connect(strict).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
+        Reply::Error(text) => {
+            assert!(text.starts_with("MASTERDOWN the brokers were last heard of"), "{text}");
+            Some(())
+        }
+        Reply::Integer(_) => None,
+        other => panic!("no answer: {other:?}"),
+    });
+    // The other answers as of then.
+    assert_eq!(answers(&stream, patient), stream.oracle.seen(&stream.records[..RECORDS / 20], PARTITIONS));
+    own.wait_until_back();
+    let mut worker = stream.setup.start("a");
+    stream.produce(RECORDS / 20..);
+    stream.wait_until_read(stream.records.len(), &mut worker);
+    for (server, address, status) in servers {
+        check(&stream, stream.records.len(), &address, &status, "after");
+        server.drain();
+    }
+    worker.drain();
+}
+
+/// The group reads part of its input once more, and emits it again: the server begins anew.
+#[test]
+fn a_group_that_was_set_back_is_followed() {
+    let stream = Stream::remembered(broker(), "set-back", RECORDS / 10);
+    stream.begin(stream.records.len());
+    let (server, address, status) = stream.setup.serve("s", &[]);
+    check(&stream, stream.records.len(), &address, &status, "before");
+    for partition in (0..).take(PARTITIONS) {
+        reset_offset(broker(), stream.setup.group(), &stream.input, partition, 0);
+    }
+    let mut worker = stream.setup.start("b");
+    stream.wait_until_read(stream.records.len(), &mut worker);
+    check(&stream, stream.records.len(), &address, &status, "after");
+    assert!(server.log().contains("the group was set back"), "it did not notice");
+    server.drain();
+    worker.drain();
+}
+
+/// Whoever asks badly is told so, and holds up nobody.
+#[test]
+fn clients_that_ask_badly_hold_up_nobody() {
+    let stream = Stream::new(broker(), "clients", 1000);
+    stream.begin(1000);
+    let (server, address, status) = stream.setup.serve("s", &["serve.password=secret", "serve.max_connections=50", "serve.threads=2"]);
+    wait_until_fresh_with(&address);
+    let mut known = Asker::connect(&address);
+    for (command, begin) in [
+        (&["BF.EXISTS", "news:{1}", "n-1"][..], "NOAUTH"),
+        (&["AUTH", "wrong"], "WRONGPASS"),
+        (&["AUTH", "default", "wrong"], "WRONGPASS"),
+        (&["HELLO", "3"], "NOAUTH"),
+    ] {
+        let reply = known.ask(command);
+        assert!(matches!(&reply, Reply::Error(text) if text.starts_with(begin)), "{command:?}: {reply:?}");
+    }
+    assert_eq!(known.ask(&["AUTH", "secret"]), Reply::Simple("OK".to_owned()));
+    for (command, begin) in [
+        (&["BF.EXISTS", "news", "n-1"][..], "ERR the key has 2 parts"),
+        (&["BF.EXISTS", "olds:{1}", "n-1"], "ERR there is no key space 'olds'"),
+        (&["BF.EXISTS", "news:1", "n-1"], "ERR 'news:1' is no name of a key space"),
+        (&["BF.EXISTS", "news:{1}"], "ERR wrong number of arguments for 'bf.exists' command"),
+        (&["BF.ADD", "news:{1}", "n-1"], "READONLY"),
+        (&["GET", "x"], "ERR unknown command 'GET'"),
+    ] {
+        let reply = known.ask(command);
+        assert!(matches!(&reply, Reply::Error(text) if text.starts_with(begin)), "{command:?}: {reply:?}");
+    }
+    // Some clients send every pipeline as a transaction.
+    let ok = || Reply::Simple("OK".to_owned());
+    let pipeline: Vec<Vec<_>> =
+        [&["MULTI"][..], &["BF.EXISTS", "news:{1}", "x"], &["BF.MEXISTS", "news:{1}", "x", "y"], &["GET"], &["EXEC"]]
+            .iter()
+            .map(|command| command.iter().map(|&part| part.to_owned()).collect())
+            .collect();
+    let replies = known.ask_all(&pipeline);
+    assert_eq!(
+        replies[..4],
+        [ok(), Reply::Simple("QUEUED".to_owned()), Reply::Simple("QUEUED".to_owned()), Reply::Simple("QUEUED".to_owned())]
+    );
+    let Reply::Array(answers) = &replies[4] else { panic!("no list: {replies:?}") };
+    assert_eq!(answers[..2], [Reply::Integer(0), Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)])]);
+    assert!(matches!(&answers[2], Reply::Error(text) if text.starts_with("ERR unknown command")));
+    let name = format!("news:{{{}}}", "x".repeat(2000));
+    assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
+    // Garbage ends its connection, and no other.
+    let mut garbage = Asker::connect(&address);
+    garbage.send(b"*1\r\n:7\r\n");
+    assert!(matches!(garbage.reply(), Reply::Error(text) if text.starts_with("ERR Protocol error")));
+    assert!(garbage.is_closed());
+    // Half a command, and nothing else.
+    let mut halves: Vec<_> = (0..20).map(|_| Asker::connect(&address)).collect();
+    for half in &mut halves {
+        half.send(b"*3\r\n$9\r\nBF.EX");
+    }
+    // Many who say nothing: as many as there may be.
+    let silent: Vec<_> = (0..40).map(|_| Asker::connect(&address)).collect();
+    assert_eq!(known.ask(&["PING"]), Reply::Simple("PONG".to_owned()));
+    let mut refused = wait_until("one is refused", LIMIT, || {
+        let mut one = Asker::connect(&address);
+        one.send(b"*1\r\n$4\r\nPING\r\n");
+        let reply = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.reply())).ok()?;
+        matches!(&reply, Reply::Error(text) if text.starts_with("ERR max number of clients reached")).then_some(one)
+    });
+    assert!(refused.is_closed());
+    drop((silent, halves));
+    // Over HTTP, the password is wanted too.
+    let question = r#"{"keys":[[1,"n-1"]]}"#;
+    assert_eq!(http(&status, "POST /api/v1/spaces/news/contains", question).0, 401);
+    assert_eq!(http(&status, "GET /readyz", "").0, 200);
+    let request = "POST /api/v1/spaces/news/contains HTTP/1.1\r\nAuthorization: Bearer secret\r\nX-Rest:";
+    assert_eq!(http(&status, request, question).0, 200);
+    for (question, code) in [("{", 400), (r#"{"keys":[["1"]]}"#, 400), (r#"{"keys":[[1,null]]}"#, 400)] {
+        assert_eq!(http(&status, request, question).0, code, "{question}");
+    }
+    let log = server.drain();
+    assert!(!log.contains("secret"), "the password is in the log");
+}
+
+/// Waits until the space can be asked, with the password.
+fn wait_until_fresh_with(address: &str) {
+    wait_until("the space can be asked", LIMIT, || {
+        let mut asker = Asker::connect(address);
+        asker.ask(&["AUTH", "secret"]);
+        matches!(asker.ask(&["BF.EXISTS", "news:{1}", "n-1"]), Reply::Integer(_)).then_some(())
+    });
+}
+
+/// A server whose configuration makes keys in another way than the worker's says so, and does not say "no".
+#[test]
+fn a_server_with_another_configuration_does_not_answer() {
+    let stream = Stream::new(broker(), "other", 1000);
+    stream.begin(1000);
+    for other in ["topics.0.window=33m", "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }"] {
+        let (server, address, _): (Worker, _, _) = stream.setup.serve("s", &[other]);
+        wait_until("it says so", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
+            Reply::Error(text) if text.starts_with("LOADING") => None,
+            Reply::Error(text) => {
+                assert!(text.contains("give both the same file"), "{text}");
+                Some(())
+            }
+            other => panic!("it answers: {other:?}"),
+        });
+        server.drain();
+    }
+}
