@@ -22,7 +22,7 @@ RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "
 # The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
 # Tests and benchmarks are no part of the image, so the manifest here names none. A table ends where the next one begins.
 COPY Cargo.toml Cargo.lock ./
-RUN awk '/^\[/ { drop = /^\[\[(test|bench)\]\]/ } !drop' Cargo.toml > kept.toml \
+RUN awk '/^\[/ { drop = /^\[\[(bench|example|test)\]\]/ } !drop' Cargo.toml > kept.toml \
     && mv kept.toml Cargo.toml \
     && mkdir src \
     && touch src/lib.rs \

@@ -20,6 +20,8 @@ CASES = sorted((CHART / "ci").glob("*.yaml"))
 OLDEST, NEWEST = "1.27", kubernetes_validate.latest_version()
 ALWAYS = ["ConfigMap", "PodDisruptionBudget", "Service", "Service", "ServiceAccount", "StatefulSet"]
 OPTIONAL = ["ConfigMap", "NetworkPolicy", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
+# Of the servers, which are pods of their own.
+SERVE = ["Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceMonitor"]
 # Where pods find files that this machine does not have.
 POD_FILES = {"/run/secrets/unseen": "secrets", "/etc/kafka-ca": "ca"}
 
@@ -60,7 +62,8 @@ def render(*args):
 
 
 def only(objects, kind, name=""):
-    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(name)]
+    found = [item for item in objects if item["kind"] == kind and item["metadata"]["name"].endswith(name)
+             and item["metadata"]["name"].endswith("-serve") == name.endswith("-serve")]
     assert len(found) == 1, f"{len(found)} of {kind} {name}"
     return found[0]
 
@@ -119,7 +122,7 @@ def leaves(table, path=""):
     """Paths of values as README.md lists them: tables that hold something of the user's are one."""
     for name, value in table.items():
         place = f"{path}.{name}" if path else name
-        free = place in ("config", "resources", "podSecurityContext", "securityContext", "keda.behavior") or place.endswith("labels")
+        free = place in ("config", "resources", "serve.resources", "podSecurityContext", "securityContext", "keda.behavior") or place.endswith("labels")
         if isinstance(value, dict) and value and not free:
             yield from leaves(value, place)
         else:
@@ -200,7 +203,23 @@ def check_case(path, directory):
     probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     check(f"{path.name}: probes", unequal(probes, {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}))
     labels = pod(objects)["metadata"]["labels"]
+    serving = [item["spec"]["template"] for item in objects if item["kind"] == "Deployment"]
+    for template in serving:
+        served = template["spec"]["containers"][0]
+        check(f"{path.name}: servers have as little rights as workers", unequal(
+            [served["securityContext"], template["spec"]["securityContext"], template["spec"]["automountServiceAccountToken"]],
+            [container["securityContext"], spec["securityContext"], False]))
+        check(f"{path.name}: servers run `serve`", unequal(served["args"][0], "serve"))
+        paths = {name: served[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
+        check(f"{path.name}: probes of servers", unequal(paths, {"liveness": "/livez", "readiness": "/readyz"}))
     for item in objects:
+        if item["metadata"]["name"].endswith("-serve"):
+            selector = item["spec"].get("selector", item["spec"].get("podSelector", {}))
+            for wanted in [selector.get("matchLabels", selector)] if selector else []:
+                is_in = [wanted.items() <= template["metadata"]["labels"].items() for template in serving]
+                check(f"{path.name}: {item['kind']} {item['metadata']['name']} finds the servers and no worker",
+                      unequal([is_in, wanted.items() <= labels.items()], [[True], False]))
+            continue
         selector = item.get("spec", {}).get("selector", {}) if item["kind"] in ("Service", "StatefulSet", "PodDisruptionBudget") else {}
         missed = {name: value for name, value in selector.get("matchLabels", selector).items() if labels.get(name) != value}
         check(f"{path.name}: {item['kind']} {item['metadata']['name']} finds the pods", unequal(missed, {}))
@@ -214,7 +233,7 @@ def check_options():
     kinds = sorted(item["kind"] for item in render("-f", CHART / "ci/minimal.yaml"))
     check("options are off by default", unequal(kinds, ALWAYS))
     objects = render("-f", CHART / "ci/everything.yaml")
-    check("options can be had", unequal(sorted(item["kind"] for item in objects), sorted(ALWAYS + OPTIONAL)))
+    check("options can be had", unequal(sorted(item["kind"] for item in objects), sorted(ALWAYS + OPTIONAL + SERVE)))
 
     check("the rules are the file's", unequal(only(objects, "PrometheusRule")["spec"], load(CHART / "files/rules.yaml")))
     url = "https://runbooks.example/unseen"
@@ -339,6 +358,10 @@ def check_refusals():
         ([*minimal, "--set-json", 'config.kafka.properties={"sasl.password":"$${P}"}'], ["config.kafka.properties.sasl.password: "]),
         ([*minimal, "--set-json", 'config.topics[0].hash={"siphash":"${S:-00112233445566778899aabbccddeeff}"}'], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "config.schema_registry.password=a"], ["config.schema_registry.password: would be readable"]),
+        ([*minimal, "--set", "config.serve.password=a"], ["config.serve.password: would be readable"]),
+        ([*minimal, "--set", "config.serve.listen=127.0.0.1:1"], ["config.serve: listen and http_listen are set by the chart"]),
+        ([*minimal, "--set", "serve.enabled=true,serve.httpPort=6379"], ["serve.httpPort: "]),
+        ([*minimal, "--set", "serve.enabled=true,serve.autoscaling.enabled=true,serve.autoscaling.maxReplicas=1"], ["serve.autoscaling.minReplicas: "]),
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
         ([*minimal, "--set-string", "config.worker.shutdown_timeout=${DRAIN}"], ["terminationGracePeriodSeconds: required"]),

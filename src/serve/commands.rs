@@ -9,12 +9,16 @@ use super::names::{Texts, is_like};
 use super::resp::Answers;
 use super::writes;
 use crate::follower::{Answer, Lookup};
+use crate::key::LookupError;
 use std::ops::Range;
 
 /// What is said where a password is wanted.
 const NO_PASSWORD: &str = "Authentication required.";
 /// Most bytes of commands between MULTI and EXEC.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
+/// Answers to one EXEC are refused past so many bytes: they are sent together.
+const EXEC_BYTES_MAX: usize = 16 << 20;
+
 /// What is known of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Session {
@@ -131,7 +135,10 @@ impl Pending {
             if let Err(error) = server.follower.spaces()[number].add(&mut self.lookup, Texts::new(&name, item)) {
                 self.lookup.truncate(before);
                 let space = name.space;
-                return Err(("ERR", format!("{error}; parts before the last go into the name, as in {space}:{{42}}")));
+                return Err(match error {
+                    LookupError::Parts { .. } => ("ERR", format!("{error}; parts before the last go into the name, as in {space}:{{42}}")),
+                    error => ("ERR", error.to_string()),
+                });
             }
         }
         self.commands.push((form, self.lookup.len() - before));
@@ -156,6 +163,11 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
         answers.array(queue.commands.len());
         for (bytes, parts) in &queue.commands {
             let bytes = &bytes[..];
+            if answers.bytes.len() > EXEC_BYTES_MAX {
+                pending.flush(server, answers);
+                answers.error("ERR", "the answers to this EXEC are too large; send shorter pipelines");
+                continue;
+            }
             // None of them is EXEC, so this goes no deeper.
             now(session, server, Command { bytes, parts }, pending, answers);
         }

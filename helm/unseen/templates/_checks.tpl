@@ -20,6 +20,22 @@ config.state.dir: is on the pod's volume and set by the chart; leave it out
 {{- if include "unseen.config" (list $config "http.listen" "") }}
 config.http.listen: is set by the chart; use http.host and http.port
 {{- end }}
+{{- if or (include "unseen.config" (list $config "serve.listen" "")) (include "unseen.config" (list $config "serve.http_listen" "")) }}
+config.serve: listen and http_listen are set by the chart; use serve.port and serve.httpPort
+{{- end }}
+{{- with $config.serve }}
+{{- with .password }}
+{{- include "unseen.readable" (list $ "config.serve.password" .) }}
+{{- end }}
+{{- end }}
+{{- with .Values.serve }}
+{{- if and .enabled (eq (int .port) (int .httpPort)) }}
+serve.httpPort: must be another port than serve.port
+{{- end }}
+{{- if and .enabled .autoscaling.enabled (gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) }}
+serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{ int .autoscaling.maxReplicas }}, got {{ int .autoscaling.minReplicas }}
+{{- end }}
+{{- end }}
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
 {{- with $config.schema_registry }}
 {{- with .password }}

@@ -31,6 +31,23 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{/* The servers are other pods than the workers: no selector of one may find the other. */}}
+{{- define "unseen.serveName" -}}
+{{ include "unseen.fullname" . }}-serve
+{{- end }}
+
+{{- define "unseen.serveSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "unseen.name" . }}-serve
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "unseen.serveLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "unseen.serveSelectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
 {{- define "unseen.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "unseen.fullname" .) .Values.serviceAccount.name }}
