@@ -61,8 +61,9 @@ def exported():
         name, labels = match["name"], set(re.findall(r"`(\w+)`", match["labels"]))
         if (match["type"] == "counter") != name.endswith("_total"):
             problems.append(f"{name}: a counter's name, and no other, ends in _total")
-        if name in series:
-            problems.append(f"{name} is there twice")
+        # Workers and servers each have a table, and some that all processes have.
+        if series.get(name, labels) != labels:
+            problems.append(f"{name} is there twice, with other labels")
         series[name] = labels
         if match["type"] == "histogram":
             del series[name]
