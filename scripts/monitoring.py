@@ -49,10 +49,12 @@ def promtool(*arguments, cwd):
 
 
 def exported():
-    """The table of docs/metrics.md: the labels of each series that a worker exports."""
+    """The tables of docs/metrics.md, of workers and of servers: the labels of each series. What both have has the same labels."""
     row = re.compile(r"^\| `(?P<name>\w+)` \| (?P<type>counter|gauge|histogram) \| (?P<labels>[^|]*)\| ")
-    series, problems = {}, []
+    series, problems, here = {}, [], set()
     for line in METRICS.read_text().splitlines():
+        if line.startswith("## "):
+            here = set()
         if not line.startswith("| `"):
             continue
         if not (match := row.match(line)):
@@ -61,9 +63,11 @@ def exported():
         name, labels = match["name"], set(re.findall(r"`(\w+)`", match["labels"]))
         if (match["type"] == "counter") != name.endswith("_total"):
             problems.append(f"{name}: a counter's name, and no other, ends in _total")
-        # Workers and servers each have a table, and some that all processes have.
+        if name in here:
+            problems.append(f"{name} is there twice")
         if series.get(name, labels) != labels:
-            problems.append(f"{name} is there twice, with other labels")
+            problems.append(f"{name} has other labels elsewhere")
+        here.add(name)
         series[name] = labels
         if match["type"] == "histogram":
             del series[name]
