@@ -105,3 +105,54 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $drain := include "unseen.seconds" (include "unseen.shutdownTimeout" .) | int64 }}
 {{- .Values.terminationGracePeriodSeconds | default (add $drain 10) | int64 }}
 {{- end }}
+
+{{/* What the pods of workers and of servers have in common. */}}
+{{- define "unseen.podSpec" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "unseen.mounts" -}}
+- name: config
+  mountPath: /etc/unseen
+  readOnly: true
+{{- if .Values.existingSecret }}
+- name: secrets
+  mountPath: {{ .Values.secretMountPath }}
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "unseen.volumes" -}}
+- name: config
+  configMap:
+    name: {{ include "unseen.fullname" . }}
+{{- if .Values.existingSecret }}
+- name: secrets
+  secret:
+    secretName: {{ .Values.existingSecret }}
+    # For the owner, root, and the group, fsGroup; for nobody else.
+    defaultMode: 0440
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
