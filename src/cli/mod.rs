@@ -15,6 +15,7 @@ mod run;
 mod schema;
 mod schemas;
 mod serve;
+mod service;
 mod table;
 mod topic;
 mod version;

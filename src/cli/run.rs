@@ -1,6 +1,6 @@
 //! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
 
-use super::{ConfigArgs, log, schemas};
+use super::{ConfigArgs, schemas, service};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,26 +26,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
     let events = Events::default();
-    let _sending = log::start(&config.log, events.clone())?;
-    end_on_panic();
-    args.config.check_properties(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(Arc::new(config), events))
-}
-
-/// Has a panic end the process at once, whatever thread it is in, with its message in the log. It is a bug; and to unwind
-/// would drop a consumer that keeps its partitions from others, and wait for threads that never end.
-pub fn end_on_panic() {
-    std::panic::set_hook(Box::new(|panic| {
-        let message = panic.payload().downcast_ref::<String>().map(String::as_str);
-        let message = message.or_else(|| panic.payload().downcast_ref().copied()).unwrap_or("without a message");
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
-        let thread = std::thread::current();
-        tracing::error!(thread = thread.name().unwrap_or("unnamed"), place, "panicked: {message}; this is a bug, please report it");
-        process::abort();
-    }));
+    service::run(&args.config, events.clone(), async |config| serve(config, events).await)
 }
 
 async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! `unseen serve`: follows the changelogs, and answers what was seen.
 
-use super::{ConfigArgs, log, run};
+use super::{ConfigArgs, service};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use unseen::config::Config;
@@ -15,27 +15,22 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let config = args.config.load()?;
-    let _sending = log::start(&config.log, Events::default())?;
-    run::end_on_panic();
-    args.config.check_properties(&config)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(&Arc::new(config)))
+    service::run(&args.config, Events::default(), serve)
 }
 
-async fn serve(config: &Arc<Config>) -> anyhow::Result<()> {
+async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let follower = Follower::start(config)?;
+    let follower = Follower::start(&config)?;
     let end = follower.end();
-    let (tell, ended) = tokio::sync::oneshot::channel();
-    std::thread::spawn(move || tell.send(end.wait()));
-    let server = Server::new(config, follower);
+    let (failed, failure) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || failed.send(end.wait()));
+    let server = Server::new(&config, follower);
     let listening = server.listen().await.map_err(anyhow::Error::msg)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), spaces = config.spaces().len(), "started");
     tokio::select! {
         _ = terminate.recv() => tracing::info!("told to stop"),
         _ = interrupt.recv() => tracing::info!("told to stop"),
-        Ok(error) = ended => return Err(error.into()),
+        Ok(error) = failure => return Err(error.into()),
         () = server.serve(listening, config.serve.threads) => {}
     }
     Ok(())
