@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unseen::config::Config;
-use unseen::follower::{Answer, Follower, Lookup};
+use unseen::follower::{Answer, Follower, Query};
 
 /// How long to wait until the state is there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,10 +20,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let follower = Follower::start(&Arc::new(config))?;
     let space = follower.space(space).ok_or("the configuration has no such space")?;
 
-    let (mut lookup, started) = (Lookup::default(), Instant::now());
-    space.add(&mut lookup, parts.iter().map(String::as_bytes))?;
+    let (mut query, started) = (Query::default(), Instant::now());
+    space.add(&mut query, parts.iter().map(String::as_bytes))?;
     loop {
-        let (answers, unavailable) = space.answer(&mut lookup);
+        let (answers, unavailable) = space.answer(&mut query);
         match (answers[0], unavailable) {
             (Answer::Seen, _) => println!("seen, but for a false positive"),
             (Answer::Unseen, _) => println!("not seen, as of the last commit that is known"),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Upper bounds of the buckets of a [`Histogram`], in seconds; another one takes what is above.
+/// Upper bounds of the buckets of a [`Histogram`] of a worker, in seconds; another one takes what is above.
 pub const BUCKETS: [f64; 17] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// Counts since the start, of all workers together.
@@ -221,26 +221,40 @@ impl LastTime {
 }
 
 /// Durations, counted by size.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Histogram {
-    counts: [AtomicU64; BUCKETS.len() + 1],
-    micros: AtomicU64,
+    bounds: &'static [f64],
+    counts: Vec<AtomicU64>,
+    nanos: AtomicU64,
+}
+
+impl Default for Histogram {
+    /// With [`BUCKETS`].
+    fn default() -> Self {
+        Self::new(&BUCKETS)
+    }
 }
 
 impl Histogram {
+    /// With buckets of these upper bounds, in seconds and in order; another one takes what is above.
+    #[must_use]
+    pub fn new(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: (0..=bounds.len()).map(|_| AtomicU64::default()).collect(), nanos: AtomicU64::default() }
+    }
+
     /// Counts one.
     pub fn observe(&self, duration: Duration) {
         let seconds = duration.as_secs_f64();
-        let bucket = BUCKETS.iter().position(|&bound| seconds <= bound).unwrap_or(BUCKETS.len());
+        let bucket = self.bounds.iter().position(|&bound| seconds <= bound).unwrap_or(self.bounds.len());
         add(&self.counts[bucket], 1);
-        add(&self.micros, u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
+        add(&self.nanos, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// How many were counted in each bucket, the last without bound, and the sum of all in seconds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a sum that is shown")]
-    pub fn read(&self) -> ([u64; BUCKETS.len() + 1], f64) {
-        (std::array::from_fn(|bucket| get(&self.counts[bucket])), get(&self.micros) as f64 / 1e6)
+    pub fn read(&self) -> (Vec<u64>, f64) {
+        (self.counts.iter().map(get).collect(), get(&self.nanos) as f64 / 1e9)
     }
 }
 

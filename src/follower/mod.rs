@@ -11,16 +11,16 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use unseen::config::Config;
-//! use unseen::follower::{Answer, Follower, Lookup};
+//! use unseen::follower::{Answer, Follower, Query};
 //!
 //! let config = Config::load("unseen.toml".as_ref(), &[])?;
 //! let follower = Follower::start(&Arc::new(config))?;
 //! let space = follower.space("seen-news").ok_or("no such space")?;
-//! let mut lookup = Lookup::default();
+//! let mut query = Query::default();
 //! for item in ["n1", "n2"] {
-//!     space.add(&mut lookup, [b"42", item.as_bytes()].into_iter())?;
+//!     space.add(&mut query, [b"42", item.as_bytes()].into_iter())?;
 //! }
-//! let (answers, unavailable) = space.answer(&mut lookup);
+//! let (answers, unavailable) = space.answer(&mut query);
 //! for answer in answers {
 //!     match (answer, &unavailable) {
 //!         (Answer::Seen, _) => println!("seen, but for a false positive"),
@@ -33,14 +33,16 @@
 //! ```
 
 mod applier;
-mod held;
-mod lookup;
+mod partition;
+mod query;
+mod report;
 mod routing;
 mod space;
 mod watcher;
 
-pub use lookup::{Answer, Lookup, Unavailable};
-pub use space::{Space, SpaceReport};
+pub use query::{Answer, Query, Unavailable};
+pub use report::SpaceReport;
+pub use space::Space;
 
 use crate::config::Config;
 use crate::kafka::{self, ChangelogEnds, ChangelogTail};
@@ -101,15 +103,15 @@ impl Follower {
         let spaces: Arc<[Space]> = spaces.into();
         let (stop, ending) = (Arc::new(AtomicBool::new(false)), Arc::new(Ending::default()));
         let (tail, ends) = (ChangelogTail::new(config)?, ChangelogEnds::new(config)?);
-        let (tell, hear) = channel();
+        let (send, receive) = channel();
         let watcher = {
             let (config, spaces, stop) = (Arc::clone(config), Arc::clone(&spaces), Arc::clone(&stop));
-            move || watcher::run(&config, &spaces, &ends, &stop, &tell)
+            move || watcher::run(&config, &spaces, &ends, &stop, &send)
         };
         let applier = {
             let (spaces, stop, ending) = (Arc::clone(&spaces), Arc::clone(&stop), Arc::clone(&ending));
             move || {
-                if let Err(error) = applier::Applying::new(&spaces, &tail).run(&hear, &stop) {
+                if let Err(error) = applier::Appliers::new(&spaces, &tail).run(&receive, &stop) {
                     ending.fail(error);
                 }
             }

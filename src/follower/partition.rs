@@ -24,7 +24,7 @@ const KEYS: usize = 1024;
 
 /// A partition that is followed.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct Partition {
     pub(super) number: i32,
     state: RwLock<Dedup>,
     /// Per mille that was applied, or one of the constants above.
@@ -39,7 +39,7 @@ pub(super) struct Held {
     pub(super) applied: AtomicU64,
 }
 
-impl Held {
+impl Partition {
     pub(super) fn new(number: i32, rules: Rules) -> Self {
         Self {
             number,
@@ -97,7 +97,7 @@ impl Held {
         self.as_of.store(time, Ordering::Relaxed);
     }
 
-    /// See [`Held::is_as_of`]; none before it is ready.
+    /// See [`Partition::is_as_of`]; none before it is ready.
     pub(super) fn as_of(&self) -> Option<Timestamp> {
         Some(self.as_of.load(Ordering::Relaxed)).filter(|&time| time > 0 && self.is_ready())
     }

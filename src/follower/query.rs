@@ -39,7 +39,7 @@ pub enum Unavailable {
     },
     /// A partition is not this follower's.
     #[error("partition {partition} may have it, and is none of serve.partitions here; ask a follower that has it")]
-    NotHeld {
+    NotFollowed {
         /// Its number.
         partition: i32,
     },
@@ -61,7 +61,7 @@ pub enum Unavailable {
 
 /// Keys to ask one key space for. Kept between questions, so that nothing need be allocated for each.
 #[derive(Debug, Default)]
-pub struct Lookup {
+pub struct Query {
     /// The fingerprints that are meant; a key may mean several.
     pub(super) fingerprints: Vec<Fingerprint>,
     /// The partition of each, where it is known.
@@ -78,7 +78,7 @@ pub struct Lookup {
     pub(super) scratch: Scratch,
 }
 
-impl Lookup {
+impl Query {
     /// Forgets all keys, and gives back room for more of them than usual.
     pub fn clear(&mut self) {
         if self.fingerprints.len() > KEYS {

@@ -1,10 +1,10 @@
 //! One key space that is followed: how its keys are asked for, and where its states are.
 //!
-//! Must never answer for a partition that it does not hold.
+//! Must never answer for a partition that is not followed here.
 
 use super::Error;
-use super::held::Held;
-use super::lookup::{Answer, Lookup, Unavailable};
+use super::partition::Partition;
+use super::query::{Answer, Query, Unavailable};
 use super::routing::Routing;
 use crate::changelog::Origin;
 use crate::checkpoint::Settings;
@@ -13,7 +13,7 @@ use crate::config::{Config, Filter, KeySpace, Partitions, Topic};
 use crate::dedup::Rules;
 use crate::filter::Window;
 use crate::key::{Fingerprint, KeySpec, LookupError, Part};
-use crate::record::{Timestamp, TopicPartition};
+use crate::record::TopicPartition;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -27,51 +27,21 @@ pub struct Space {
     keys: Vec<KeySpec>,
     /// The topic that says for all what they agree on, with the filter that this follower has.
     topic: Topic,
-    routing: Routing,
+    pub(super) routing: Routing,
     wanted: Option<Partitions>,
     max_staleness: Option<Duration>,
     /// What the worker writes, by this configuration.
     written: Origin,
     /// What this follower makes of it.
     origin: Origin,
-    /// By their numbers; none for those that are not held.
-    held: RwLock<Vec<Option<Arc<Held>>>>,
+    /// By their numbers; none for those that are not followed.
+    partitions: RwLock<Vec<Option<Arc<Partition>>>>,
     /// Whether partitions were added since it began: where a key of before lies is not known then.
-    has_grown: AtomicBool,
+    pub(super) has_grown: AtomicBool,
     pub(super) restarts: AtomicU64,
-    seen: AtomicU64,
-    unseen: AtomicU64,
-    unknown: AtomicU64,
-}
-
-/// How a space stands.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct SpaceReport {
-    /// Partitions of its changelog that are held.
-    pub partitions: usize,
-    /// Of these, those that are ready to be asked.
-    pub ready: usize,
-    /// Why it cannot be asked, if it cannot.
-    pub unavailable: Option<Unavailable>,
-    /// Since what time there may be commits that are not known, in milliseconds since the epoch.
-    pub as_of: Option<Timestamp>,
-    /// The latest stream time of its partitions.
-    pub stream_time: Option<Timestamp>,
-    /// Keys remembered.
-    pub keys: u64,
-    /// Keys that the filters are made for.
-    pub capacity: u64,
-    /// Memory of the filters, in bytes.
-    pub bytes: u64,
-    /// Share of unseen keys that are called seen, by formula, over all partitions that a key is asked for in.
-    pub rate: f64,
-    /// Keys that were applied from the changelog since the start.
-    pub applied: u64,
-    /// Times that a partition was begun anew.
-    pub restarts: u64,
-    /// Answers that a key was seen, that it was not, and that this is not known.
-    pub answers: [u64; 3],
+    pub(super) seen: AtomicU64,
+    pub(super) unseen: AtomicU64,
+    pub(super) unknown: AtomicU64,
 }
 
 impl Space {
@@ -103,7 +73,7 @@ impl Space {
             written: origin_of(&first.filter),
             origin: origin_of(&filter),
             topic: Topic { filter, ..first.clone() },
-            held: RwLock::default(),
+            partitions: RwLock::default(),
             has_grown: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -130,61 +100,61 @@ impl Space {
         &self.topic.filter
     }
 
-    /// Adds a key to a lookup, by the texts of its parts: see [`KeySpec::fingerprints_of_texts`].
+    /// Adds a key to a query, by the texts of its parts: see [`KeySpec::fingerprints_of_texts`].
     ///
     /// # Errors
-    /// [`LookupError`] when no topic of the space has such keys. The lookup is as it was.
+    /// [`LookupError`] when no topic of the space has such keys. The query is as it was.
     #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
-    pub fn add<'t>(&self, lookup: &mut Lookup, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
+    pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
         let is_routed = self.routing != Routing::Any && !self.has_grown.load(Ordering::Relaxed);
-        let partitions = if is_routed { self.partitions() } else { 0 };
+        let partitions = if is_routed { self.count() } else { 0 };
         let mut problem = None;
-        let before = lookup.fingerprints.len();
+        let before = query.fingerprints.len();
         for keys in &self.keys {
-            let begin = lookup.fingerprints.len();
-            match keys.fingerprints_of_texts(texts.clone(), &mut lookup.scratch, &mut lookup.fingerprints) {
+            let begin = query.fingerprints.len();
+            match keys.fingerprints_of_texts(texts.clone(), &mut query.scratch, &mut query.fingerprints) {
                 Ok(()) if partitions == 0 => {}
                 Ok(()) => {
                     let at = keys.parts().iter().position(|part| *part == Part::RecordKey);
                     let record_key = at.and_then(|at| texts.clone().nth(at));
-                    let found = lookup.fingerprints[begin..].iter();
-                    lookup.partitions.extend(found.map(|&fingerprint| self.routing.partition(fingerprint, record_key, partitions)));
+                    let found = query.fingerprints[begin..].iter();
+                    query.partitions.extend(found.map(|&fingerprint| self.routing.partition(fingerprint, record_key, partitions)));
                 }
                 // Here there may be such a key, and it is not asked for.
                 Err(error @ LookupError::Ambiguous) => {
-                    lookup.fingerprints.truncate(before);
-                    lookup.partitions.truncate(lookup.partitions.len().min(before));
+                    query.fingerprints.truncate(before);
+                    query.partitions.truncate(query.partitions.len().min(before));
                     return Err(error);
                 }
                 Err(error) => problem = Some(error),
             }
         }
         match problem {
-            Some(problem) if lookup.fingerprints.len() == before => Err(problem),
+            Some(problem) if query.fingerprints.len() == before => Err(problem),
             _ => {
-                lookup.ends.push(lookup.fingerprints.len());
+                query.ends.push(query.fingerprints.len());
                 Ok(())
             }
         }
     }
 
     /// Number of partitions of the changelog, as far as it is known.
-    fn partitions(&self) -> u32 {
+    fn count(&self) -> u32 {
         u32::try_from(self.lock().len()).unwrap_or(u32::MAX)
     }
 
-    fn lock(&self) -> std::sync::RwLockReadGuard<'_, Vec<Option<Arc<Held>>>> {
-        self.held.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> std::sync::RwLockReadGuard<'_, Vec<Option<Arc<Partition>>>> {
+        self.partitions.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers for each key of a lookup, in order, and says why where one is [`Answer::Unknown`].
-    pub fn answer<'l>(&self, lookup: &'l mut Lookup) -> (&'l [Answer], Option<Unavailable>) {
-        let unavailable = self.ask(lookup);
-        lookup.answers.clear();
+    /// Answers for each key of a query, in order, and says why where one is [`Answer::Unknown`].
+    pub fn answer<'l>(&self, query: &'l mut Query) -> (&'l [Answer], Option<Unavailable>) {
+        let unavailable = self.ask(query);
+        query.answers.clear();
         let mut begin = 0;
-        for &end in &lookup.ends {
-            let (seen, unknown) = (&lookup.seen[begin..end], &lookup.unknown[begin..end]);
-            lookup.answers.push(match (seen.contains(&true), unknown.contains(&true)) {
+        for &end in &query.ends {
+            let (seen, unknown) = (&query.seen[begin..end], &query.unknown[begin..end]);
+            query.answers.push(match (seen.contains(&true), unknown.contains(&true)) {
                 (true, _) => Answer::Seen,
                 (false, true) => Answer::Unknown,
                 (false, false) => Answer::Unseen,
@@ -192,32 +162,32 @@ impl Space {
             begin = end;
         }
         for (answer, count) in [(Answer::Seen, &self.seen), (Answer::Unseen, &self.unseen), (Answer::Unknown, &self.unknown)] {
-            let answers = lookup.answers.iter().filter(|&&other| other == answer).count();
+            let answers = query.answers.iter().filter(|&&other| other == answer).count();
             if answers > 0 {
                 count.fetch_add(answers as u64, Ordering::Relaxed);
             }
         }
-        (&lookup.answers, unavailable)
+        (&query.answers, unavailable)
     }
 
-    fn ask(&self, lookup: &mut Lookup) -> Option<Unavailable> {
-        let Lookup { fingerprints, partitions, seen, unknown, .. } = lookup;
+    fn ask(&self, query: &mut Query) -> Option<Unavailable> {
+        let Query { fingerprints, partitions, seen, unknown, .. } = query;
         for flags in [&mut *seen, &mut *unknown] {
             flags.clear();
             flags.resize(fingerprints.len(), false);
         }
-        let held = self.lock();
-        if let Some(unavailable) = self.unavailable(&held) {
+        let all = self.lock();
+        if let Some(unavailable) = self.unavailable(&all) {
             unknown.fill(true);
             return Some(unavailable);
         }
         let is_routed = partitions.len() == fingerprints.len() && !partitions.contains(&None);
         if is_routed && !self.has_grown.load(Ordering::Relaxed) {
-            return self.ask_where_they_lie(&held, lookup);
+            return self.ask_where_they_lie(&all, query);
         }
         let mut unavailable = None;
-        for (number, held) in held.iter().enumerate() {
-            if let Err(reason) = self.ask_one(number, held.as_deref(), fingerprints, seen) {
+        for (number, partition) in all.iter().enumerate() {
+            if let Err(reason) = self.ask_one(number, partition.as_deref(), fingerprints, seen) {
                 unknown.fill(true);
                 unavailable = Some(reason);
             }
@@ -226,8 +196,8 @@ impl Space {
     }
 
     /// Asks each partition for the keys that lie in it.
-    fn ask_where_they_lie(&self, held: &[Option<Arc<Held>>], lookup: &mut Lookup) -> Option<Unavailable> {
-        let Lookup { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = lookup;
+    fn ask_where_they_lie(&self, all: &[Option<Arc<Partition>>], query: &mut Query) -> Option<Unavailable> {
+        let Query { fingerprints, partitions, seen, unknown, order, chosen, found, .. } = query;
         let partition = |number: &usize| partitions[*number].unwrap_or_default();
         order.clear();
         order.extend(0..fingerprints.len());
@@ -239,7 +209,7 @@ impl Space {
             chosen.extend(numbers.iter().map(|&number| fingerprints[number]));
             found.clear();
             found.resize(chosen.len(), false);
-            let answer = self.ask_one(at, held.get(at).and_then(Option::as_deref), chosen, found);
+            let answer = self.ask_one(at, all.get(at).and_then(Option::as_deref), chosen, found);
             for (&number, &found) in numbers.iter().zip(&*found) {
                 (seen[number], unknown[number]) = (found, answer.is_err());
             }
@@ -248,88 +218,32 @@ impl Space {
         unavailable
     }
 
-    fn ask_one(&self, number: usize, held: Option<&Held>, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), Unavailable> {
-        held.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
+    fn ask_one(
+        &self,
+        number: usize,
+        partition: Option<&Partition>,
+        fingerprints: &[Fingerprint],
+        seen: &mut [bool],
+    ) -> Result<(), Unavailable> {
+        partition.ok_or_else(|| self.missing(number))?.ask(fingerprints, seen)
     }
 
     /// Why a partition is not there.
-    fn missing(&self, number: usize) -> Unavailable {
+    pub(super) fn missing(&self, number: usize) -> Unavailable {
         let partition = i32::try_from(number).unwrap_or(i32::MAX);
-        if self.wants(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotHeld { partition } }
+        if self.wants(partition) { Unavailable::Loading { partition, percent: 0 } } else { Unavailable::NotFollowed { partition } }
     }
 
     /// Why nothing can be said of any key.
-    fn unavailable(&self, held: &[Option<Arc<Held>>]) -> Option<Unavailable> {
-        if held.is_empty() {
+    pub(super) fn unavailable(&self, all: &[Option<Arc<Partition>>]) -> Option<Unavailable> {
+        if all.is_empty() {
             return Some(Unavailable::Nothing { changelog: self.changelog.clone() });
         }
         let most = self.max_staleness?;
         // What is not ready says so itself.
-        let as_of = held.iter().flatten().filter_map(|held| held.as_of()).min()?;
+        let as_of = all.iter().flatten().filter_map(|partition| partition.as_of()).min()?;
         let age = Duration::from_millis(clock::now().saturating_sub(as_of).unsigned_abs());
         (age > most).then_some(Unavailable::Stale { age, most })
-    }
-
-    /// How it stands now.
-    #[must_use]
-    pub fn report(&self) -> SpaceReport {
-        let held = self.lock();
-        let mut report = SpaceReport {
-            unavailable: self.unavailable(&held),
-            restarts: self.restarts.load(Ordering::Relaxed),
-            answers: [&self.seen, &self.unseen, &self.unknown].map(|count| count.load(Ordering::Relaxed)),
-            ..SpaceReport::default()
-        };
-        let rules = self.rules(u32::try_from(held.len()).unwrap_or(u32::MAX));
-        let mut rates = Vec::new();
-        for (number, held) in held.iter().enumerate() {
-            let Some(held) = held else {
-                if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) {
-                    report.partitions += 1;
-                    report.unavailable = Some(self.missing(number));
-                }
-                continue;
-            };
-            report.partitions += 1;
-            match held.check() {
-                Ok(()) => report.ready += 1,
-                Err(reason) => report.unavailable = Some(reason),
-            }
-            let (usage, stream_time, rate) = held.usage();
-            report.keys += usage.keys;
-            report.bytes += usage.bytes;
-            report.capacity += rules.capacity().unwrap_or(0);
-            report.stream_time = report.stream_time.max(stream_time);
-            report.applied += held.applied.load(Ordering::Relaxed);
-            rates.push(rate);
-        }
-        report.rate = match self.routing {
-            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.has_grown.load(Ordering::Relaxed) => {
-                rates.iter().copied().fold(0.0, f64::max)
-            }
-            _ => 1.0 - rates.iter().map(|rate| 1.0 - rate).product::<f64>(),
-        };
-        report.as_of = self.as_of_all(&held);
-        report
-    }
-
-    /// Since what time there may be commits that are not known, in milliseconds since the epoch; none until that is
-    /// known of all partitions.
-    #[must_use]
-    pub fn as_of(&self) -> Option<Timestamp> {
-        self.as_of_all(&self.lock())
-    }
-
-    fn as_of_all(&self, all: &[Option<Arc<Held>>]) -> Option<Timestamp> {
-        let mut least = None;
-        for (number, held) in all.iter().enumerate() {
-            match held {
-                Some(held) => least = Some(held.as_of()?).filter(|&time| least.is_none_or(|least| time < least)).or(least),
-                None if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) => return None,
-                None => {}
-            }
-        }
-        least
     }
 
     // ---- For those who fill it. ----
@@ -351,21 +265,21 @@ impl Space {
         self.origin
     }
 
-    /// Whether a partition is to be held here.
+    /// Whether a partition is to be followed here.
     pub(super) fn wants(&self, partition: i32) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
 
-    /// Holds a partition, of so many.
-    pub(super) fn hold(&self, held: Option<Arc<Held>>, partition: i32, partitions: u32) {
-        let mut all = self.held.write().unwrap_or_else(PoisonError::into_inner);
+    /// Has a partition, of so many, followed by this; or by nobody here.
+    pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
+        let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());
         if !all.is_empty() && count > all.len() {
             self.has_grown.store(true, Ordering::Relaxed);
         }
         all.resize(count, None);
         if let Some(place) = usize::try_from(partition).ok().and_then(|at| all.get_mut(at)) {
-            *place = held;
+            *place = followed;
         }
     }
 

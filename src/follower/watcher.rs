@@ -1,6 +1,6 @@
 //! Asks the brokers, once a second, which partitions the changelogs have and how far these reach.
 //!
-//! Owns the questions. Must never change a state: what it hears goes to who applies it.
+//! Owns the questions. Must never change a state: the answers go to who applies the changelogs.
 
 use super::space::Space;
 use crate::clock;
@@ -22,7 +22,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How far a partition reached.
 #[derive(Clone, Debug)]
-pub(super) struct Mark {
+pub(super) struct Watermarks {
     /// Number of the space.
     pub(super) space: usize,
     pub(super) partition: i32,
@@ -38,24 +38,15 @@ pub(super) struct Mark {
     pub(super) asked: Timestamp,
 }
 
-/// Asks until told to stop.
-pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop: &AtomicBool, tell: &Sender<Mark>) {
+/// Asks until told to stop, and sends what the brokers answer.
+pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
     let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let mut trouble: Option<Error> = None;
-        for (number, space) in spaces.iter().enumerate() {
-            match ask(number, space, ends, stop, tell) {
-                Ok(0) if missing.insert(space.name()) => tracing::warn!(
-                    space = space.name(),
-                    topic = space.changelog_name(),
-                    "the changelog does not exist yet; a worker makes it when it starts"
-                ),
-                Ok(_) => {}
-                Err(error) => trouble = Some(error),
-            }
-        }
-        if let Some(error) = trouble.filter(|_| reported.is_none_or(|at| at.elapsed() > REPORT_INTERVAL)) {
+        let trouble = round(spaces, ends, stop, send, &mut missing);
+        if let Err(error) = trouble
+            && reported.is_none_or(|at| at.elapsed() > REPORT_INTERVAL)
+        {
             reported = Some(Instant::now());
             tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "no answer from the brokers; answering as of the last, and asking again");
         }
@@ -65,22 +56,44 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop:
     }
 }
 
-/// Asks for one space; returns how many partitions it has. One that does not answer keeps no other from it.
-fn ask(space: usize, of: &Space, ends: &ChangelogEnds, stop: &AtomicBool, tell: &Sender<Mark>) -> Result<u32, Error> {
+/// Asks for all spaces once. What does not answer keeps nothing else from it; the last error is returned.
+fn round<'s>(
+    spaces: &'s [Space],
+    ends: &ChangelogEnds,
+    stop: &AtomicBool,
+    send: &Sender<Watermarks>,
+    missing: &mut BTreeSet<&'s str>,
+) -> Result<(), Error> {
     // Before any answer: what was committed after it may be missing.
     let asked = clock::now();
-    let partitions = ends.partitions(of.changelog_name())?;
-    let log: Option<Arc<str>> = if partitions > 0 { ends.id(of.changelog_name()).map(Into::into) } else { None };
-    let mut answer = Ok(partitions);
-    for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        // Of one that is not held, others need to know that it exists.
-        match if of.wants(partition) { ends.of(&of.changelog(partition)) } else { Ok((0, 0)) } {
-            Ok((low, end)) => drop(tell.send(Mark { space, partition, partitions, low, end, log: log.clone(), asked })),
-            Err(error) => answer = Err(error),
+    let mut trouble = Ok(());
+    let mut counts = Vec::with_capacity(spaces.len());
+    for (number, space) in spaces.iter().enumerate() {
+        match ends.partitions(space.changelog_name()) {
+            Ok(0) if missing.insert(space.name()) => tracing::warn!(
+                space = space.name(),
+                topic = space.changelog_name(),
+                "the changelog does not exist yet; a worker makes it when it starts"
+            ),
+            Ok(0) => {}
+            Ok(partitions) => counts.push((number, space, partitions)),
+            Err(error) => trouble = Err(error),
         }
     }
-    answer
+    let topics: Vec<_> = counts.iter().map(|(_, space, _)| space.changelog_name()).collect();
+    let logs = ends.ids(&topics);
+    for (space, of, partitions) in counts {
+        let log: Option<Arc<str>> = logs.get(of.changelog_name()).map(|id| id.as_str().into());
+        for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
+            if stop.load(Ordering::Relaxed) {
+                return trouble;
+            }
+            // Of one that is not followed, others need to know that it exists.
+            match if of.wants(partition) { ends.of(&of.changelog(partition)) } else { Ok((0, 0)) } {
+                Ok((low, end)) => drop(send.send(Watermarks { space, partition, partitions, low, end, log: log.clone(), asked })),
+                Err(error) => trouble = Err(error),
+            }
+        }
+    }
+    trouble
 }

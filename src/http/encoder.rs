@@ -2,9 +2,22 @@
 //!
 //! Must never name one: each part of the program names its own.
 
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 use std::fmt::Error;
+
+/// The type of the text that [`render`] gives.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics of a collector, in the `OpenMetrics` text format.
+pub(crate) fn render(metrics: impl Collector) -> String {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    registry.register_collector(Box::new(metrics));
+    // A string takes all that is written.
+    text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
+}
 
 /// Names and values of labels.
 pub(crate) type Labels<const N: usize> = [(&'static str, String); N];

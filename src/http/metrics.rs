@@ -3,23 +3,16 @@
 //! Owns the names of the metrics: `docs/metrics.md` lists them, and a test holds one against the other. Must never
 //! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
 
-use super::encoder::{Encoder, float, seconds};
+use super::encoder::{self, Encoder, float, seconds};
 use crate::record::Reason;
 use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, VerdictCounts};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, text};
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
-
-/// The type of the text that [`render`] gives.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All metrics, in the `OpenMetrics` text format.
 pub fn render(status: Status) -> String {
-    let (mut registry, mut text) = (Registry::default(), String::new());
-    registry.register_collector(Box::new(Metrics(status)));
-    // A string takes all that is written.
-    text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
+    encoder::render(Metrics(status))
 }
 
 #[derive(Debug)]

@@ -21,8 +21,7 @@ mod server;
 pub use events::Events;
 pub use process::Disk;
 
-pub(crate) use encoder::{Encoder, Labels, float, seconds};
-pub(crate) use metrics::CONTENT_TYPE;
+pub(crate) use encoder::{CONTENT_TYPE, Encoder, Labels, float, render, seconds};
 pub(crate) use server::{Limits, io_error, serve as serve_router};
 
 use crate::clock;
@@ -123,19 +122,22 @@ fn router(view: View) -> Router {
 /// Where only this machine can connect, a page of elsewhere must not read what is here by giving its own name this address
 /// (DNS rebinding): then the host that is asked for is this machine, too.
 async fn local(State(view): State<View>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default().to_owned());
-    let is_loopback = view.config.http.listen.is_some_and(|address| address.ip().is_loopback());
-    match host {
-        Some(host) if is_loopback && !is_local(&host) => {
-            let advice = "http.listen is an address of this machine only: ask for localhost, or set http.listen to another address";
-            (StatusCode::MISDIRECTED_REQUEST, format!("{advice}\n")).into_response()
-        }
-        _ => next.run(request).await,
+    if is_of_elsewhere(&request, view.config.http.listen) {
+        let advice = "http.listen is an address of this machine only: ask for localhost, or set http.listen to another address";
+        return (StatusCode::MISDIRECTED_REQUEST, format!("{advice}\n")).into_response();
     }
+    next.run(request).await
+}
+
+/// Whether a request that came to an address of this machine only asks for another host.
+pub(crate) fn is_of_elsewhere(request: &Request, listen: Option<SocketAddr>) -> bool {
+    let is_loopback = listen.is_some_and(|address| address.ip().is_loopback());
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or_default());
+    is_loopback && host.is_some_and(|host| !is_local(host))
 }
 
 /// Whether a host, with or without a port, is this machine.
-pub(crate) fn is_local(host: &str) -> bool {
+fn is_local(host: &str) -> bool {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(host, |(name, _)| name);
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())

@@ -242,8 +242,7 @@ impl ChangelogReader {
         take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot read {changelog}: {error}"));
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&changelog.topic, changelog.partition, Position::Offset(from)).map_err(failed)?;
+        let list = one(changelog, Position::Offset(from)).map_err(failed)?;
         self.committed.assign(&list).map_err(failed)?;
         let ended = loop {
             match self.committed.poll(POLL) {
@@ -279,14 +278,16 @@ impl ChangelogReader {
     /// When the brokers refuse, or do not answer.
     pub fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {partition}: {error}"));
-        let answer = block_on(self.admin.delete_records(&one(partition, offset).map_err(failed)?, &self.options)).map_err(failed)?;
+        let answer = block_on(self.admin.delete_records(&one(partition, Position::Offset(offset)).map_err(failed)?, &self.options))
+            .map_err(failed)?;
         answer.elements().iter().try_for_each(TopicPartitionListElem::error).map_err(failed)
     }
 }
 
-fn one(partition: &TopicPartition, number: i64) -> Result<TopicPartitionList, KafkaError> {
+/// A partition, and a position in it.
+pub(super) fn one(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(&partition.topic, partition.partition, Position::Offset(number)).map(|()| list)
+    list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub use embedded::{Embedded, Generator, Reader};
 pub use ffi::Message;
 pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError};
 pub use source::{Batch, Committed, Rebalance, Source};
-pub use tail::{ChangelogEnds, ChangelogTail, News};
+pub use tail::{ChangelogEnds, ChangelogTail, Event};
 
 /// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@
 
 use super::Error;
 use super::admin::partitions;
+use super::changelog::one;
 use super::client_config as client;
 use super::client_config::CALL_TIMEOUT;
 use super::ffi::{Fetcher, Message, topic_ids};
@@ -15,15 +16,16 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use rdkafka::topic_partition_list::Offset as Position;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Most events, lines of the log above all, that are heard before records are looked at again.
 const EVENTS_MAX: usize = 1000;
 
-/// What came of a partition.
+/// What happened to a partition that is read.
 #[derive(Debug)]
-pub enum News<'m> {
+pub enum Event<'m> {
     /// A committed record.
     Record {
         /// Its offset.
@@ -63,7 +65,7 @@ impl ChangelogTail {
     pub fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot read {partition}: {error}"));
         self.fetcher.forward(std::iter::once(partition)).map_err(|error| failed(&error))?;
-        let list = list(partition, Position::Offset(offset)).map_err(|error| failed(&error))?;
+        let list = one(partition, Position::Offset(offset)).map_err(|error| failed(&error))?;
         self.fetcher.consumer().incremental_assign(&list).map_err(|error| failed(&error))
     }
 
@@ -73,18 +75,18 @@ impl ChangelogTail {
     /// When librdkafka refuses.
     pub fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot stop to read {partition}: {error}"));
-        let list = list(partition, Position::Invalid).map_err(failed)?;
+        let list = one(partition, Position::Invalid).map_err(failed)?;
         self.fetcher.consumer().incremental_unassign(&list).map_err(failed)?;
         self.fetcher.retain(|other| other != partition);
         Ok(())
     }
 
-    /// Hands over what is there, in order within each partition, at most `count` pieces of news; if there is nothing, waits
+    /// Hands over what is there, in order within each partition, at most `count` events; if there is nothing, waits
     /// for some.
     ///
     /// # Errors
     /// When the client can never read again.
-    pub fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, News<'_>)) -> Result<(), Error> {
+    pub fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, Event<'_>)) -> Result<(), Error> {
         for _ in 0..EVENTS_MAX {
             match self.fetcher.consumer().poll(Duration::ZERO) {
                 None => {}
@@ -107,21 +109,21 @@ impl ChangelogTail {
         let mut messages: Vec<Message<'_>> = Vec::new();
         self.fetcher.take(count, wait, &mut messages);
         for message in &messages {
-            take(message.topic(), message.partition(), news(message));
+            take(message.topic(), message.partition(), event(message));
         }
         Ok(())
     }
 }
 
-/// What a message says.
-fn news<'m>(message: &'m Message<'_>) -> News<'m> {
+/// What a message stands for.
+fn event<'m>(message: &'m Message<'_>) -> Event<'m> {
     match message.error() {
-        None => News::Record { offset: message.offset(), value: message.value().unwrap_or_default() },
-        Some((RDKafkaErrorCode::PartitionEOF, _)) => News::End(message.offset()),
-        Some((RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange, _)) => News::OutOfRange,
+        None => Event::Record { offset: message.offset(), value: message.value().unwrap_or_default() },
+        Some((RDKafkaErrorCode::PartitionEOF, _)) => Event::End(message.offset()),
+        Some((RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange, _)) => Event::OutOfRange,
         Some((code, reason)) => {
             trouble(&format!("{}[{}]: {code}: {reason}", message.topic(), message.partition()));
-            News::Trouble
+            Event::Trouble
         }
     }
 }
@@ -130,11 +132,6 @@ fn trouble(error: &str) {
     throttle::report(&format!("following {error}"), |left_out| {
         tracing::warn!(error, left_out, "trouble reading changelogs; still trying");
     });
-}
-
-fn list(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)
 }
 
 /// Asks how far changelogs reach. It reads nothing.
@@ -164,10 +161,11 @@ impl ChangelogEnds {
         partitions(&self.observer, topic).map_err(|error| self.unanswered(&format!("cannot look at topic {topic:?}"), &error))
     }
 
-    /// The id of a topic, which another of the same name has not; none where brokers give none.
+    /// The ids of topics that exist, by name: another of the same name has another. None where brokers give none, or do not
+    /// answer.
     #[must_use]
-    pub fn id(&self, topic: &str) -> Option<String> {
-        topic_ids(self.observer.client(), &[topic], CALL_TIMEOUT).ok()?.remove(topic)
+    pub fn ids(&self, topics: &[&str]) -> BTreeMap<String, String> {
+        topic_ids(self.observer.client(), topics, CALL_TIMEOUT).unwrap_or_default()
     }
 
     /// The first offset of a partition, and the one after the last that a reader of committed records may have.

@@ -5,7 +5,7 @@
 use super::Server;
 use super::names::Name;
 use crate::follower::{Space, Unavailable};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Most bytes of a name: each item of a command has it for the first parts of its key.
 const NAME_BYTES_MAX: usize = 1024;
@@ -36,6 +36,16 @@ impl<'c> Command<'c> {
     pub(super) fn from(&self, number: usize) -> impl Iterator<Item = &'c [u8]> + use<'c> {
         let (bytes, parts) = (self.bytes, self.parts.get(number..).unwrap_or_default());
         parts.iter().map(move |part| &bytes[part.clone()])
+    }
+
+    /// Refuses a command that has not so many parts.
+    pub(super) fn has(&self, parts: RangeInclusive<usize>) -> Result<(), Refusal> {
+        if parts.contains(&self.len()) { Ok(()) } else { Err(self.wrong_number()) }
+    }
+
+    /// That it has too few parts, or too many.
+    pub(super) fn wrong_number(&self) -> Refusal {
+        ("ERR", format!("wrong number of arguments for '{}' command", self.text(0).to_lowercase()))
     }
 
     /// The part as text, for a message; not all of a long one.

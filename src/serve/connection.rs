@@ -5,8 +5,11 @@
 
 use super::Server;
 use super::command::Command;
-use super::commands::{self, Next, Pending, Session};
+use super::commands::{self, Next};
+use super::pending::Pending;
 use super::resp::{Answers, Parser};
+use super::session::Session;
+use crate::stats::add;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -61,7 +64,7 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             let then = connection.work(server);
             if let Err(error) = connection.send(&mut stream).await {
                 if error.kind() == io::ErrorKind::TimedOut {
-                    server.stats.dropped.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    add(&server.stats.dropped, 1);
                     tracing::warn!(client = id, limit_s = WRITE_TIMEOUT.as_secs(), "a client does not take its answers, and is dropped");
                 }
                 return Err(error);
@@ -80,7 +83,7 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
 impl Connection {
     /// Waits for bytes, but not for ever where some must come. Says how many came; none at the end.
     async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
-        if self.input.is_empty() && self.session.is_known {
+        if self.input.is_empty() && self.session.is_authenticated {
             return self.read(stream).await;
         }
         timeout(READ_TIMEOUT, self.read(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
@@ -113,7 +116,7 @@ impl Connection {
                     break Then::Work;
                 }
                 let command = &self.input[begin..];
-                let taken = match self.parser.parse(command, self.session.is_known) {
+                let taken = match self.parser.parse(command, self.session.is_authenticated) {
                     Ok(Some(taken)) => taken,
                     Ok(None) => break Then::Read,
                     Err(error) => {
@@ -136,7 +139,8 @@ impl Connection {
         });
         self.input.drain(..begin);
         if commands > 0 {
-            server.stats.observe(commands, started.elapsed());
+            add(&server.stats.commands, commands);
+            server.stats.answer_time.observe(started.elapsed());
         }
         then
     }

@@ -9,10 +9,11 @@
 //! | `/metrics` | Prometheus text |
 //! | `/version` | the version |
 
-use super::{Server, commands, metrics};
-use crate::follower::{Answer, Lookup, Space, SpaceReport};
-use crate::http::{Limits, is_local, serve_router};
+use super::{Server, metrics, session};
+use crate::follower::{Answer, Query, Space, SpaceReport};
+use crate::http::{Limits, is_of_elsewhere, serve_router};
 use crate::record::Timestamp;
+use crate::stats::add;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
@@ -39,7 +40,7 @@ const NO_NULL: &str = "a part is null: of a field that is null, write \"null\"; 
 
 /// Which keys to ask for.
 #[derive(Debug, Deserialize)]
-struct Question<'q> {
+struct ContainsRequest<'q> {
     /// Each a list of the key's parts, or its only part. A part is a JSON value, or a text, which then also stands for the
     /// number that is written so.
     #[serde(borrow)]
@@ -48,7 +49,7 @@ struct Question<'q> {
 
 /// What is known of them.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Found {
+struct ContainsAnswer {
     /// For each key, in order: whether it was seen.
     seen: Vec<bool>,
     /// Since what time there may be commits that are not known, in milliseconds since the epoch.
@@ -133,22 +134,22 @@ fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
         let names: Vec<_> = server.follower.spaces().iter().map(Space::name).collect();
         return problem(StatusCode::NOT_FOUND, &format!("there is no key space {space:?}; the configuration has {}", names.join(", ")));
     };
-    let mut lookup = Lookup::default();
-    if let Err(sentence) = add_all(space, body, &mut lookup) {
+    let mut query = Query::default();
+    if let Err(sentence) = add_all(space, body, &mut query) {
         return problem(StatusCode::BAD_REQUEST, &sentence);
     }
     let as_of_ms = space.as_of();
-    let (answers, unavailable) = space.answer(&mut lookup);
+    let (answers, unavailable) = space.answer(&mut query);
     match unavailable {
         Some(reason) if answers.contains(&Answer::Unknown) => problem(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string()),
-        _ => json(StatusCode::OK, &Found { seen: answers.iter().map(|&answer| answer == Answer::Seen).collect(), as_of_ms }),
+        _ => json(StatusCode::OK, &ContainsAnswer { seen: answers.iter().map(|&answer| answer == Answer::Seen).collect(), as_of_ms }),
     }
 }
 
 /// Adds the keys of a question; on failure, a sentence says which is wrong.
-fn add_all(space: &Space, body: &[u8], lookup: &mut Lookup) -> Result<(), String> {
+fn add_all(space: &Space, body: &[u8], query: &mut Query) -> Result<(), String> {
     let expected = r#"expected {"keys": [...]}, each key a list of its parts, or its only part"#;
-    let question: Question<'_> = serde_json::from_slice(body).map_err(|error| format!("{expected}: {error}"))?;
+    let question: ContainsRequest<'_> = serde_json::from_slice(body).map_err(|error| format!("{expected}: {error}"))?;
     if question.keys.len() > KEYS_MAX {
         return Err(format!("at most {KEYS_MAX} keys are taken, got {}", question.keys.len()));
     }
@@ -164,7 +165,7 @@ fn add_all(space: &Space, body: &[u8], lookup: &mut Lookup) -> Result<(), String
             return Err(format!("keys[{number}]: {NO_NULL}"));
         }
         let texts: Vec<_> = parts.iter().map(|part| text(part)).collect();
-        space.add(lookup, texts.iter().map(String::as_bytes)).map_err(|error| format!("keys[{number}]: {error}"))?;
+        space.add(query, texts.iter().map(String::as_bytes)).map_err(|error| format!("keys[{number}]: {error}"))?;
     }
     Ok(())
 }
@@ -178,26 +179,22 @@ fn text(part: &RawValue) -> String {
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
     let Some(password) = &server.password else { return next.run(request).await };
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    if given.is_some_and(|given| commands::is_equal(password.as_bytes(), given.as_bytes())) {
+    if given.is_some_and(|given| session::is_equal(password.as_bytes(), given.as_bytes())) {
         return next.run(request).await;
     }
     if given.is_some() {
-        server.stats.refused_password();
+        add(&server.stats.wrong_passwords, 1);
     }
     problem(StatusCode::UNAUTHORIZED, "serve.password is set: send it as `Authorization: Bearer PASSWORD`")
 }
 
 /// Refuses what a page of elsewhere asks by giving its own name the address of this machine.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let is_loopback = server.http_listen.is_some_and(|address| address.ip().is_loopback());
-    match host {
-        Some(host) if is_loopback && !is_local(host) => problem(
-            StatusCode::MISDIRECTED_REQUEST,
-            "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address",
-        ),
-        _ => next.run(request).await,
+    if is_of_elsewhere(&request, server.http_listen) {
+        let advice = "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address";
+        return problem(StatusCode::MISDIRECTED_REQUEST, advice);
     }
+    next.run(request).await
 }
 
 fn problem(status: StatusCode, sentence: &str) -> Response {

@@ -4,11 +4,12 @@
 
 use super::Server;
 use super::command::{Command, Refusal, refusal, space};
+use super::names::is_like;
 use super::resp::Answers;
 use crate::clock;
 use crate::follower::{Space, SpaceReport};
+use crate::stats::get;
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering;
 
 /// Name, number of parts (at least so many if negative), and where the names of spaces stand: first, last, step.
 const COMMANDS: [(&str, i64, [i64; 3]); 26] = [
@@ -142,7 +143,42 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
             }
             answers.count(*value);
         }
-        _ => return Err(("ERR", format!("wrong number of arguments for '{}' command", name.to_lowercase()))),
+        _ => return Err(command.wrong_number()),
+    }
+    Ok(())
+}
+
+/// Lists the spaces whose names are like a pattern.
+pub(super) fn spaces_like(server: &Server, pattern: &[u8], answers: &mut Answers) {
+    let names: Vec<_> =
+        server.follower.spaces().iter().map(|space| space.name().as_bytes()).filter(|name| is_like(name, pattern)).collect();
+    answers.array(names.len());
+    for name in names {
+        answers.bulk(name);
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: all spaces at once, for they are few.
+pub(super) fn scan(server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
+    if command.get(1).is_none_or(|cursor| cursor.is_empty() || !cursor.iter().all(u8::is_ascii_digit)) {
+        return Err(("ERR", "invalid cursor".to_owned()));
+    }
+    let (mut pattern, mut is_type) = (&b"*"[..], true);
+    for at in (2..command.len()).step_by(2) {
+        let value = command.get(at + 1).ok_or_else(|| ("ERR", "syntax error".to_owned()))?;
+        match command.text(at).to_ascii_uppercase().as_str() {
+            "MATCH" => pattern = value,
+            "COUNT" => {}
+            "TYPE" => is_type = value.eq_ignore_ascii_case(b"MBbloom--"),
+            _ => return Err(("ERR", "syntax error".to_owned())),
+        }
+    }
+    answers.array(2);
+    answers.bulk(b"0");
+    if is_type && command.get(1) == Some(b"0") {
+        spaces_like(server, pattern, answers);
+    } else {
+        answers.array(0);
     }
     Ok(())
 }
@@ -150,7 +186,6 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
 /// `INFO [section]`: in sections, as clients read it.
 pub(super) fn info(server: &Server, wanted: &str) -> String {
     let stats = &server.stats;
-    let get = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
     let spaces: Vec<_> = server.follower.spaces().iter().map(|space| (space.name(), space.report())).collect();
     let sum = |value: fn(&SpaceReport) -> u64| spaces.iter().map(|(_, report)| value(report)).sum::<u64>();
     let loading = spaces.iter().any(|(_, report)| report.ready < report.partitions || report.partitions == 0);

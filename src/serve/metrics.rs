@@ -7,33 +7,26 @@ use super::stats::BUCKETS;
 use crate::clock;
 use crate::follower::SpaceReport;
 use crate::http::{Encoder, Labels, float, process, seconds};
+use crate::stats::get;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, text};
-use prometheus_client::registry::Registry;
+use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) use crate::http::CONTENT_TYPE;
 
 /// All metrics, in the `OpenMetrics` text format.
 pub(super) fn render(server: &Server) -> String {
     let counts = &server.stats;
-    let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    let now = clock::now();
-    let metrics = Metrics {
+    crate::http::render(Metrics {
         spaces: server.follower.spaces().iter().map(|space| (space.name().to_owned(), space.report())).collect(),
-        now_ms: now,
+        now_ms: clock::now(),
         connections: get(&counts.connections),
         accepted: get(&counts.accepted),
         refused: [("too_many", get(&counts.rejected)), ("wrong_password", get(&counts.wrong_passwords)), ("slow", get(&counts.dropped))],
         commands: get(&counts.commands),
-        times: counts.times(),
+        answer_time: counts.answer_time.read(),
         started_ms: clock::millis(server.started_at),
-    };
-    let (mut registry, mut text) = (Registry::default(), String::new());
-    registry.register_collector(Box::new(metrics));
-    // A string takes all that is written.
-    text::encode(&mut text, &registry).map_or_else(|_| String::new(), |()| text)
+    })
 }
 
 #[derive(Debug)]
@@ -44,7 +37,7 @@ struct Metrics {
     accepted: u64,
     refused: [(&'static str, u64); 3],
     commands: u64,
-    times: ([u64; BUCKETS.len() + 1], f64),
+    answer_time: (Vec<u64>, f64),
     started_ms: i64,
 }
 
@@ -70,10 +63,10 @@ impl Collector for Metrics {
         encoder.counter("unseen_serve_accepted_connections_total", "Connections that were accepted", self.accepted)?;
         let refused = self.refused.map(|(reason, count)| ([("reason", reason.to_owned())], count));
         encoder.counters("unseen_serve_refused_total", "Connections and passwords that were refused, by reason", refused)?;
-        let (counts, sum) = self.times;
-        let bounds = BUCKETS.into_iter().chain([f64::MAX]);
+        let (counts, sum) = &self.answer_time;
+        let buckets: Vec<_> = BUCKETS.into_iter().chain([f64::MAX]).zip(counts.iter().copied()).collect();
         let help = "Time to answer the commands that came together in one piece";
-        encoder.buckets("unseen_serve_answer_duration_seconds", help, sum, &bounds.zip(counts).collect::<Vec<_>>())?;
+        encoder.buckets("unseen_serve_answer_duration_seconds", help, *sum, &buckets)?;
         #[expect(clippy::cast_precision_loss, reason = "numbers that are shown")]
         let count = |number: usize| number as f64;
         encoder.gauges("unseen_serve_partitions", "Partitions that are followed", self.each(|report| count(report.partitions)))?;

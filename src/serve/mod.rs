@@ -1,4 +1,4 @@
-//! What was seen, told to clients of Redis and over HTTP.
+//! Answers which keys were seen, to clients of Redis and over HTTP.
 //!
 //! Owns the connections of `unseen serve` and their threads. Must never change what was seen: the stream decides that.
 //!
@@ -11,13 +11,16 @@ mod http;
 mod info;
 mod metrics;
 mod names;
+mod pending;
 mod resp;
+mod session;
 mod stats;
 mod writes;
 
 use crate::config::Config;
 use crate::follower::Follower;
 use crate::http::io_error;
+use crate::stats::{add, get};
 use stats::ServeStats;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -146,7 +149,7 @@ impl Server {
     async fn accept(&self, listener: &TcpListener, threads: &[UnboundedSender<TcpStream>]) {
         let mut turns = threads.iter().cycle();
         loop {
-            let mut client = match listener.accept().await {
+            let client = match listener.accept().await {
                 Ok((client, _)) => client,
                 Err(error) => {
                     let error = io_error(&error);
@@ -155,20 +158,19 @@ impl Server {
                     continue;
                 }
             };
-            self.stats.accepted.fetch_add(1, Ordering::Relaxed);
-            if self.stats.connections.load(Ordering::Relaxed) >= self.max_connections as u64 {
-                self.stats.rejected.fetch_add(1, Ordering::Relaxed);
+            add(&self.stats.accepted, 1);
+            if get(&self.stats.connections) >= self.max_connections as u64 {
+                add(&self.stats.rejected, 1);
                 let _ = client.try_write(b"-ERR max number of clients reached\r\n");
                 continue;
             }
-            self.stats.connections.fetch_add(1, Ordering::Relaxed);
+            add(&self.stats.connections, 1);
             // An answer is sent once it is whole; it is not to wait for more.
             let _ = client.set_nodelay(true);
             // One that is gone without a word is noticed some time.
             let _ = rustix::net::sockopt::set_socket_keepalive(&client, true);
-            if let Some(Err(unsent)) = turns.next().map(|thread| thread.send(client)) {
-                client = unsent.0;
-                drop(client);
+            // A thread that could not begin takes none; its log line says why.
+            if turns.next().is_none_or(|thread| thread.send(client).is_err()) {
                 self.stats.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -180,7 +182,6 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
     while let Some(client) = clients.recv().await {
         let server = Arc::clone(&server);
         tokio::task::spawn_local(async move {
-            // A client of a thread that moved to another process came with its descriptor; it is registered here.
             let id = server.next_id.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = here(client, &server, id).await {
                 tracing::debug!(client = id, error = %error, "a connection failed");

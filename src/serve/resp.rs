@@ -13,8 +13,8 @@ pub(super) const PART_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of a command.
 pub(super) const COMMAND_BYTES_MAX: usize = 4 << 20;
 /// The same before a client has given the password.
-const STRANGER: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
-const KNOWN: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
+const UNAUTHENTICATED: Limits = Limits { parts: 10, part_bytes: 16 << 10 };
+const AUTHENTICATED: Limits = Limits { parts: PARTS_MAX, part_bytes: PART_BYTES_MAX };
 /// Most bytes of a command that is a line of words.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a line that says a length.
@@ -50,8 +50,8 @@ pub(super) struct Parser {
 impl Parser {
     /// Goes on at the bytes of a command, of which there may be more than the last time. Returns how many bytes it takes
     /// once all of it is there; its parts are then [`Parser::parts`]. A command may have none, and is then nothing.
-    pub(super) fn parse(&mut self, command: &[u8], is_known: bool) -> Result<Option<usize>, ProtocolError> {
-        let limits = if is_known { KNOWN } else { STRANGER };
+    pub(super) fn parse(&mut self, command: &[u8], is_authenticated: bool) -> Result<Option<usize>, ProtocolError> {
+        let limits = if is_authenticated { AUTHENTICATED } else { UNAUTHENTICATED };
         let mut left = match self.left {
             Some(left) => left,
             None => match self.begin(command, limits)? {
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_may_not_say_much() {
+    fn a_client_without_the_password_may_not_say_much() {
         assert_eq!(Parser::default().parse(b"*11\r\n", false), Err(ProtocolError("invalid multibulk length")));
         assert_eq!(Parser::default().parse(b"*1\r\n$16385\r\n", false), Err(ProtocolError("invalid bulk length")));
         assert_eq!(Parser::default().parse(b"*11\r\n", true), Ok(None));

@@ -4,7 +4,6 @@
 
 use super::Server;
 use super::command::{Command, Refusal, space};
-use super::resp::Answers;
 
 /// Commands by which clients fill filters.
 const WRITES: [&str; 16] = [
@@ -32,7 +31,7 @@ pub(super) fn is_write(name: &str) -> bool {
 }
 
 /// Why it is not done.
-pub(super) fn refuse(name: &str, server: &Server, command: Command<'_>, _: &mut Answers) -> Refusal {
+pub(super) fn refuse(name: &str, server: &Server, command: Command<'_>) -> Refusal {
     if let Err(refusal) = space(server, command.get(1).unwrap_or_default()) {
         return refusal;
     }

@@ -395,7 +395,7 @@ fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> To
 fn durations(histogram: &Histogram) -> Durations {
     let (counts, sum_seconds) = histogram.read();
     let mut below = 0;
-    let buckets = BUCKETS.iter().zip(counts).map(|(&bound, count)| {
+    let buckets = BUCKETS.iter().zip(&counts).map(|(&bound, count)| {
         below += count;
         (bound, below)
     });

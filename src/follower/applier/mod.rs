@@ -6,10 +6,10 @@
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::dedup::Rules;
 use crate::follower::Error;
-use crate::follower::held::Held;
+use crate::follower::partition::Partition;
 use crate::follower::space::Space;
-use crate::follower::watcher::Mark;
-use crate::kafka::{ChangelogTail, News};
+use crate::follower::watcher::Watermarks;
+use crate::kafka::{ChangelogTail, Event};
 use crate::key::Fingerprint;
 use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, HashMap};
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-/// Most pieces of news that are taken at a time.
-const NEWS: usize = 256;
+/// Most events that are taken at a time.
+const EVENTS: usize = 256;
 /// How long to wait for some; bounds how late a stop and a new partition are noticed.
 const WAIT: Duration = Duration::from_millis(50);
 /// Keys that are applied while nobody may ask.
@@ -28,17 +28,17 @@ const KEYS: usize = 64;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is applied.
-pub(super) struct Applying<'a> {
+pub(super) struct Appliers<'a> {
     spaces: &'a [Space],
     tail: &'a ChangelogTail,
-    partitions: Vec<Partition<'a>>,
+    partitions: Vec<PartitionApplier<'a>>,
     by_name: HashMap<TopicPartition, usize>,
 }
 
 /// How far a partition's changelog is applied.
-struct Partition<'a> {
+struct PartitionApplier<'a> {
     space: &'a Space,
-    held: Arc<Held>,
+    shared: Arc<Partition>,
     changelog: TopicPartition,
     rules: Rules,
     applier: Applier,
@@ -52,7 +52,7 @@ struct Partition<'a> {
     end: Offset,
     log: Option<Arc<str>>,
     /// How far it reached when the brokers were asked, until all of that was applied.
-    mark: Option<Mark>,
+    awaited: Option<Watermarks>,
     /// Whether the last record was made as this configuration says.
     is_alike: bool,
     /// How it is read.
@@ -63,7 +63,7 @@ struct Partition<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// News of it is taken.
+    /// Its events are taken.
     Yes,
     /// It is to begin with nothing, as soon as it is known where.
     Anew,
@@ -73,22 +73,22 @@ enum Reading {
     Never,
 }
 
-impl<'a> Applying<'a> {
+impl<'a> Appliers<'a> {
     pub(super) fn new(spaces: &'a [Space], tail: &'a ChangelogTail) -> Self {
         Self { spaces, tail, partitions: Vec::new(), by_name: HashMap::new() }
     }
 
     /// Applies until told to stop.
-    pub(super) fn run(mut self, hear: &Receiver<Mark>, stop: &AtomicBool) -> Result<(), Error> {
+    pub(super) fn run(mut self, watermarks: &Receiver<Watermarks>, stop: &AtomicBool) -> Result<(), Error> {
         while !stop.load(Ordering::Relaxed) {
-            for mark in hear.try_iter() {
-                self.hear(mark)?;
+            for watermarks in watermarks.try_iter() {
+                self.reach(watermarks)?;
             }
             let (by_name, partitions) = (&self.by_name, &mut self.partitions);
-            self.tail.poll(NEWS, WAIT, &mut |topic, partition, news| {
+            self.tail.poll(EVENTS, WAIT, &mut |topic, partition, event| {
                 let name = TopicPartition { topic: topic.to_owned(), partition };
                 if let Some(&at) = by_name.get(&name) {
-                    partitions[at].take(&news);
+                    partitions[at].take(&event);
                 }
             })?;
             for partition in &mut self.partitions {
@@ -99,25 +99,25 @@ impl<'a> Applying<'a> {
     }
 
     /// Takes note of how far a partition reaches. One that was not known begins.
-    fn hear(&mut self, mark: Mark) -> Result<(), Error> {
-        let space = &self.spaces[mark.space];
-        let changelog = space.changelog(mark.partition);
-        if !space.wants(mark.partition) {
-            space.hold(None, mark.partition, mark.partitions);
+    fn reach(&mut self, watermarks: Watermarks) -> Result<(), Error> {
+        let space = &self.spaces[watermarks.space];
+        let changelog = space.changelog(watermarks.partition);
+        if !space.wants(watermarks.partition) {
+            space.set(None, watermarks.partition, watermarks.partitions);
             return Ok(());
         }
         if let Some(&at) = self.by_name.get(&changelog) {
-            self.partitions[at].reaches(mark);
+            self.partitions[at].reaches(watermarks);
             return Ok(());
         }
-        let partition = Partition::new(space, &mark);
+        let partition = PartitionApplier::new(space, &watermarks);
         // Before it is counted among the partitions: a key may lie in it.
-        space.hold(Some(Arc::clone(&partition.held)), mark.partition, mark.partitions);
-        self.tail.start(&changelog, mark.low)?;
+        space.set(Some(Arc::clone(&partition.shared)), watermarks.partition, watermarks.partitions);
+        self.tail.start(&changelog, watermarks.low)?;
         self.by_name.insert(changelog, self.partitions.len());
         self.partitions.push(partition);
         if let Some(partition) = self.partitions.last_mut() {
-            partition.reaches(mark);
+            partition.reaches(watermarks);
         }
         Ok(())
     }
@@ -128,23 +128,23 @@ fn fresh(space: &Space) -> Applier {
     Applier::new(BTreeMap::new(), space.origin(), BTreeMap::new(), None, 0)
 }
 
-impl<'a> Partition<'a> {
+impl<'a> PartitionApplier<'a> {
     /// Nothing of it was applied yet.
-    fn new(space: &'a Space, mark: &Mark) -> Self {
-        let rules = space.rules(mark.partitions);
+    fn new(space: &'a Space, watermarks: &Watermarks) -> Self {
+        let rules = space.rules(watermarks.partitions);
         Self {
             space,
-            held: Arc::new(Held::new(mark.partition, rules)),
-            changelog: space.changelog(mark.partition),
+            shared: Arc::new(Partition::new(watermarks.partition, rules)),
+            changelog: space.changelog(watermarks.partition),
             rules,
             applier: fresh(space),
             cuts: Vec::new(),
-            low: mark.low,
-            next: mark.low,
-            target: mark.end,
-            end: mark.end,
-            log: mark.log.clone(),
-            mark: None,
+            low: watermarks.low,
+            next: watermarks.low,
+            target: watermarks.end,
+            end: watermarks.end,
+            log: watermarks.log.clone(),
+            awaited: None,
             is_alike: true,
             reading: Reading::Yes,
             began: Instant::now(),
@@ -153,61 +153,63 @@ impl<'a> Partition<'a> {
     }
 
     /// The brokers were asked how far it reaches.
-    fn reaches(&mut self, mark: Mark) {
-        if self.is_another_log(&mark) {
+    fn reaches(&mut self, watermarks: Watermarks) {
+        if self.is_another_log(&watermarks) {
             tracing::warn!(changelog = %self.changelog, "the changelog was made anew; loading it anew");
             self.forget();
-        } else if mark.low > self.next && self.reading == Reading::Yes {
-            tracing::warn!(changelog = %self.changelog, trimmed_to = mark.low, read_to = self.next, "the changelog was trimmed past this follower; loading it anew");
+        } else if watermarks.low > self.next && self.reading == Reading::Yes {
+            tracing::warn!(changelog = %self.changelog, trimmed_to = watermarks.low, read_to = self.next, "the changelog was trimmed past this follower; loading it anew");
             self.forget();
         }
-        (self.low, self.end, self.log) = (mark.low, mark.end, mark.log.clone().or(self.log.take()));
+        (self.low, self.end, self.log) = (watermarks.low, watermarks.end, watermarks.log.clone().or(self.log.take()));
         if self.reading == Reading::Anew {
-            self.begin_anew(mark.low, mark.end);
+            self.begin_anew(watermarks.low, watermarks.end);
             self.reading = Reading::Again;
         }
         // One at a time, or a busy partition would never come to the end of any.
-        self.mark.get_or_insert(mark);
+        self.awaited.get_or_insert(watermarks);
         self.arrive();
     }
 
     /// Whether a topic of the same name was made since.
-    fn is_another_log(&self, mark: &Mark) -> bool {
-        match (&self.log, &mark.log) {
+    fn is_another_log(&self, watermarks: &Watermarks) -> bool {
+        match (&self.log, &watermarks.log) {
             (Some(known), Some(log)) => known != log,
+            // This time, the brokers did not say.
+            (Some(_), None) => false,
             // Where brokers give no ids. A new leader, too, may not know at once how far it reaches.
-            _ => mark.end < self.end,
+            (None, _) => watermarks.end < self.end,
         }
     }
 
     /// Something came of it. What it cannot take breaks it, and no other partition.
-    fn take(&mut self, news: &News<'_>) {
+    fn take(&mut self, event: &Event<'_>) {
         if self.reading != Reading::Yes {
             // What comes is read again.
             return;
         }
-        match *news {
-            News::Record { offset, value } if offset >= self.next => {
+        match *event {
+            Event::Record { offset, value } if offset >= self.next => {
                 if let Err(sentence) = self.apply(offset, value) {
                     tracing::error!(changelog = %self.changelog, offset, "{sentence}");
-                    self.held.broken(format!("{} offset {offset}: {sentence}", self.changelog));
+                    self.shared.broken(format!("{} offset {offset}: {sentence}", self.changelog));
                     self.reading = Reading::Never;
                 }
             }
-            News::Record { .. } => {}
-            News::End(offset) => self.next = self.next.max(offset),
-            News::OutOfRange => {
+            Event::Record { .. } => {}
+            Event::End(offset) => self.next = self.next.max(offset),
+            Event::OutOfRange => {
                 tracing::warn!(changelog = %self.changelog, read_to = self.next, "the changelog does not reach to where it was read; loading it anew");
                 self.forget();
             }
-            News::Trouble => self.reading = Reading::Again,
+            Event::Trouble => self.reading = Reading::Again,
         }
         self.arrive();
     }
 
     /// Nothing is known of it until it was read from its beginning, which the brokers' next word says.
     fn forget(&mut self) {
-        self.held.begin(self.rules);
+        self.shared.begin(self.rules);
         // They were of what was read before; what is read now says its own.
         self.cuts.clear();
         self.reading = Reading::Anew;
@@ -219,7 +221,7 @@ impl<'a> Partition<'a> {
             return;
         }
         if self.next < self.target {
-            self.held.come_to(self.next - self.low, self.target - self.low);
+            self.shared.come_to(self.next - self.low, self.target - self.low);
             if self.reported.elapsed() > PROGRESS_INTERVAL {
                 self.reported = Instant::now();
                 let percent = (self.next - self.low) * 100 / (self.target - self.low).max(1);
@@ -227,14 +229,14 @@ impl<'a> Partition<'a> {
             }
             return;
         }
-        let was_ready = self.held.is_ready();
-        self.held.ready(self.is_alike);
+        let was_ready = self.shared.is_ready();
+        self.shared.ready(self.is_alike);
         if !was_ready && self.is_alike {
             let elapsed_ms = self.began.elapsed().as_millis();
             tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following it");
         }
-        if let Some(mark) = self.mark.take_if(|mark| mark.end <= self.next) {
-            self.held.is_as_of(mark.asked);
+        if let Some(watermarks) = self.awaited.take_if(|watermarks| watermarks.end <= self.next) {
+            self.shared.is_as_of(watermarks.asked);
         }
     }
 
@@ -281,7 +283,7 @@ impl<'a> Partition<'a> {
     /// Changes the state by a record, a few keys at a time.
     fn change(&self, record: &ChangelogRecord<'_>) -> Result<(), String> {
         let effect = self.applier.effect(record);
-        effect.begin(&mut self.held.write());
+        effect.begin(&mut self.shared.write());
         let mut keys: Vec<Fingerprint> = Vec::with_capacity(KEYS);
         for run in effect.runs {
             let mut fingerprints = run.fingerprints();
@@ -291,22 +293,22 @@ impl<'a> Partition<'a> {
                 if keys.is_empty() {
                     break;
                 }
-                let mut state = self.held.write();
+                let mut state = self.shared.write();
                 state.prefetch(&keys);
                 let done = keys.iter().try_for_each(|&key| state.apply(run.mutation, key));
                 done.map_err(|error| error.to_string())?;
             }
-            self.held.applied.fetch_add(run.len(), Ordering::Relaxed);
+            self.shared.applied.fetch_add(run.len(), Ordering::Relaxed);
         }
-        effect.end(&mut self.held.write());
+        effect.end(&mut self.shared.write());
         Ok(())
     }
 
     /// Goes on with a state that has seen nothing, where the changelog reaches from `low` to `end`.
     fn begin_anew(&mut self, low: Offset, end: Offset) {
-        self.held.begin(self.rules);
+        self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, end);
-        (self.applier, self.mark, self.is_alike) = (fresh(self.space), None, true);
+        (self.applier, self.awaited, self.is_alike) = (fresh(self.space), None, true);
         self.space.restarts.fetch_add(1, Ordering::Relaxed);
         self.began = Instant::now();
     }

@@ -24,6 +24,10 @@ fn config(topic: &str, serve: &str) -> Config {
     Config::load(&file, &[]).unwrap()
 }
 
+fn space(config: &Config) -> Space {
+    Space::new(config, &config.spaces()[0]).unwrap()
+}
+
 /// What a worker writes, and what it would say.
 struct Live {
     dedup: Dedup,
@@ -66,22 +70,22 @@ impl Live {
     }
 }
 
-fn mark(low: Offset, end: Offset, asked: i64) -> Mark {
-    Mark { space: 0, partition: 0, partitions: 1, low, end, log: None, asked }
+fn watermarks(low: Offset, end: Offset, asked: i64) -> Watermarks {
+    Watermarks { space: 0, partition: 0, partitions: 1, low, end, log: None, asked }
 }
 
 /// Applies what the changelog has from where the follower has come to.
-fn catch_up(partition: &mut Partition<'_>, live: &Live) {
+fn catch_up(partition: &mut PartitionApplier<'_>, live: &Live) {
     let from = usize::try_from(partition.next).unwrap();
     for (offset, value) in live.log.iter().enumerate().skip(from) {
-        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value });
+        partition.take(&Event::Record { offset: Offset::try_from(offset).unwrap(), value });
     }
 }
 
-fn asked(held: &Held) -> Result<Vec<bool>, Unavailable> {
+fn asked(partition: &Partition) -> Result<Vec<bool>, Unavailable> {
     let keys: Vec<_> = (0..KEYS_ASKED).map(key).collect();
     let mut seen = vec![false; keys.len()];
-    held.ask(&keys, &mut seen).map(|()| seen)
+    partition.ask(&keys, &mut seen).map(|()| seen)
 }
 
 fn known(live: &Live) -> Vec<bool> {
@@ -126,11 +130,10 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
     let serve = if own.is_empty() { String::new() } else { format!("[serve.filters]\nin = {{ {own}{} }}", capacity(own)) };
     let topic = format!("{window}\nfilter = {{ {worker}{} }}\nrefresh = {refresh}{retract}", capacity(worker));
     let config = config(&topic, &serve);
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
+    let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
-    let mut partition = Partition::new(&space, &mark(0, 0, 1));
-    partition.reaches(mark(0, 0, 1));
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
+    partition.reaches(watermarks(0, 0, 1));
     let what = format!("{topic} by {own:?}, seed {seed}");
     let (mut time, mut number) = (1_700_000_000_000_i64, seed);
     let mut random = |below: u64| {
@@ -144,7 +147,7 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
         if random(7) == 0 {
             live.commit();
             catch_up(&mut partition, &live);
-            assert_eq!(asked(&partition.held).unwrap(), known(&live), "{what}, step {step}");
+            assert_eq!(asked(&partition.shared).unwrap(), known(&live), "{what}, step {step}");
         }
     }
 }
@@ -154,41 +157,39 @@ const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive
 #[test]
 fn nothing_is_said_before_all_of_the_changelog_was_applied() {
     let config = config(AGING, "");
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
+    let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
     for number in 0..100 {
         live.judge(number, 1_700_000_000_000, false);
         live.commit();
     }
-    let mut partition = Partition::new(&space, &mark(0, live.end(), 1));
-    partition.reaches(mark(0, live.end(), 1));
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
+    partition.reaches(watermarks(0, live.end(), 1));
     for (offset, value) in live.log.iter().enumerate() {
         let percent = u32::try_from(offset).unwrap();
-        assert_eq!(asked(&partition.held), Err(Unavailable::Loading { partition: 0, percent }));
-        assert_eq!(partition.held.as_of(), None);
-        partition.take(&News::Record { offset: Offset::try_from(offset).unwrap(), value });
+        assert_eq!(asked(&partition.shared), Err(Unavailable::Loading { partition: 0, percent }));
+        assert_eq!(partition.shared.as_of(), None);
+        partition.take(&Event::Record { offset: Offset::try_from(offset).unwrap(), value });
     }
-    assert_eq!(asked(&partition.held).unwrap(), known(&live));
-    assert_eq!(partition.held.as_of(), Some(1));
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
+    assert_eq!(partition.shared.as_of(), Some(1));
     // More was committed by the time 5 than is applied; only once it is, the state is as of then.
     live.judge(100, 1_700_000_000_000, false);
     live.commit();
-    partition.reaches(mark(0, live.end() + 1, 5));
+    partition.reaches(watermarks(0, live.end() + 1, 5));
     catch_up(&mut partition, &live);
-    assert_eq!(partition.held.as_of(), Some(1));
+    assert_eq!(partition.shared.as_of(), Some(1));
     // Behind the last record stands the mark of its transaction.
-    partition.take(&News::End(live.end() + 1));
-    assert_eq!(partition.held.as_of(), Some(5));
+    partition.take(&Event::End(live.end() + 1));
+    assert_eq!(partition.shared.as_of(), Some(5));
 }
 
 #[test]
 fn a_group_that_was_set_back_is_followed_from_where_it_is() {
     let config = config(AGING, "");
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
+    let space = space(&config);
     let mut live = Live::new(config.topics[0].rules(1), space.written());
-    let mut partition = Partition::new(&space, &mark(0, 0, 1));
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
     for number in 0..20 {
         live.judge(number, 1_700_000_000_000, false);
         live.commit();
@@ -206,28 +207,27 @@ fn a_group_that_was_set_back_is_followed_from_where_it_is() {
     live.commit();
     catch_up(&mut partition, &live);
     assert_eq!(partition.reading, Reading::Anew);
-    partition.reaches(mark(0, live.end(), 2));
+    partition.reaches(watermarks(0, live.end(), 2));
     assert_eq!(partition.reading, Reading::Again);
     partition.reading = Reading::Yes;
-    assert!(matches!(asked(&partition.held), Err(Unavailable::Loading { .. })));
+    assert!(matches!(asked(&partition.shared), Err(Unavailable::Loading { .. })));
     catch_up(&mut partition, &live);
-    assert_eq!(asked(&partition.held).unwrap(), known(&live));
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
     assert!(known(&live)[50] && !known(&live)[15]);
 }
 
 #[test]
 fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     let config = config(AGING, "");
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
-    let mut partition = Partition::new(&space, &mark(0, 0, 1));
+    let space = space(&config);
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
     for origin in [Origin { keys: 1, ..space.written() }, Origin { clock: 1, ..space.written() }] {
         let mut live = Live::new(config.topics[0].rules(1), origin);
         live.judge(1, 1_700_000_000_000, false);
         live.commit();
         partition.begin_anew(0, 0);
         catch_up(&mut partition, &live);
-        assert_eq!(asked(&partition.held), Err(Unavailable::OtherKeys));
+        assert_eq!(asked(&partition.shared), Err(Unavailable::OtherKeys));
     }
     // Keys that were made so before are of no use, and no harm.
     let mut live = Live::new(config.topics[0].rules(1), space.written());
@@ -236,49 +236,47 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     live.commit();
     partition.next = 0;
     catch_up(&mut partition, &live);
-    assert!(asked(&partition.held).unwrap()[2]);
+    assert!(asked(&partition.shared).unwrap()[2]);
     // Another group's changelog is refused.
     let mut foreign = Live::new(config.topics[0].rules(1), Origin { owner: 1, ..space.written() });
     foreign.commit();
     partition.next = 0;
-    partition.take(&News::Record { offset: 0, value: &foreign.log[0] });
-    assert!(matches!(asked(&partition.held), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
+    partition.take(&Event::Record { offset: 0, value: &foreign.log[0] });
+    assert!(matches!(asked(&partition.shared), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
     assert_eq!(partition.reading, Reading::Never);
 }
 
 #[test]
 fn a_changelog_that_was_trimmed_past_the_follower_is_loaded_anew() {
     let config = config(AGING, "");
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
-    let mut partition = Partition::new(&space, &mark(0, 10, 1));
-    partition.reaches(mark(3, 10, 2));
+    let space = space(&config);
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 10, 1));
+    partition.reaches(watermarks(3, 10, 2));
     // The same word says where it begins now.
     assert_eq!((partition.reading, partition.next), (Reading::Again, 3));
-    assert!(matches!(asked(&partition.held), Err(Unavailable::Loading { .. })));
+    assert!(matches!(asked(&partition.shared), Err(Unavailable::Loading { .. })));
     partition.reading = Reading::Yes;
-    partition.take(&News::End(10));
-    partition.reaches(mark(10, 10, 3));
+    partition.take(&Event::End(10));
+    partition.reaches(watermarks(10, 10, 3));
     assert_eq!(partition.reading, Reading::Yes, "what was trimmed was applied before");
-    partition.take(&News::OutOfRange);
+    partition.take(&Event::OutOfRange);
     assert_eq!(partition.reading, Reading::Anew);
 }
 
 #[test]
 fn what_was_set_back_in_a_changelog_is_nothing_to_another_of_its_name() {
     let config = config(AGING, "");
-    let spaces = config.spaces();
-    let space = Space::new(&config, &spaces[0]).unwrap();
-    let named = |log: &str, low, end| Mark { log: Some(log.into()), ..mark(low, end, 1) };
-    let mut partition = Partition::new(&space, &named("one", 0, 0));
-    partition.reaches(named("one", 0, 0));
+    let space = space(&config);
+    let of_log = |log: &str, low, end| Watermarks { log: Some(log.into()), ..watermarks(low, end, 1) };
+    let mut partition = PartitionApplier::new(&space, &of_log("one", 0, 0));
+    partition.reaches(of_log("one", 0, 0));
     partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0 });
     // A leader that has just become one knows of less.
-    partition.take(&News::End(5));
-    partition.reaches(named("one", 0, 5));
-    partition.reaches(named("one", 0, 4));
+    partition.take(&Event::End(5));
+    partition.reaches(of_log("one", 0, 5));
+    partition.reaches(of_log("one", 0, 4));
     assert_eq!(partition.reading, Reading::Yes);
-    partition.reaches(named("two", 0, 1));
+    partition.reaches(of_log("two", 0, 1));
     assert_eq!((partition.reading, partition.next, partition.cuts.len()), (Reading::Again, 0, 0));
-    assert!(asked(&partition.held).is_err());
+    assert!(asked(&partition.shared).is_err());
 }

@@ -1,0 +1,79 @@
+//! Keys that clients ask for, gathered over the commands that come together.
+//!
+//! Owns the order of their answers. Must never answer 0 for what is not known.
+
+use super::Server;
+use super::command::{Command, Refusal, refusal, space};
+use super::names::Texts;
+use super::resp::Answers;
+use crate::follower::{Answer, Query};
+use crate::key::LookupError;
+
+/// Keys that are asked for, of commands that follow each other: asked for at once, they take a fraction.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    query: Query,
+    /// Number of their space.
+    space: usize,
+    commands: Vec<(Form, usize)>,
+}
+
+/// How a command is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    One,
+    Many,
+    Count,
+}
+
+impl Pending {
+    /// Answers what waits.
+    pub(super) fn flush(&mut self, server: &Server, answers: &mut Answers) {
+        if self.commands.is_empty() {
+            return;
+        }
+        let (found, unavailable) = server.follower.spaces()[self.space].answer(&mut self.query);
+        let mut at = 0;
+        for (form, keys) in self.commands.drain(..) {
+            let found = &found[at..at + keys];
+            at += keys;
+            match (&unavailable, form) {
+                (Some(reason), _) if found.contains(&Answer::Unknown) => {
+                    let (code, sentence) = refusal(reason);
+                    answers.error(code, &sentence);
+                }
+                (_, Form::One) => answers.bool(found.contains(&Answer::Seen)),
+                (_, Form::Count) => answers.integer(i64::from(found.contains(&Answer::Seen))),
+                (_, Form::Many) => {
+                    answers.array(keys);
+                    for answer in found {
+                        answers.bool(*answer == Answer::Seen);
+                    }
+                }
+            }
+        }
+        self.query.clear();
+    }
+
+    /// Takes a command that asks for keys.
+    pub(super) fn ask(&mut self, server: &Server, command: Command<'_>, form: Form, answers: &mut Answers) -> Result<(), Refusal> {
+        let (number, _, name) = space(server, command.get(1).unwrap_or_default())?;
+        if self.space != number {
+            self.flush(server, answers);
+            self.space = number;
+        }
+        let before = self.query.len();
+        for item in command.from(2) {
+            if let Err(error) = server.follower.spaces()[number].add(&mut self.query, Texts::new(&name, item)) {
+                self.query.truncate(before);
+                let space = name.space;
+                return Err(match error {
+                    LookupError::Parts { .. } => ("ERR", format!("{error}; parts before the last go into the name, as in {space}:{{42}}")),
+                    error => ("ERR", error.to_string()),
+                });
+            }
+        }
+        self.commands.push((form, self.query.len() - before));
+        Ok(())
+    }
+}
