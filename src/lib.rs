@@ -40,6 +40,10 @@ pub mod record;
 
 pub mod key;
 
+pub mod values;
+
+pub mod content;
+
 pub mod format;
 
 pub mod filter;
@@ -50,7 +54,11 @@ pub mod changelog;
 
 pub mod config;
 
+pub mod route;
+
 pub mod replay;
+
+pub mod testing;
 
 pub mod plan;
 
@@ -66,6 +74,10 @@ pub mod fault;
 pub mod clock;
 
 pub mod checkpoint;
+
+#[cfg(feature = "worker")]
+pub mod tls;
+
 #[cfg(feature = "worker")]
 pub mod http;
 #[cfg(feature = "worker")]
@@ -73,6 +85,9 @@ pub mod kafka;
 
 #[cfg(feature = "worker")]
 pub mod follower;
+
+#[cfg(feature = "worker")]
+pub mod explain;
 
 #[cfg(feature = "worker")]
 pub mod serve;

@@ -90,6 +90,21 @@ pub enum Verdict {
     Invalid(Reason),
 }
 
+impl Verdict {
+    /// The verdict as a word, the same as in metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unseen => "unseen",
+            Self::Duplicate => "duplicate",
+            Self::Late => "late",
+            Self::Retracted => "retracted",
+            Self::Tombstone => "tombstone",
+            Self::Invalid(_) => "invalid",
+        }
+    }
+}
+
 /// Why a record is [`Verdict::Invalid`]. The words are those of the metric label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {

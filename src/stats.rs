@@ -1,13 +1,17 @@
 //! What is counted and reported while records flow, for whoever shows it.
 //!
 //! Written by the workers once a batch, and by each a report once a second; read by anyone. Must never hold a
-//! key, nor grow with anything but topics and partitions.
+//! key, nor grow with anything but topics, partitions, the few values of [`ValueCounts`] and a [`ContentSample`]
+//! of each topic.
 
 use crate::config::{Config, Topic};
+use crate::content::{self, CompareContent, Conflicts, ContentSample};
 use crate::dedup::Observed;
+use crate::key::Fingerprint;
 use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
+use crate::values::ValueCounts;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,6 +83,48 @@ pub struct TopicCounts {
     pub future: AtomicU64,
     /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
+    /// Of a sample, by the value of `count_by`, if there is one.
+    pub values: Option<Mutex<ValueCounts>>,
+    /// Of a sample, what the content of repeats is held against, if there are `key_conflicts`.
+    pub contents: Option<SharedContents>,
+}
+
+/// The content of a sample of keys, for several workers. Which keys are not of it, each sees without waiting.
+#[derive(Debug)]
+pub struct SharedContents {
+    halvings: AtomicU32,
+    sample: Mutex<ContentSample>,
+}
+
+impl SharedContents {
+    /// Of a topic with so many keys in a window, if that is known.
+    fn new(keys: Option<u64>) -> Self {
+        Self { halvings: AtomicU32::new(0), sample: Mutex::new(ContentSample::new(keys)) }
+    }
+
+    /// See [`ContentSample::take`]. Says also which conflict it is, from 1.
+    #[inline]
+    pub fn take(
+        &self,
+        fingerprint: Fingerprint,
+        verdict: Verdict,
+        value: Option<&[u8]>,
+        compare: &CompareContent,
+    ) -> Option<(Vec<String>, u64)> {
+        if !content::is_of(fingerprint, self.halvings.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let mut sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
+        let fields = sample.take(fingerprint, verdict, value, compare);
+        self.halvings.store(sample.halvings(), Ordering::Relaxed);
+        fields.map(|fields| (fields, sample.conflicts()))
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn read(&self) -> Conflicts {
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner).read()
+    }
 }
 
 /// What became of one space's keys.
@@ -270,7 +316,19 @@ impl Stats {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
-            topics: topics(config).map(|_| TopicCounts::default()).collect(),
+            topics: topics(config)
+                .map(|(name, topic)| {
+                    // Where records are only brought elsewhere, none is counted.
+                    let is_counted = topic.count_by.is_some() && name == topic.input;
+                    let keys = topic.filter.capacity;
+                    let is_compared = topic.key_conflicts.is_some() && name == topic.input;
+                    TopicCounts {
+                        values: is_counted.then(Mutex::default),
+                        contents: is_compared.then(|| SharedContents::new(keys)),
+                        ..TopicCounts::default()
+                    }
+                })
+                .collect(),
             spaces: config.spaces().iter().map(|_| SpaceCounts::default()).collect(),
             rounds: (0..config.worker.workers).map(|_| LastTime::default()).collect(),
             ..Self::default()

@@ -5,15 +5,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 20] = [
+const PARTS: [&str; 26] = [
     "record",
     "key",
+    "values",
+    "content",
     "format",
     "filter",
     "dedup",
     "changelog",
     "config",
+    "route",
     "replay",
+    "testing",
     "plan",
     "stats",
     "registry",
@@ -21,14 +25,16 @@ const PARTS: [&str; 20] = [
     "fault",
     "clock",
     "checkpoint",
+    "tls",
     "http",
     "kafka",
     "follower",
+    "explain",
     "serve",
     "worker",
 ];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
-const PURE: [&str; 5] = ["record", "key", "filter", "dedup", "changelog"];
+const PURE: [&str; 7] = ["record", "key", "values", "content", "filter", "dedup", "changelog"];
 
 /// Every Rust file with its path below `src`, comments left out.
 fn sources() -> Vec<(String, String)> {

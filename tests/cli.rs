@@ -59,6 +59,21 @@ fn what_check_prints_loads_again_and_means_the_same() {
 }
 
 #[test]
+fn check_says_of_a_topic_without_output_that_it_is_a_shadow() {
+    let setup = Setup::new("", ID);
+    let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
+    fs::write(setup.path("unseen.toml"), text.replace("output = \"out\"\n", "")).unwrap();
+    let sentence = "topics[0]: \"in\" has no output, so it is a shadow: nothing of it is written but its state";
+    let (code, summary, warning) = setup.run(&["check"]);
+    assert_eq!((code, warning), (Some(0), format!("warning: {sentence}\n")));
+    assert!(summary.contains("none (shadow)"), "{summary}");
+    let (_, printed, error) = setup.run(&["check", "--print"]);
+    assert!(printed.starts_with(&format!("# {sentence}\n")), "{printed}");
+    fs::write(setup.path("unseen.toml"), &printed).unwrap();
+    assert_eq!(setup.run(&["check", "--print"]), (Some(0), printed, error));
+}
+
+#[test]
 fn check_tries_the_state_directory_and_leaves_nothing() {
     let setup = Setup::new("", ID);
     assert_eq!(setup.run(&["check"]).0, Some(0));
@@ -75,6 +90,20 @@ fn check_tries_the_state_directory_and_leaves_nothing() {
     // Root may write anywhere but there.
     let (code, _, error) = setup.run(&["check", "--set", "state.dir=/proc/unseen/state"]);
     assert!(code == Some(78) && error.contains("state.dir: /proc/unseen/state cannot be made in /proc"), "{error}");
+}
+
+#[test]
+fn replay_asks_whether_the_key_lacks_a_part() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    fs::write(&input, "{\"id\":1,\"version\":1}\n{\"id\":1,\"version\":2}\n{\"id\":1,\"version\":1}\n").unwrap();
+    let name = input.to_string_lossy();
+    let (code, _, said) = setup.run(&["replay", &name]);
+    let sentence = "50 % of the repeats of field `/id` differ in /version (2 compared): is it part of the key? If not, key_conflicts = { except = [\"/version\"] } says that it may differ.";
+    assert!(code == Some(0) && said.contains(sentence), "{said}");
+    let except = "topics[0].key_conflicts={ except = [\"/version\"] }";
+    let (code, _, said) = setup.run(&["replay", "--set", except, &name]);
+    assert!(code == Some(0) && !said.contains("part of the key"), "{said}");
 }
 
 #[test]
@@ -357,4 +386,38 @@ fn the_long_version_says_what_was_built() {
     assert_eq!(lines[0], format!("commit: {commit}"), "{long}");
     assert_eq!(lines[1], format!("features: cli, worker{faults}"));
     assert!(lines[2].starts_with("librdkafka: 2."), "{long}");
+}
+
+#[test]
+fn a_configuration_is_tested() {
+    let setup = Setup::new("", ID);
+    let refused = |setup: &Setup, args: &[&str], sentence: &str| {
+        let (code, _, error) = setup.run(args);
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains(sentence), "{error}");
+    };
+    refused(&setup, &["test"], "there are no tests beside");
+    refused(&setup, &["test", "elsewhere.toml"], "elsewhere.toml: there is no such file");
+    let records = |verdict: &str| {
+        format!(
+            "tests:\n  - name: an hour\n    records:\n      - value: {{ id: 1 }}\n      - {{ at: +59m, value: {{ id: 1 }}, expect: {verdict} }}\n\
+             \x20 - name: a file\n    file: {{ path: in.ndjson }}\n    expect: {{ unseen: 1, duplicate: 1 }}\n"
+        )
+    };
+    fs::write(setup.path("in.ndjson"), "{\"id\":1}\n{\"id\":1}\n").unwrap();
+    fs::write(setup.path("unseen.test.yaml"), records("duplicate")).unwrap();
+    let (code, said, error) = setup.run(&["test"]);
+    assert_eq!(code, Some(0), "{said}{error}");
+    assert!(said.ends_with("2 tests passed\n"), "{said}");
+    refused(&setup, &["test", "--only", "nothing"], "no test was run: none has `nothing` in its name");
+
+    fs::write(setup.path("unseen.test.yaml"), records("unseen")).unwrap();
+    let report = setup.path("report.xml");
+    let (code, said, error) = setup.run(&["test", "--junit", report.to_str().unwrap()]);
+    assert_eq!(code, Some(1), "{said}{error}");
+    assert!(said.contains("- verdict: unseen\n            + verdict: duplicate: it repeats record 1"), "{said}");
+    assert!(error.contains("1 of 2 tests failed"), "{error}");
+    assert!(fs::read_to_string(report).unwrap().contains("failures=\"1\""));
+    fs::write(setup.path("unseen.test.yaml"), "tests: [{ name: n, records: [{ verdict: unseen }] }]").unwrap();
+    refused(&setup, &["test"], "unseen.test.yaml: tests[0].records[0].verdict: unknown field `verdict`");
 }

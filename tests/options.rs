@@ -37,7 +37,7 @@ const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// Every option of a topic, in the order of the configuration.
-const ROWS: [Row; 26] = [
+const ROWS: [Row; 28] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
@@ -67,6 +67,8 @@ const ROWS: [Row; 26] = [
     row("on_duplicate", ["\"drop\"", "\"mark\""], OF_TOPIC, OF_RECORD),
     row("on_tombstone", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
     row("on_invalid", ["\"emit\"", "\"drop\""], OF_TOPIC, OF_RECORD),
+    row("count_by", ["{ header = \"x\" }", "{ field = \"/x\" }"], OF_TOPIC, No("it says what is counted")),
+    row("key_conflicts", ["true", "false"], OF_TOPIC, No("it says what is counted")),
     row("filter.kind", ["\"aging\"", "\"cuckoo\""], Yes, Yes),
     row("filter.capacity", ["\"10M\"", "\"20M\""], Yes, NEXT_SLICE),
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),

@@ -58,7 +58,7 @@ fn json_has_the_fields_that_help_tells_of() {
     let words: BTreeSet<_> = documented.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let args = ["--sample", "-", "--memory", "1MiB", "--partitions", "3", "--window", "1h", "--json"];
     let report = parsed(plan(&args).write_stdin("a\nb\na\n"));
-    assert_eq!(fields(&report), BTreeSet::from(["ask", "sample", "kinds"]));
+    assert_eq!(fields(&report), BTreeSet::from(["ask", "sample", "proposal", "kinds"]));
     assert_eq!(
         report["ask"],
         json!({
@@ -219,4 +219,33 @@ fn a_broken_sample_is_named() {
     );
     let message = refused(&mut plan(&["--sample", "no such file"]), 1);
     assert!(message.starts_with("error: no such file: "), "{message}");
+}
+
+#[test]
+fn a_sample_without_a_key_gets_a_proposal_that_can_be_used() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("orders.ndjson");
+    // Each third order comes again after 40 s.
+    let line =
+        |order: u64, second: u64| format!("{{\"id\":{order},\"kind\":\"k{}\",\"at\":{}}}\n", order % 3, 1_700_000_000_000 + second * 1000);
+    let again = |second: u64| second.checked_sub(40).filter(|order| order.is_multiple_of(3)).map(|order| line(order, second));
+    fs::write(&path, (0..1000).flat_map(|second| std::iter::once(line(second, second)).chain(again(second))).collect::<String>())
+        .expect("a file");
+    let name = path.to_str().expect("a path");
+    let report = parsed(&mut plan(&["--sample", name, "--ignore", "/at", "--json"]));
+    let section = report["proposal"]["configuration"].as_str().expect("a section");
+    assert!(section.contains("key = { field = \"/id\" }\nwindow = \"5m\"\n"), "{section}");
+    // The comparison is made for what was proposed.
+    assert_eq!(
+        (&report["sample"]["distinct"], &report["sample"]["repeats"], &report["ask"]["window_ms"]),
+        (&json!(1000), &json!(320), &json!(300_000))
+    );
+    let text = printed(&mut plan(&["--sample", name, "--ignore", "/at"]));
+    assert!(text.contains(section), "{text}");
+    let config = dir.path().join("unseen.toml");
+    fs::write(&config, format!("[kafka]\nbootstrap_servers = \"localhost:9092\"\n{}", section.replace("the topic", "orders")))
+        .expect("a file");
+    let mut replay = cargo_bin_cmd!("unseen");
+    let replay = replay.env_clear().args(["replay", "--truth", "--time", "/at", "-c"]).arg(&config).arg(&path).assert().success();
+    assert_eq!(String::from_utf8_lossy(&replay.get_output().stdout).lines().count(), 1000);
 }

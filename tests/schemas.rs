@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use unseen::checkpoint::inspect::Inspection;
+use unseen::explain::Explanations;
 use unseen::status::Status;
 
 fn place(name: &str) -> PathBuf {
@@ -40,6 +41,7 @@ fn editors_know_the_options() {
 fn the_status_is_as_documented() {
     is_kept("docs/status.schema.json", |schema| *schema = schema_for!(Status).to_value());
     is_kept("docs/inspect.schema.json", |schema| *schema = schema_for!(Inspection).to_value());
+    is_kept("docs/explain.schema.json", |schema| *schema = schema_for!(Explanations).to_value());
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn state(dedup: &mut Dedup) -> State {
     }
     metadata.exact.iter_mut().for_each(|metadata| metadata.next_id = 0);
     // It has no part in a verdict, and counts what no log says.
-    metadata.shadow = None;
+    metadata.watched = None;
     let page = |id| {
         let mut bytes = Vec::new();
         dedup.filter().unwrap().write_page(id, &mut bytes);

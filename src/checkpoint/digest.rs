@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub fn digest(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata) -> Result<u128, Error> {
     let mut state = metadata.state.clone();
     let generations: Vec<_> = state.generations().collect();
-    state.shadow = None;
+    state.watched = None;
     if let Some(exact) = &mut state.exact {
         exact.next_id = 0;
         exact.generations.iter_mut().for_each(|generation| generation.id = 0);

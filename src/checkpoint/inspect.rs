@@ -132,7 +132,7 @@ fn stored(store: &Store, id: &PartitionId, metadata: &CheckpointMetadata, key: O
     if let (None, Some(exact)) = (&metadata.state.filter, &metadata.state.exact) {
         slices.extend(exact.generations.iter().map(|generation| slice(generation.slice, generation.keys, None, 0)));
     }
-    let observed = metadata.state.shadow.as_ref().map(|shadow| shadow.observed(None)).filter(|observed| observed.checked > 0);
+    let observed = metadata.state.watched.as_ref().map(|watched| watched.observed(None)).filter(|observed| observed.checked > 0);
     Ok(StoredPartition {
         space: id.space.clone(),
         partition: id.partition,

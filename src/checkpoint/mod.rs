@@ -119,6 +119,8 @@ impl Settings {
             on_duplicate: _,
             on_tombstone: _,
             on_invalid: _,
+            count_by: _,
+            key_conflicts: _,
         } = topic;
         let keys = config.space_of(topic).topics.iter().map(|topic| (topic.input.clone(), topic.key.to_string())).collect();
         Self { window: topic.window, filter: topic.filter.to_string(), hash: topic.key.hashing_id(), keys }

@@ -165,7 +165,7 @@ fn wanted(args: &Args, config: &Config) -> anyhow::Result<Wanted> {
     let now = SystemTime::now();
     let [from, to] = [args.from, args.to].map(|moment| moment.map(|moment| moment.timestamp(now)));
     ensure!(from.zip(to).is_none_or(|(from, to)| from < to), "--from must be before --to");
-    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to })
+    Ok(Wanted { topic: topic.clone(), partitions: args.partition.clone(), from, to, offsets: None })
 }
 
 fn style() -> ProgressStyle {

@@ -27,6 +27,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
+    for shadow in config.shadows() {
+        eprintln!("warning: {shadow}");
+    }
     if args.connect {
         eprintln!("asking {}", config.kafka.bootstrap_servers);
         let report = |trouble: &str| eprintln!("{trouble}");
@@ -38,7 +41,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if args.print {
-        return super::print(&toml::to_string_pretty(&args.config.effective()?)?);
+        let shadows = config.shadows().fold(String::new(), |text, shadow| text + "# " + &shadow + "\n");
+        return super::print(&(shadows + &toml::to_string_pretty(&args.config.effective()?)?));
     }
     super::print(&format!("ok\n\n{}\n", summary(&config)))
 }
@@ -65,5 +69,6 @@ fn summary(config: &Config) -> String {
 
 fn row(topic: &Topic) -> [String; 6] {
     let memory = topic.rules(1).filter.map_or_else(|| "on disk".to_owned(), |filter| size(filter.bytes(topic.window)));
-    [topic.input.clone(), topic.output.clone(), topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
+    let output = topic.output.clone().unwrap_or_else(|| "none (shadow)".to_owned());
+    [topic.input.clone(), output, topic.space.clone(), window_text(topic.window), topic.filter.to_string(), memory]
 }

@@ -5,11 +5,11 @@ use super::topic;
 use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
 use unseen::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
 use unseen::checkpoint::{Settings, merge};
 use unseen::config::Config;
 use unseen::key::Scratch;
+use unseen::replay::format_rfc3339;
 
 /// Options of `unseen inspect`.
 #[derive(clap::Args)]
@@ -79,7 +79,7 @@ fn row(partition: &StoredPartition) -> [String; 9] {
         name(partition),
         partition.filter.clone(),
         partition.window.clone(),
-        partition.stream_time_ms.map_or_else(|| "none yet".to_owned(), time),
+        partition.stream_time_ms.map_or_else(|| "none yet".to_owned(), format_rfc3339),
         HumanCount(partition.keys).to_string(),
         if partition.memory_bytes == 0 { "on disk".to_owned() } else { size(partition.memory_bytes) },
         format!("{:.1e}", partition.estimated_rate),
@@ -99,8 +99,8 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
                 .map_or(String::new(), |capacity| format!("{:.0} %", 100.0 * slice.keys as f64 / capacity.max(1) as f64));
             rows.push([
                 name(partition),
-                slice.from_ms.map_or_else(|| slice.slice.to_string(), time),
-                slice.to_ms.map_or_else(String::new, time),
+                slice.from_ms.map_or_else(|| slice.slice.to_string(), format_rfc3339),
+                slice.to_ms.map_or_else(String::new, format_rfc3339),
                 HumanCount(slice.keys).to_string(),
                 full,
                 if slice.memory_bytes == 0 { "on disk".to_owned() } else { size(slice.memory_bytes) },
@@ -114,7 +114,9 @@ fn slices<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
 fn answers<'a>(partitions: impl Iterator<Item = &'a StoredPartition>) -> String {
     let answer = |asked: &Asked| match (asked.seen, asked.since_ms, asked.slice) {
         (false, ..) => "unseen: a record with this key would go out".to_owned(),
-        (true, Some(since), _) => format!("seen in the slice that began at {}: a record with this key would be a duplicate", time(since)),
+        (true, Some(since), _) => {
+            format!("seen in the slice that began at {}: a record with this key would be a duplicate", format_rfc3339(since))
+        }
         (true, None, Some(slice)) => format!("seen in slice {slice}: a record with this key would be a duplicate"),
         (true, None, None) => "seen: a record with this key would be a duplicate".to_owned(),
     };
@@ -131,10 +133,4 @@ fn key(args: &Args) -> anyhow::Result<Question> {
     let texts = args.key.iter().map(String::as_bytes);
     topic.key.fingerprints_of_texts(texts, &mut Scratch::default(), &mut fingerprints).with_context(|| format!("{:?}", topic.input))?;
     Ok(Question { space, fingerprints, settings })
-}
-
-/// RFC 3339, in UTC; milliseconds only where the time has some.
-fn time(millis: i64) -> String {
-    let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
-    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339(time).to_string())
 }

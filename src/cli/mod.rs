@@ -4,6 +4,7 @@ mod capture;
 mod check;
 mod completions;
 mod demo;
+mod explain;
 mod inspect;
 mod interrupt;
 mod log;
@@ -17,6 +18,7 @@ mod schemas;
 mod serve;
 mod service;
 mod table;
+mod test;
 mod topic;
 mod version;
 
@@ -53,6 +55,10 @@ enum Command {
     Capture(capture::Args),
     /// Put a recorded stream through the same deduplication, without Kafka.
     Replay(replay::Args),
+    /// Run tests of a configuration: records in, and what is to become of them.
+    Test(test::Args),
+    /// Say what became of a record, and why.
+    Explain(explain::Args),
     /// Show what a state directory holds, or join several.
     Inspect(inspect::Args),
     /// Compare kinds of filter: memory, error over load, promises.
@@ -121,6 +127,8 @@ pub fn main() -> ExitCode {
         Command::Schema => schema::run(),
         Command::Capture(args) => capture::run(&args),
         Command::Replay(args) => replay::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Demo(args) => demo::run(&args),

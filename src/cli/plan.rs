@@ -13,13 +13,15 @@ use unseen::config::{Config, Topic, flags};
 use unseen::filter::Window;
 use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::{Ask, Comparison, Sample, SampleOptions};
+use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::replay::Format;
 
 const JSON_HELP: &str = "\
 JSON (--json), one object; sizes in bytes, of the whole topic unless they say otherwise:
   ask      keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
   sample   null, or records, distinct, relative_error (its standard error; 0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
+  proposal null, or of a sample without --key and -c: records, is_cut, time, candidates[] of key, distinct, repeats, conflicts,
+           conflict_share and differ_in[], reasons[], window_ms, capacity, configuration (null if no key fits)
   kinds[]  kind, memory_bytes, partition_bytes, pod_bytes (of a pod that has all of it), disk_bytes, bits_per_key, k, reads,
            loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
            (share of repeats a window old that are called unseen), can_retract, overfull,
@@ -67,9 +69,14 @@ pub struct Args {
     /// Which of its topics, by input; needed if there are several.
     #[arg(long, value_name = "TOPIC", requires = "config")]
     topic: Option<String>,
-    /// JSON pointer to a part of the key, in order; without it, the record key of a capture, the whole line of ndjson.
+    /// JSON pointer to a part of the key, in order. Without it, a key is proposed for a file; where none fits, it is the record key of a
+    /// capture, the whole line of ndjson.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     key: Vec<String>,
+    /// For a proposal, JSON pointer to a field in which repeats may differ, such as the number of an attempt. May be given more
+    /// than once.
+    #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
+    ignore: Vec<String>,
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
@@ -86,12 +93,18 @@ pub struct Args {
 /// # Errors
 /// When the sample is at fault, or the picture cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
+        usage("--time: lines of a capture bring the record's own time");
+    }
     let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
+    let proposal = args.sample.as_deref().filter(|path| path.is_file() && args.config.is_none() && args.key.is_empty());
+    let proposal = proposal.map(|path| propose(args, path)).transpose()?;
     let configured = topic.and_then(|topic| topic.window.length_ms()).map(i64::unsigned_abs);
     let window = args.window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX)).or(configured);
+    let window = window.or_else(|| proposal.as_ref()?.window_ms);
     let schemas = || config.as_ref().map_or_else(|| Ok(Arc::new(NoSchemas) as _), super::schemas::patient);
-    let sample = args.sample.as_deref().map(|path| sample(args, path, topic, schemas()?)).transpose()?;
+    let sample = args.sample.as_deref().map(|path| sample(args, path, topic, proposal.as_ref(), schemas()?)).transpose()?;
     let keys = match (args.keys, args.rate, args.window, &sample) {
         (_, Some(rate), Some(window), _) => flags::keys_in(rate, window).unwrap_or_else(|message| usage(format!("--rate: {message}"))),
         (_, _, _, Some(sample)) => sample.keys().max(1),
@@ -105,15 +118,35 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         window_ms: window,
         memory_bytes: args.memory,
     };
-    let report = Comparison::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
+    let mut report = Comparison::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
+    report.proposal = proposal;
     if let Some(path) = &args.svg {
         fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{}\n{}", report.table(), report.curve()) };
+    let proposed = report.proposal.as_ref().map_or_else(String::new, |proposal| proposal.text() + "\n");
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{proposed}{}\n{}", report.table(), report.curve()) };
     super::print(&text)
 }
 
-fn sample(args: &Args, path: &Path, topic: Option<&Topic>, schemas: Arc<dyn Schemas>) -> anyhow::Result<Sample> {
+/// A configuration that fits what a file shows.
+fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
+    let name = || path.display().to_string();
+    let input = BufReader::with_capacity(1 << 16, File::open(path).with_context(name)?);
+    Proposal::new(input, args.format.into(), time(args).as_ref(), &args.ignore).with_context(name)
+}
+
+/// The field that holds a record's time.
+fn time(args: &Args) -> Option<Field> {
+    args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}"))))
+}
+
+fn sample(
+    args: &Args,
+    path: &Path,
+    topic: Option<&Topic>,
+    proposal: Option<&Proposal>,
+    schemas: Arc<dyn Schemas>,
+) -> anyhow::Result<Sample> {
     let format = Format::from(args.format);
     if let Some(value) = topic.map(|topic| topic.formats.value.format).filter(|value| *value != ValueFormat::Json)
         && format == Format::Ndjson
@@ -122,14 +155,13 @@ fn sample(args: &Args, path: &Path, topic: Option<&Topic>, schemas: Arc<dyn Sche
             "--format: a line of ndjson is JSON, and the topic's values are {value}; record with `unseen capture`, and say --format capture"
         ));
     }
+    let proposed = proposal.map_or(&[][..], |proposal| &proposal.parts);
     let parts: Vec<_> = match (args.key.as_slice(), format) {
+        ([], _) if !proposed.is_empty() => proposed.to_vec(),
         ([], Format::Ndjson) => vec![Part::RecordValue],
         ([], Format::Kcat) => vec![Part::RecordKey],
         (pointers, _) => pointers.iter().cloned().map(Part::Field).collect(),
     };
-    if format == Format::Kcat && args.time.is_some() {
-        usage("--time: lines of a capture bring the record's own time");
-    }
     let options = SampleOptions {
         format,
         key: match topic {
@@ -139,11 +171,8 @@ fn sample(args: &Args, path: &Path, topic: Option<&Topic>, schemas: Arc<dyn Sche
         // A line of values has no frame.
         formats: topic.filter(|_| format == Format::Kcat).map(|topic| topic.formats.clone()).unwrap_or_default(),
         schemas,
-        time: args.time.as_deref().map(|time| Field::new(time).unwrap_or_else(|error| usage(format!("--time: {error}")))),
-        window: args.window.map_or_else(
-            || topic.map(|topic| topic.window).filter(|window| window.length_ms().is_some()),
-            |window| Some(Window::time(i64::try_from(window.as_millis()).unwrap_or(i64::MAX), args.slices)),
-        ),
+        time: time(args).or_else(|| Field::new(proposal?.time.as_deref()?).ok()),
+        window: window_of_sample(args, topic, proposal),
     };
     let stdin = path == Path::new("-");
     let name = if stdin { "standard input".to_owned() } else { path.display().to_string() };
@@ -153,6 +182,15 @@ fn sample(args: &Args, path: &Path, topic: Option<&Topic>, schemas: Arc<dyn Sche
         Box::new(BufReader::with_capacity(1 << 16, File::open(path).with_context(|| name.clone())?))
     };
     Sample::count(input, &options).context(name)
+}
+
+/// The window to count keys in.
+fn window_of_sample(args: &Args, topic: Option<&Topic>, proposal: Option<&Proposal>) -> Option<Window> {
+    let named = args.window.map(|window| i64::try_from(window.as_millis()).unwrap_or(i64::MAX));
+    let proposed = proposal.and_then(|proposal| i64::try_from(proposal.window_ms?).ok());
+    let configured = topic.map(|topic| topic.window).filter(|window| window.length_ms().is_some());
+    let of = |length| Window::time(length, args.slices);
+    named.map(of).or(configured).or_else(|| proposed.map(of))
 }
 
 fn window(text: &str) -> Result<Duration, String> {

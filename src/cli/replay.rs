@@ -10,9 +10,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use unseen::clock;
 use unseen::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
+use unseen::content::Conflicts;
 use unseen::dedup::Late;
 use unseen::record::Timestamp;
 use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
+use unseen::values::Counted;
+
+/// Most values that a line is printed for, beside one for the rest.
+const VALUES_MAX: usize = 10;
+/// Most fields in which repeats differ that are shown.
+const FIELDS_MAX: usize = 3;
 
 /// Options of `unseen replay`.
 #[derive(clap::Args)]
@@ -139,7 +146,7 @@ fn output() -> Box<dyn Write> {
 }
 
 /// The max timestamp of a record that is read then.
-fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
+pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
     read_at.checked_add(max_future).map_or(Timestamp::MAX, clock::millis)
 }
 
@@ -172,6 +179,9 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate for people")]
     let rate = (summary.records as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
     row("records", format!("{}, {} a second", HumanCount(summary.records), HumanCount(rate)));
+    if topic.is_shadow() {
+        row("shadow", "the topic has no output: the worker writes nothing of it but its state".to_owned());
+    }
     row("unseen", HumanCount(summary.unseen).to_string());
     if summary.corrected > 0 {
         row("corrected", format!("{}: the filter called them seen, and the exact store did not", HumanCount(summary.corrected)));
@@ -209,6 +219,13 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
     if summary.untimed > 0 && topic.window.length_ms().is_some() {
         row("no time", untimed(summary, args));
     }
+    for (value, Counted { records, duplicates }) in shown(summary) {
+        let of = value.as_ref().map_or_else(|| "all others".to_owned(), |value| format!("{value:?}"));
+        row("by value", format!("{of}: {} duplicates of {} records", HumanCount(duplicates), HumanCount(records)));
+    }
+    if summary.key_conflicts.conflicts > 0 {
+        row("conflicts", conflicts(&summary.key_conflicts, topic));
+    }
     let partitions = if summary.partitions == 1 { "partition" } else { "partitions" };
     row(
         "filter",
@@ -218,6 +235,35 @@ fn report(summary: &Summary, topic: &Topic, args: &Args, elapsed: Duration) -> S
         row("truth", errors(&truth, topic.filter.false_positive_rate));
     }
     text
+}
+
+/// Repeats that are not the same record.
+fn conflicts(all: &Conflicts, topic: &Topic) -> String {
+    let share = all.share() * 100.0;
+    let share = if share >= 1.0 { format!("{share:.0} %") } else { format!("{share:.2} %") };
+    let fields: Vec<_> = all.fields.iter().take(FIELDS_MAX).map(|(field, _)| field.as_str()).collect();
+    let pointers: Vec<_> = fields.iter().filter(|field| field.starts_with('/')).map(|field| format!("{field:?}")).collect();
+    let except = if pointers.is_empty() {
+        String::new()
+    } else {
+        format!(" If not, key_conflicts = {{ except = [{}] }} says that it may differ.", pointers.join(", "))
+    };
+    format!(
+        "{share} of the repeats of {} differ in {} ({} compared): is it part of the key?{except}",
+        topic.key,
+        fields.join(", "),
+        HumanCount(all.compared)
+    )
+}
+
+/// The values that most records have, and all others together.
+fn shown(summary: &Summary) -> Vec<(Option<String>, Counted)> {
+    let (first, others) = summary.values.split_at(VALUES_MAX.min(summary.values.len().saturating_sub(1)));
+    let rest = others.iter().fold(Counted::default(), |rest, (_, counted)| Counted {
+        records: rest.records + counted.records,
+        duplicates: rest.duplicates + counted.duplicates,
+    });
+    first.iter().cloned().chain((!others.is_empty()).then_some((None, rest))).collect()
 }
 
 /// How often the filter was wrong.

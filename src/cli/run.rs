@@ -120,7 +120,7 @@ fn start(
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
     let cluster = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
-    for warning in &cluster.warnings {
+    for warning in config.shadows().chain(cluster.warnings.iter().cloned()) {
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;

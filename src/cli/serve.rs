@@ -24,7 +24,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let end = follower.end();
     let (failed, failure) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || failed.send(end.wait()));
-    let server = Server::new(&config, follower);
+    let server = Server::new(&config, follower).map_err(anyhow::Error::msg)?;
     let listening = server.listen().await.map_err(anyhow::Error::msg)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), spaces = config.spaces().len(), "started");
     tokio::select! {

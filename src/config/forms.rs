@@ -95,6 +95,19 @@ pub(super) fn retract(_: &mut SchemaGenerator) -> Schema {
     entry("header", &json_schema!({ "type": "string" }))
 }
 
+/// `{ header = "name" }` or `{ field = "/pointer" }`.
+pub(super) fn count_by(_: &mut SchemaGenerator) -> Schema {
+    let field = json_schema!({ "type": "string", "pattern": whole("(/.*)?") });
+    json_schema!({ "anyOf": [entry("header", &json_schema!({ "type": "string" })), entry("field", &field)] })
+}
+
+/// `true`, `false` or `{ except = ["/pointer"] }`.
+pub(super) fn key_conflicts(_: &mut SchemaGenerator) -> Schema {
+    let except = json_schema!({ "type": "array", "items": { "type": "string", "pattern": whole("/.*") } });
+    let switch = json_schema!({ "type": ["boolean", "string"], "pattern": whole("true|false") });
+    json_schema!({ "anyOf": [switch, entry("except", &except)], "default": false })
+}
+
 /// How a type is written, and what is said of it where an option says nothing itself.
 macro_rules! written {
     ($($type:ident: $schema:expr;)*) => {$(

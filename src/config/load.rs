@@ -18,6 +18,8 @@ use std::path::Path;
 const PREFIX: &str = "UNSEEN";
 /// What stands between the names of a setting's path in a variable.
 const SEPARATOR: &str = "__";
+/// What is said of a file that is not there.
+const NO_FILE: &str = "there is no such file";
 /// Most bytes of a file.
 const FILE_BYTES_MAX: usize = 1 << 20;
 /// Most faults of form that are looked for.
@@ -39,7 +41,11 @@ pub(super) fn tree(path: &Path, environment: &Environment, overrides: &[(String,
 type File = config::File<FileSourceString, FileFormat>;
 
 fn layers(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Value> {
-    let file = read(path).map_err(|message| diagnostics.add("", message)).ok()?;
+    let advise = |message: String| match &*message {
+        NO_FILE => format!("{NO_FILE}; name one with --config, or write one: config/example.toml has every option"),
+        _ => message,
+    };
+    let file = read(path).map_err(|message| diagnostics.add("", advise(message))).ok()?;
     let mut builder = config::Config::builder().add_source(file).add_source(settings(environment, diagnostics));
     for (path, text) in overrides {
         let path = &with_brackets(path);
@@ -68,6 +74,30 @@ fn inline(text: &str) -> Option<Value> {
     Some(Value::new(Some(&FLAGS.to_owned()), value.kind))
 }
 
+/// What a file says, TOML or YAML by its ending, without any meaning.
+///
+/// # Errors
+/// A sentence about what cannot be read.
+pub fn document(path: &Path) -> Result<Json, String> {
+    let tree = read(path)?.collect().map_err(|error| one_line(&error.to_string()))?;
+    Ok(tree.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect())
+}
+
+fn as_it_is(kind: ValueKind) -> Json {
+    match kind {
+        ValueKind::Nil => Json::Null,
+        ValueKind::Boolean(value) => value.into(),
+        ValueKind::I64(value) => value.into(),
+        ValueKind::U64(value) => value.into(),
+        ValueKind::Float(value) => value.into(),
+        ValueKind::I128(value) => value.to_string().into(),
+        ValueKind::U128(value) => value.to_string().into(),
+        ValueKind::String(text) => text.into(),
+        ValueKind::Array(items) => items.into_iter().map(|item| as_it_is(item.kind)).collect(),
+        ValueKind::Table(table) => table.into_iter().map(|(name, value)| (name, as_it_is(value.kind))).collect(),
+    }
+}
+
 fn read(path: &Path) -> Result<File, String> {
     let format = match path.extension().and_then(|ending| ending.to_str()) {
         Some("toml") => FileFormat::Toml,
@@ -75,9 +105,7 @@ fn read(path: &Path) -> Result<File, String> {
         _ => return Err("expected a file that ends in .toml, .yaml or .yml".to_owned()),
     };
     let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            "there is no such file; name one with --config, or write one: config/example.toml has every option".to_owned()
-        }
+        ErrorKind::NotFound => NO_FILE.to_owned(),
         ErrorKind::InvalidData => "the file is no text in UTF-8".to_owned(),
         _ => format!("cannot read the file: {error}"),
     })?;
@@ -175,14 +203,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
         diagnostics.came_from(path, source);
     }
     match value.kind {
-        ValueKind::Nil => Json::Null,
-        ValueKind::Boolean(value) => value.into(),
-        ValueKind::I64(value) => value.into(),
-        ValueKind::U64(value) => value.into(),
-        ValueKind::Float(value) if value.is_finite() => value.into(),
-        ValueKind::Float(value) => value.to_string().into(),
-        ValueKind::I128(value) => value.to_string().into(),
-        ValueKind::U128(value) => value.to_string().into(),
+        ValueKind::Float(value) if !value.is_finite() => value.to_string().into(),
         // Only the file is written by hand; the other layers were expanded by whoever set them.
         ValueKind::String(text) if source.is_none() => match substitute(&text, environment) {
             Ok(text) => text.into(),
@@ -191,7 +212,6 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 Json::Null
             }
         },
-        ValueKind::String(text) => text.into(),
         ValueKind::Array(items) => items
             .into_iter()
             .enumerate()
@@ -208,6 +228,7 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 .filter(|(_, item)| !item.is_null())
                 .collect()
         }
+        other => as_it_is(other),
     }
 }
 

@@ -32,20 +32,23 @@ mod vars;
 pub use error::{Error, Errors};
 pub use filter::Filter;
 pub use kind::Kind;
+pub use load::document;
 pub use partitioner::Partitioner;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
 pub use schema::schema;
-pub use serve::{Partitions, Serve};
+pub use serve::{Partitions, Serve, Tls};
 pub use space::KeySpace;
 pub use units::window_text;
 
+use crate::content::CompareContent;
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
 use crate::key::KeySpec;
-use crate::record::{Reason, Verdict};
+use crate::record::{Reason, Timestamp, TopicId, Verdict};
+use crate::values::CountBy;
 use error::Diagnostics;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -110,6 +113,29 @@ impl Config {
     #[must_use]
     pub fn repartitioned(&self, topic: &Topic) -> Option<String> {
         topic.repartition.then(|| format!("{}-{}-repartition", self.kafka.group_id, topic.input))
+    }
+
+    /// The topic whose input has that name.
+    ///
+    /// # Errors
+    /// A sentence with the inputs that there are.
+    pub fn topic(&self, input: &str) -> Result<TopicId, String> {
+        let found = self.topics.iter().position(|topic| topic.input == input);
+        found.map(TopicId).ok_or_else(|| format!("expected one of {}, got `{input}`", self.inputs()))
+    }
+
+    /// The inputs of all topics, as a sentence lists them.
+    #[must_use]
+    pub fn inputs(&self) -> String {
+        self.topics.iter().map(|topic| topic.input.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// A sentence about each topic that is a shadow: whoever forgot an output must hear of it.
+    pub fn shadows(&self) -> impl Iterator<Item = String> {
+        let shadows = self.topics.iter().enumerate().filter(|(_, topic)| topic.is_shadow());
+        shadows.map(|(at, topic)| {
+            format!("topics[{at}]: {:?} has no output, so it is a shadow: nothing of it is written but its state", topic.input)
+        })
     }
 }
 
@@ -270,8 +296,8 @@ pub enum LogFormat {
 pub struct Topic {
     /// Topic that is read.
     pub input: String,
-    /// Topic that unseen records go to.
-    pub output: String,
+    /// Topic that unseen records go to; none of a shadow, of which nothing is written but its state.
+    pub output: Option<String>,
     /// Key space that its ids belong to.
     pub space: String,
     /// Where the key is.
@@ -298,6 +324,10 @@ pub struct Topic {
     pub on_tombstone: OnTombstone,
     /// What becomes of records without a key.
     pub on_invalid: OnInvalid,
+    /// Where the value is that records and duplicates are counted by, if they are.
+    pub count_by: Option<CountBy>,
+    /// What duplicates are compared in with the record that they repeat, if they are.
+    pub key_conflicts: Option<CompareContent>,
 }
 
 /// What becomes of duplicates.
@@ -344,6 +374,18 @@ pub enum OnInvalid {
 }
 
 impl Topic {
+    /// Whether nothing of it is written but its state.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.output.is_none()
+    }
+
+    /// The latest record time that moves the window, of what is read now; both in milliseconds since the epoch.
+    #[must_use]
+    pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
+        now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
+    }
+
     /// Whether a record with these headers retracts its key.
     #[must_use]
     pub fn is_retraction(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {

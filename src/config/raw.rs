@@ -8,9 +8,11 @@ use super::forms;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
+use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
-use crate::key::{Hashing, Part};
+use crate::key::{Field, Hashing, Part};
+use crate::values::CountBy;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -196,11 +198,15 @@ pub(super) struct Serve {
     pub(super) max_connections: Count,
     /// What clients must give with AUTH. Anybody may ask where there is none.
     pub(super) password: Option<String>,
+    /// Encrypts connections, those over HTTP too.
+    pub(super) tls: Option<Tls>,
     /// The partitions that are followed, such as `0-31` or `0,2,4`. All by default.
     pub(super) partitions: Option<String>,
     /// How producers choose the partition of a record by its key: `murmur2` (Java) or `crc32` (librdkafka). For keys that hold
     /// the record key: with it, only that partition is asked. A wrong one makes answers wrong.
     pub(super) partitioner: Option<Partitioner>,
+    /// Whether clients may write: `BF.ADD` and the like then write the record that stands for the key to the space's input.
+    pub(super) writes: Switch,
     /// How long ago the brokers may have been heard of. Without it, a server that is cut off goes on answering as of then.
     pub(super) max_staleness: Option<Span>,
     /// For spaces that this server is to keep in another filter than the worker has, by name: required where the worker's is
@@ -216,24 +222,42 @@ impl Default for Serve {
             threads: None,
             max_connections: Count(10_000),
             password: None,
+            tls: None,
             partitions: None,
             partitioner: None,
+            writes: Switch(false),
             max_staleness: None,
             filters: BTreeMap::new(),
         }
     }
 }
 
+/// Files in PEM by which connections are encrypted. They are read anew once a minute.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, expecting = "a table")]
+#[schemars(extend("required" = ["certificate_location", "key_location"]))]
+#[expect(clippy::struct_field_names, reason = "as librdkafka has them")]
+pub(super) struct Tls {
+    /// The server's certificate, and behind it those that it is signed by, but for the root. Required.
+    #[schemars(required)]
+    pub(super) certificate_location: Option<String>,
+    /// Its private key, without a password. Required.
+    #[schemars(required)]
+    pub(super) key_location: Option<String>,
+    /// Certificates that those of clients must be signed by. Without it, clients need none.
+    pub(super) client_ca_location: Option<String>,
+}
+
 /// A topic to deduplicate.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
-#[schemars(extend("required" = ["input", "output", "key", "window"]))]
+#[schemars(extend("required" = ["input", "key", "window"]))]
 pub(super) struct Topic {
     /// The topic to read. Required.
     #[schemars(required)]
     pub(super) input: Option<String>,
-    /// The topic that unseen records go to. Required.
-    #[schemars(required)]
+    /// The topic that unseen records go to. A topic without it is a shadow: its records are judged, counted and remembered, and
+    /// nothing of it is written but its state.
     pub(super) output: Option<String>,
     /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
     pub(super) space: Option<String>,
@@ -274,6 +298,14 @@ pub(super) struct Topic {
     pub(super) on_tombstone: OnTombstone,
     /// What becomes of records without a key.
     pub(super) on_invalid: OnInvalid,
+    /// A value, such as a tenant's name, that records and duplicates are counted by, of a sample of one record in 16: those of
+    /// up to 64 values that are often there, and the rest. None by default.
+    #[schemars(schema_with = "forms::count_by")]
+    pub(super) count_by: Option<Value>,
+    /// Whether duplicates are compared with the record that they repeat, of a sample of the keys: `true`, `false`, or
+    /// `{ except = ["/pointer"] }` with the fields that may differ. Where the content differs, the key may lack a part.
+    #[schemars(schema_with = "forms::key_conflicts")]
+    pub(super) key_conflicts: Option<Value>,
 }
 
 impl Default for Topic {
@@ -296,6 +328,8 @@ impl Default for Topic {
             on_duplicate: OnDuplicate::default(),
             on_tombstone: OnTombstone::default(),
             on_invalid: OnInvalid::default(),
+            count_by: None,
+            key_conflicts: None,
         }
     }
 }
@@ -392,6 +426,37 @@ pub(super) fn header(value: &Value) -> Result<String, String> {
         Some(("header", name)) => Ok(name.to_owned()),
         _ => Err(expected("{ header = \"name\" }", value)),
     }
+}
+
+/// Where a value is that is counted by: `{ header = "name" }` or `{ field = "/pointer" }`.
+pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
+    match entry(value) {
+        Some(("header", name)) => Ok(CountBy::Header(name.to_owned())),
+        Some(("field", pointer)) => Field::new(pointer).map(CountBy::Field).map_err(|error| error.to_string()),
+        _ => Err(expected("{ header = \"name\" } or { field = \"/pointer\" }", value)),
+    }
+}
+
+/// `true`, `false` or `{ except = ["/pointer"] }`.
+pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, String> {
+    let except = |table: &Map<String, Value>| {
+        let pointers = table.get("except").filter(|_| table.len() == 1)?.as_array()?;
+        pointers.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+    };
+    match value {
+        Value::Bool(is_on) => return Ok(is_on.then(CompareContent::default)),
+        // A variable gives text.
+        Value::String(text) if text == "true" || text == "false" => return Ok((text == "true").then(CompareContent::default)),
+        _ => {}
+    }
+    let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false or { except = [\"/pointer\"] }", value))?;
+    for pointer in &except {
+        Field::new(pointer).map_err(|error| error.to_string())?;
+        if pointer.is_empty() {
+            return Err("the pointer \"\" is the whole value, which leaves nothing to compare".to_owned());
+        }
+    }
+    Ok(Some(CompareContent { except }))
 }
 
 /// One part of a key.

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where and what to serve. Its `Debug` shows no secret.
@@ -27,10 +28,14 @@ pub struct Serve {
     pub max_connections: usize,
     /// What clients must give with AUTH.
     pub password: Option<String>,
+    /// What encrypts connections; none are encrypted without it.
+    pub tls: Option<Tls>,
     /// The partitions that are followed; all if none is given.
     pub partitions: Option<Partitions>,
     /// How producers choose the partition of a record by its key, if that is known.
     pub partitioner: Option<Partitioner>,
+    /// Whether clients may write, to input topics.
+    pub writes: bool,
     /// How long ago the brokers may have been heard of.
     pub max_staleness: Option<Duration>,
     /// Filters that are others than the worker's, by space.
@@ -39,18 +44,43 @@ pub struct Serve {
 
 impl fmt::Debug for Serve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listen, http_listen, threads, max_connections, password: _, partitions, partitioner, max_staleness, filters } = self;
+        let Self {
+            listen,
+            http_listen,
+            threads,
+            max_connections,
+            password: _,
+            tls,
+            partitions,
+            partitioner,
+            writes,
+            max_staleness,
+            filters,
+        } = self;
         f.debug_struct("Serve")
             .field("listen", listen)
             .field("http_listen", http_listen)
             .field("threads", threads)
             .field("max_connections", max_connections)
+            .field("tls", tls)
             .field("partitions", partitions)
             .field("partitioner", partitioner)
+            .field("writes", writes)
             .field("max_staleness", max_staleness)
             .field("filters", filters)
             .finish_non_exhaustive()
     }
+}
+
+/// Files in PEM by which connections are encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, and those between it and the root.
+    pub certificate_location: PathBuf,
+    /// Its private key.
+    pub key_location: PathBuf,
+    /// Certificates that those of clients must be signed by; clients need none without it.
+    pub client_ca_location: Option<PathBuf>,
 }
 
 /// Some partitions, by number.
@@ -92,6 +122,7 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
     if raw.password.as_ref().is_some_and(String::is_empty) {
         diagnostics.add("serve.password", "must not be empty; leave it out to let anybody ask");
     }
+    let tls = raw.tls.and_then(|raw| tls(raw, diagnostics));
     let partitions = raw.partitions.and_then(|text| {
         let partitions = Partitions::parse(&text);
         if partitions.is_none() {
@@ -111,10 +142,29 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
         threads: raw.threads.and_then(|threads| u16::try_from(threads.0).ok()),
         max_connections: usize::try_from(raw.max_connections.0).ok()?,
         password: raw.password,
+        tls,
         partitions,
         partitioner: raw.partitioner,
+        writes: raw.writes.0,
         max_staleness: raw.max_staleness.map(|most| most.0),
         filters,
+    })
+}
+
+/// Not read yet: a worker that has the same file need not have these.
+fn tls(raw: raw::Tls, diagnostics: &mut Diagnostics) -> Option<Tls> {
+    let mut required = |location: Option<String>, name: &str, what: &str| {
+        if location.is_none() {
+            diagnostics.add(&format!("serve.tls.{name}"), format!("required: a file with the server's {what} in PEM"));
+        }
+        location.map(PathBuf::from)
+    };
+    let certificate_location = required(raw.certificate_location, "certificate_location", "certificate");
+    let key_location = required(raw.key_location, "key_location", "private key");
+    Some(Tls {
+        certificate_location: certificate_location?,
+        key_location: key_location?,
+        client_ca_location: raw.client_ca_location.map(PathBuf::from),
     })
 }
 

@@ -67,7 +67,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 9, 17, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -97,7 +97,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 43, "{name}: defaults that are stated");
+        assert_eq!(changed, 44, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -119,6 +119,17 @@ fn defaults_are_as_documented() {
         (&topic.on_duplicate, topic.on_tombstone, &topic.on_invalid),
         (&OnDuplicate::Drop, super::OnTombstone::Emit, &OnInvalid::Fail)
     );
+}
+
+#[test]
+fn tls_needs_a_certificate_and_its_key() {
+    let tls = |text: &str| load(&format!("{MINIMAL}\n[serve]\ntls = {text}"));
+    assert_eq!(load(MINIMAL).unwrap().serve.tls, None);
+    // Whether the files are there is for the server to see: a worker need not have them.
+    let both = "certificate_location = \"/no/crt\", key_location = \"/no/key\"";
+    assert!(tls(&format!("{{ {both}, client_ca_location = \"/no/ca\" }}")).is_ok());
+    let error = tls("{ client_ca_location = \"/no/ca\" }").unwrap_err();
+    assert!(error.contains("serve.tls.certificate_location: required") && error.contains("serve.tls.key_location: required"), "{error}");
 }
 
 #[test]
@@ -172,7 +183,6 @@ x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" 
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
 x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" } or { content = "value" }, got {"jsn":"/a"}
-x.toml: topics[0].output: required: the topic that unseen records go to
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
 x.toml: topics[1].filter.slices: expected a number from 1 to 64, got 100
@@ -398,6 +408,11 @@ fn what_does_not_fit_together() {
     ] {
         assert_eq!(twice(&other).unwrap_err(), format!("x.toml: {error}"));
     }
+    let shadow = load(&format!("{MINIMAL}\n[[topics]]\nkey = {{ record = \"key\" }}\ninput = \"b\"\nspace = \"in\"\n{same}"));
+    assert_eq!(
+        shadow.unwrap_err(),
+        "x.toml: topics[1].output: \"in\" and \"b\" share the space \"in\": give both an output or none, for what only a shadow has seen would come out nowhere"
+    );
     for (piece, by, error) in [
         ("\"24h\"", "\"3ms\"", "topics[0].window: expected at least a millisecond a slice, got 3ms for 4 slices"),
         ("capacity = \"10M\"", "", "topics[0].filter.capacity: required: the number of distinct keys in a window, such as \"10M\""),
@@ -494,7 +509,7 @@ fn the_configuration_in_the_readme_is_accepted() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let (_, after) = readme.split_once("```toml\n").unwrap();
     let (block, _) = after.split_once("```").unwrap();
-    assert_eq!(load(block).unwrap().topics[0].output, "news.unseen");
+    assert_eq!(load(block).unwrap().topics[0].output.as_deref(), Some("news.unseen"));
 }
 
 #[test]
@@ -637,6 +652,31 @@ fn a_content_key_names_what_does_not_count() {
         ),
     ] {
         assert_eq!(load(&with(part)).unwrap_err().trim(), error);
+    }
+}
+
+#[test]
+fn key_conflicts_name_what_may_differ() {
+    let with = |line: &str| MINIMAL.replace("[[topics]]", &format!("[[topics]]\nkey_conflicts = {line}"));
+    let except = |line: &str| load(&with(line)).unwrap().topics[0].key_conflicts.clone().map(|compare| compare.except);
+    assert_eq!((except("true"), except("\"true\""), except("false")), (Some(vec![]), Some(vec![]), None));
+    assert_eq!(except("{ except = [\"/a\", \"/b/c\"] }"), Some(vec!["/a".to_owned(), "/b/c".to_owned()]));
+    let expected = |got: &str| format!("x.toml: topics[0].key_conflicts: expected true, false or {{ except = [\"/pointer\"] }}, got {got}");
+    for (line, error) in [
+        ("\"yes\"", expected("\"yes\"")),
+        ("{ except = \"/a\" }", expected(r#"{"except":"/a"}"#)),
+        ("{ ignore = [\"/a\"] }", expected(r#"{"ignore":["/a"]}"#)),
+        (
+            "{ except = [\"\"] }",
+            "x.toml: topics[0].key_conflicts: the pointer \"\" is the whole value, which leaves nothing to compare".to_owned(),
+        ),
+        (
+            "{ except = [\"a\"] }",
+            "x.toml: topics[0].key_conflicts: `a` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(load(&with(line)).unwrap_err().trim(), error);
     }
 }
 

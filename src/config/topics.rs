@@ -6,7 +6,9 @@ use super::units::{KEYS, Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
+use crate::format::{Format, Formats};
 use crate::key::{KeySpec, Part};
+use crate::values::CountBy;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
@@ -36,7 +38,6 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
 fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
     let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
-    let output = required(raw.output, &at("output"), "the topic that unseen records go to", diagnostics);
     let key = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
         Some(key) => key_spec(&key, &at("key"), diagnostics),
         None => None,
@@ -50,7 +51,11 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
     late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
-    let mut names = vec![("input", input.as_ref()), ("output", output.as_ref()), ("space", raw.space.as_ref())];
+    let key_conflicts = raw.key_conflicts.as_ref().map(raw::key_conflicts).transpose();
+    let key_conflicts = key_conflicts.map_err(|message| diagnostics.add(&at("key_conflicts"), message)).ok().flatten().flatten();
+    let count_by = count_by(raw.count_by.as_ref(), formats.as_ref(), &at("count_by"), diagnostics);
+
+    let mut names = vec![("input", input.as_ref()), ("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
     if let OnDuplicate::Topic(name) = &raw.on_duplicate {
         names.push(("on_duplicate.topic", Some(name)));
     }
@@ -68,7 +73,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     Some(Topic {
         space: raw.space.unwrap_or_else(|| input.clone()),
         input,
-        output: output?,
+        output: raw.output,
         key: key?,
         formats: formats?,
         repartition: raw.repartition.0,
@@ -81,6 +86,8 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         on_duplicate: raw.on_duplicate,
         on_tombstone: raw.on_tombstone,
         on_invalid: raw.on_invalid,
+        count_by,
+        key_conflicts,
     })
 }
 
@@ -135,6 +142,15 @@ fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut D
     Some(header)
 }
 
+/// Where the value is that records are counted by.
+fn count_by(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
+    let by = raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
+    if let (CountBy::Field(_), Some(format)) = (&by, formats.map(|formats| formats.value.format).filter(|&format| format != Format::Json)) {
+        diagnostics.add(path, format!("a field of {format} cannot be counted by, only one of JSON; count by a header"));
+    }
+    Some(by)
+}
+
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {
     if late != Late::Emit && matches!(length, Some(Length::Keys(_))) {
         diagnostics.add(path, "only \"emit\" goes with a window by count, which knows no time");
@@ -154,7 +170,7 @@ fn check_loops(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         if let Some((other, _)) = topics[..index].iter().find(|(_, other)| other.input == topic.input) {
             diagnostics.add(&format!("{path}.input"), format!("{:?} is the input of {other} too", topic.input));
         }
-        let mut written = vec![("output", &topic.output)];
+        let mut written: Vec<_> = topic.output.iter().map(|name| ("output", name)).collect();
         if let OnDuplicate::Topic(name) = &topic.on_duplicate {
             written.push(("on_duplicate.topic", name));
         }
@@ -176,6 +192,13 @@ fn check_spaces(topics: &[(String, Topic)], diagnostics: &mut Diagnostics) {
         let of_space = spaces.iter().find(|space| space.name == topic.space);
         let Some(other) = of_space.map(KeySpace::first) else { continue };
         let other_path = topics.iter().find(|(_, first)| std::ptr::eq(first, other)).map_or("", |(path, _)| path);
+        if other.is_shadow() != topic.is_shadow() {
+            let message = format!(
+                "{:?} and {:?} share the space {:?}: give both an output or none, for what only a shadow has seen would come out nowhere",
+                other.input, topic.input, topic.space
+            );
+            diagnostics.add(&format!("{path}.output"), message);
+        }
         let differences = rules(other).into_iter().zip(rules(topic)).filter(|(a, b)| a != b);
         for ((field, theirs), (_, ours)) in differences {
             let message = format!(
@@ -197,7 +220,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
     // Each option by name: a new one does not compile until somebody has said whether a space must agree on it.
     let Topic {
         input: _,
-        output: _,
+        output: _, // All of them have one, or none: see check_spaces.
         space: _,
         key: _,     // Each topic has its own; how keys are hashed is below.
         formats: _, // A text or a number is the same id in each of them.
@@ -212,6 +235,8 @@ fn rules(topic: &Topic) -> [(&'static str, String); 12] {
         on_duplicate: _,
         on_tombstone: _,
         on_invalid: _,
+        count_by: _,
+        key_conflicts: _,
     } = topic;
     [
         ("repartition", topic.repartition.to_string()),

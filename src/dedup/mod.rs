@@ -3,11 +3,11 @@
 //! Owns stream time and the rules of the window. Its state is a pure function of what it was
 //! shown, in order: it must never look at a clock, and time comes in with each record.
 
-mod shadow;
 mod state;
+mod watched;
 
-pub use shadow::{Observed, Shadow};
 pub use state::DedupMetadata;
+pub use watched::{Observed, WatchedKeys};
 
 use crate::filter::{ArchiveError, Exact, ExactError, Filter, Slice, Spec, Usage, Window};
 use crate::key::Fingerprint;
@@ -65,6 +65,12 @@ impl Rules {
         self.exact || self.filter.is_some_and(Spec::has_slices)
     }
 
+    /// Whether a retraction takes a key from a filter alone, which may take another key's copy with it.
+    #[must_use]
+    pub fn retracts_by_filter(&self) -> bool {
+        !self.exact && matches!(self.filter, Some(Spec::Cuckoo(_)))
+    }
+
     /// Keys that the filter is made to remember at a time, if there is one.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
@@ -92,7 +98,7 @@ pub struct Dedup {
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
     /// What the filter is held against; where all that it calls seen is confirmed, there is nothing to be wrong.
-    shadow: Option<Shadow>,
+    watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
     mutation: Option<Mutation>,
@@ -106,17 +112,17 @@ impl Dedup {
             rules,
             filter: rules.filter.map(|spec| spec.build(rules.filter_window())),
             exact: rules.exact.then(|| Exact::new(rules.window)),
-            shadow: Self::new_shadow(&rules),
+            watched: Self::new_watched(&rules),
             stream_time: None,
             corrected: 0,
             mutation: None,
         }
     }
 
-    fn new_shadow(rules: &Rules) -> Option<Shadow> {
+    fn new_watched(rules: &Rules) -> Option<WatchedKeys> {
         let capacity = rules.capacity().filter(|_| !rules.exact)?;
         let lifetime = if rules.is_sliced() { rules.window.slices() } else { LIFETIMES };
-        Some(Shadow::new(capacity, lifetime))
+        Some(WatchedKeys::new(capacity, lifetime))
     }
 
     /// Its rules.
@@ -155,7 +161,7 @@ impl Dedup {
         if maybe && self.confirm(fingerprint)? {
             // A late record that is not dropped is not inserted either: neither says how often the filter is wrong.
             if !late {
-                self.shadow(|shadow, clock| shadow.dropped(fingerprint, clock));
+                self.watch(|watched, clock| watched.dropped(fingerprint, clock));
             }
             if self.rules.refresh && self.refresh(fingerprint)? {
                 self.mutation = Some(Mutation::Refresh);
@@ -170,7 +176,7 @@ impl Dedup {
         } else if let Some(exact) = &mut self.exact {
             exact.insert(fingerprint)?;
         }
-        self.shadow(|shadow, clock| shadow.emitted(fingerprint, clock));
+        self.watch(|watched, clock| watched.emitted(fingerprint, clock));
         self.mutation = Some(Mutation::Insert);
         Ok(Verdict::Unseen)
     }
@@ -187,11 +193,11 @@ impl Dedup {
         Ok(Verdict::Retracted)
     }
 
-    /// Reports to the shadow, with a way to ask how far the filter has come.
-    fn shadow(&mut self, report: impl FnOnce(&mut Shadow, &dyn Fn() -> Option<Slice>)) {
-        if let (Some(shadow), Some(filter)) = (&mut self.shadow, &self.filter) {
+    /// Reports to the watched keys, with a way to ask how far the filter has come.
+    fn watch(&mut self, report: impl FnOnce(&mut WatchedKeys, &dyn Fn() -> Option<Slice>)) {
+        if let (Some(watched), Some(filter)) = (&mut self.watched, &self.filter) {
             let rules = &self.rules;
-            report(shadow, &|| rules.expiry_clock(&**filter));
+            report(watched, &|| rules.expiry_clock(&**filter));
         }
     }
 
@@ -232,8 +238,8 @@ impl Dedup {
         if let (Some(filter), None) = (&mut self.filter, &self.exact) {
             filter.remove(fingerprint);
         }
-        if let Some(shadow) = &mut self.shadow {
-            shadow.remove(fingerprint);
+        if let Some(watched) = &mut self.watched {
+            watched.remove(fingerprint);
         }
         Ok(there)
     }
@@ -267,7 +273,7 @@ impl Dedup {
         if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
             changed = filter.refresh(fingerprint)? || self.exact.is_some();
         }
-        self.shadow(|shadow, clock| shadow.inserted_again(fingerprint, true, clock));
+        self.watch(|watched, clock| watched.inserted_again(fingerprint, true, clock));
         Ok(changed)
     }
 
@@ -284,6 +290,20 @@ impl Dedup {
             (None, Some(filter)) => Ok(Some(filter.slice_of(fingerprint))),
             (None, None) => Ok(None),
         }
+    }
+
+    /// When the slice starts in which a seen key was inserted, by record time. `None` where the kind does not know it, in a
+    /// window by count, and where each repeat inserts its key again.
+    ///
+    /// # Errors
+    /// When what is stored cannot be read.
+    pub fn seen_since(&self, fingerprint: Fingerprint) -> Result<Option<Timestamp>, ArchiveError> {
+        if self.rules.refresh || self.rules.window.length_ms().is_none() {
+            return Ok(None);
+        }
+        // What came before any time was known is of the first slice.
+        let slice = self.would_drop(fingerprint)?.flatten().filter(|&slice| slice != Slice::default());
+        Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }
 
     /// Sets to true what stands in `seen` beside the keys whose records would be dropped.
@@ -354,8 +374,8 @@ impl Dedup {
     /// drop is confirmed. What a changelog is made from does not say it, so it is counted anew after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
-        let (shadow, filter) = (self.shadow.as_ref()?, self.filter.as_ref()?);
-        Some(shadow.observed(self.rules.expiry_clock(&**filter)))
+        let (watched, filter) = (self.watched.as_ref()?, self.filter.as_ref()?);
+        Some(watched.observed(self.rules.expiry_clock(&**filter)))
     }
 
     // ---- The same again, from a changelog of what changed it. ----
@@ -374,7 +394,7 @@ impl Dedup {
         match mutation {
             Mutation::Insert => {
                 self.insert(fingerprint)?;
-                self.shadow(|shadow, clock| shadow.inserted_again(fingerprint, false, clock));
+                self.watch(|watched, clock| watched.inserted_again(fingerprint, false, clock));
                 Ok(())
             }
             Mutation::Refresh => self.refresh(fingerprint).map(drop),

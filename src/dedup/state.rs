@@ -2,7 +2,7 @@
 //!
 //! Owns what a stored state must be to be taken in. Must never let in what does not fit its rules.
 
-use super::{Dedup, Rules, Shadow};
+use super::{Dedup, Rules, WatchedKeys};
 use crate::filter::{
     Archive, Exact, ExactMetadata, Filter, FilterMetadata, GenerationId, MergeError, MetadataError, PageId, Part, Slice, Spec, Usage,
 };
@@ -17,7 +17,7 @@ impl Dedup {
             stream_time: self.stream_time,
             filter: self.filter.as_ref().map(|filter| filter.metadata()),
             exact: self.exact.as_ref().map(Exact::metadata),
-            shadow: self.shadow.clone(),
+            watched: self.watched.clone(),
         }
     }
 
@@ -85,9 +85,9 @@ impl Dedup {
         if rules.window.length_ms().is_some() && slices.into_iter().flatten().any(|slice| slice != expected) {
             return Err(MetadataError::StreamTime);
         }
-        let fresh = Self::new_shadow(&rules);
-        let shadow = fresh.map(|fresh| metadata.shadow.clone().filter(|stored| stored.lifetime() == fresh.lifetime()).unwrap_or(fresh));
-        Ok(Self { rules, filter, exact, shadow, stream_time: metadata.stream_time, corrected: 0, mutation: None })
+        let fresh = Self::new_watched(&rules);
+        let watched = fresh.map(|fresh| metadata.watched.clone().filter(|stored| stored.lifetime() == fresh.lifetime()).unwrap_or(fresh));
+        Ok(Self { rules, filter, exact, watched, stream_time: metadata.stream_time, corrected: 0, mutation: None })
     }
 
     /// Takes in what the filter of another state of the same rules remembers, and makes room for its exact
@@ -106,7 +106,7 @@ impl Dedup {
             (None, None) => {}
             _ => return Err(MergeError::Kind),
         }
-        if let (Some(own), Some(other)) = (&mut self.shadow, &other.shadow) {
+        if let (Some(own), Some(other)) = (&mut self.watched, &other.watched) {
             own.union(other);
         }
         self.stream_time = self.stream_time.max(other.stream_time);
@@ -138,8 +138,8 @@ pub struct DedupMetadata {
     /// The exact store's metadata, if there is one.
     pub exact: Option<ExactMetadata>,
     /// The keys that the filter is held against.
-    #[serde(default)]
-    pub shadow: Option<Shadow>,
+    #[serde(default, rename = "shadow")] // As state of earlier builds has it.
+    pub watched: Option<WatchedKeys>,
 }
 
 impl DedupMetadata {

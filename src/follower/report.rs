@@ -51,7 +51,8 @@ impl Space {
             answers: [&self.seen, &self.unseen, &self.unknown].map(|count| count.load(Ordering::Relaxed)),
             ..SpaceReport::default()
         };
-        let rules = self.rules(u32::try_from(all.len()).unwrap_or(u32::MAX));
+        // It takes milliseconds, and is the same for all.
+        let capacity = self.rules(u32::try_from(all.len()).unwrap_or(u32::MAX)).capacity().unwrap_or(0);
         let mut rates = Vec::new();
         for (number, partition) in all.iter().enumerate() {
             let Some(partition) = partition else {
@@ -69,7 +70,7 @@ impl Space {
             let (usage, stream_time, rate) = partition.usage();
             report.keys += usage.keys;
             report.bytes += usage.bytes;
-            report.capacity += rules.capacity().unwrap_or(0);
+            report.capacity += capacity;
             report.stream_time = report.stream_time.max(stream_time);
             report.applied += partition.applied.load(Ordering::Relaxed);
             rates.push(rate);

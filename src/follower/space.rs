@@ -14,7 +14,7 @@ use crate::dedup::Rules;
 use crate::filter::Window;
 use crate::key::{Fingerprint, KeySpec, LookupError, Part};
 use crate::record::TopicPartition;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use std::time::Duration;
 pub struct Space {
     name: String,
     changelog: String,
-    /// The ways in which its topics make keys; no two are alike.
-    keys: Vec<KeySpec>,
+    /// The ways in which its topics make keys; no two are alike. Each with the number of the part that is the record key.
+    keys: Vec<(KeySpec, Option<usize>)>,
     /// The topic that says for all what they agree on, with the filter that this follower has.
     topic: Topic,
     pub(super) routing: Routing,
@@ -36,6 +36,8 @@ pub struct Space {
     origin: Origin,
     /// By their numbers; none for those that are not followed.
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
+    /// How many these are, for those who ask for each key.
+    count: AtomicU32,
     /// Whether partitions were added since it began: where a key of before lies is not known then.
     pub(super) has_grown: AtomicBool,
     pub(super) restarts: AtomicU64,
@@ -49,11 +51,12 @@ impl Space {
         let first = space.first();
         let own = config.serve.filters.get(space.name);
         let filter = own.cloned().map_or_else(|| default_filter(space), Ok)?;
-        let mut keys: Vec<KeySpec> = Vec::new();
+        let mut keys: Vec<(KeySpec, Option<usize>)> = Vec::new();
         for topic in &space.topics {
             // What a text means follows from the kinds of the parts alone, so a way of the same kinds is asked once.
-            if !keys.iter().any(|known| means_the_same(known, &topic.key)) {
-                keys.push(topic.key.clone());
+            if !keys.iter().any(|(known, _)| means_the_same(known, &topic.key)) {
+                let record_key = topic.key.parts().iter().position(|part| *part == Part::RecordKey);
+                keys.push((topic.key.clone(), record_key));
             }
         }
         let settings = Settings::of(config, first);
@@ -74,6 +77,7 @@ impl Space {
             origin: origin_of(&filter),
             topic: Topic { filter, ..first.clone() },
             partitions: RwLock::default(),
+            count: AtomicU32::new(0),
             has_grown: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -107,18 +111,18 @@ impl Space {
     #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
         let is_routed = self.routing != Routing::Any && !self.has_grown.load(Ordering::Relaxed);
-        let partitions = if is_routed { self.count() } else { 0 };
+        let partitions = if is_routed { self.count.load(Ordering::Acquire) } else { 0 };
         let mut problem = None;
         let before = query.fingerprints.len();
-        for keys in &self.keys {
+        for (keys, record_key) in &self.keys {
             let begin = query.fingerprints.len();
             match keys.fingerprints_of_texts(texts.clone(), &mut query.scratch, &mut query.fingerprints) {
                 Ok(()) if partitions == 0 => {}
                 Ok(()) => {
-                    let at = keys.parts().iter().position(|part| *part == Part::RecordKey);
-                    let record_key = at.and_then(|at| texts.clone().nth(at));
-                    let found = query.fingerprints[begin..].iter();
-                    query.partitions.extend(found.map(|&fingerprint| self.routing.partition(fingerprint, record_key, partitions)));
+                    let record_key = record_key.and_then(|at| texts.clone().nth(at));
+                    for &fingerprint in &query.fingerprints[begin..] {
+                        query.partitions.push(self.routing.partition(fingerprint, record_key, partitions));
+                    }
                 }
                 // Here there may be such a key, and it is not asked for.
                 Err(error @ LookupError::Ambiguous) => {
@@ -136,11 +140,6 @@ impl Space {
                 Ok(())
             }
         }
-    }
-
-    /// Number of partitions of the changelog, as far as it is known.
-    fn count(&self) -> u32 {
-        u32::try_from(self.lock().len()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn lock(&self) -> std::sync::RwLockReadGuard<'_, Vec<Option<Arc<Partition>>>> {
@@ -278,6 +277,7 @@ impl Space {
             self.has_grown.store(true, Ordering::Relaxed);
         }
         all.resize(count, None);
+        self.count.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Release);
         if let Some(place) = usize::try_from(partition).ok().and_then(|at| all.get_mut(at)) {
             *place = followed;
         }
@@ -316,10 +316,10 @@ fn default_filter(space: &KeySpace<'_>) -> Result<Filter, Error> {
     if filter.is_exact() {
         return Err(Error::Config(format!("space {name:?}: kind \"exact\" is kept on the worker's disk; {own}")));
     }
-    if space.topics.iter().any(|topic| topic.retract.is_some()) && !filter.can_retract() {
-        let kind = filter.kind.name();
+    // What is confirmed may often be wrong: alone, it would take other keys back as often.
+    if first.filter.confirm && space.topics.iter().any(|topic| topic.retract.is_some()) {
         return Err(Error::Config(format!(
-            "space {name:?}: kind {kind:?} alone cannot retract a key, and the worker's disk is not here; {own}"
+            "space {name:?}: with confirm, what is retracted is kept on the worker's disk, and its filter alone cannot retract just one key; {own}"
         )));
     }
     Ok(filter)

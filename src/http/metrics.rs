@@ -1,11 +1,12 @@
 //! The status as Prometheus reads it.
 //!
 //! Owns the names of the metrics: `docs/metrics.md` lists them, and a test holds one against the other. Must never
-//! count anything itself, nor give a label that is not of the configuration, a partition's number or one of a few words.
+//! count anything itself, nor give a label that is not of the configuration, a partition's number, one of a few words, or one
+//! of the few values of `count_by`.
 
 use super::encoder::{self, Encoder, float, seconds};
 use crate::record::Reason;
-use crate::status::{Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, VerdictCounts};
+use crate::status::{ConflictStatus, Durations, ObservedRate, SpaceStatus, State, Status, TopicStatus, ValueStatus, VerdictCounts};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt::Error;
@@ -59,6 +60,25 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.counters("unseen_dead_letters_total", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
     encoder.counters("unseen_future_records_total", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
     encoder.counters("unseen_warmed_up_records_total", "Records read again without emitting", of(|topic| topic.warmed_up))?;
+    let by_value = |count: fn(&ValueStatus) -> u64| {
+        status.topics.iter().flat_map(move |topic| {
+            topic.values.iter().map(move |value| {
+                // An empty label is none: what it says of the rest is said of no value.
+                let label = value.value.clone().unwrap_or_default();
+                ([("topic", topic.topic.clone()), ("value", label)], count(value))
+            })
+        })
+    };
+    encoder.counters("unseen_value_records_total", "Records of a sample, by the value of count_by", by_value(|value| value.records))?;
+    encoder.counters("unseen_value_duplicates_total", "Of these, duplicates", by_value(|value| value.duplicates))?;
+    let of_compared = |count: fn(&ConflictStatus) -> u64| {
+        status.topics.iter().filter_map(move |topic| Some(([("topic", topic.topic.clone())], count(topic.key_conflicts.as_ref()?))))
+    };
+    let help = "Duplicates of a sample that were compared with the record that they repeat";
+    encoder.counters("unseen_compared_duplicates_total", help, of_compared(|all| all.compared))?;
+    encoder.counters("unseen_key_conflicts_total", "Of these, the ones whose content differs", of_compared(|all| all.conflicts))?;
+    let shadows = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.shadow))));
+    encoder.gauges("unseen_shadow", "1 for a topic without an output, of which nothing is written but its state", shadows)?;
     let help = "Record time to the commit of what came of it, of every 64th record written";
     histogram(encoder, "unseen_end_to_end_latency_seconds", help, &status.end_to_end_latency)
 }

@@ -94,7 +94,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, view: View) {
-    server::serve(listener, router(view), Limits { connections: CONNECTIONS_MAX, idle: None }).await;
+    server::serve(listener, None, router(view), Limits { connections: CONNECTIONS_MAX, idle: None }).await;
 }
 
 /// The metrics that the process itself has.

@@ -3,13 +3,16 @@
 //! Owns how many there are and how long each may take. Must never let a client keep a descriptor: Kafka
 //! and the state directory need them too.
 
+use crate::tls::Tls;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -28,8 +31,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Answers until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits) {
+/// Answers until it is dropped; encrypted, where that is wanted.
+pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: Router, limits: Limits) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
@@ -47,12 +50,21 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits)
         {
             oldest.abort();
         }
-        open.push_back(tokio::spawn(answer(stream, router.clone(), limits.idle)));
+        let (tls, router) = (tls.clone(), router.clone());
+        open.push_back(tokio::spawn(async move {
+            match tls {
+                None => answer(stream, router, limits.idle).await,
+                Some(tls) => match tls.accept_any(stream).await {
+                    Ok(stream) => answer(stream, router, limits.idle).await,
+                    Err(error) => tracing::debug!("http: a connection is not encrypted: {error}"),
+                },
+            }
+        }));
     }
 }
 
 /// Answers one request, or those that come while a connection is kept.
-async fn answer(stream: TcpStream, router: Router, idle: Option<Duration>) {
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>) {
     let mut http = http1::Builder::new();
     http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

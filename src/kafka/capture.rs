@@ -42,6 +42,8 @@ pub struct Wanted {
     pub from: Option<Timestamp>,
     /// Up to the first record of this time or later in each partition, without it; else up to the last committed one.
     pub to: Option<Timestamp>,
+    /// Only these offsets of each partition, if they are named.
+    pub offsets: Option<std::ops::Range<Offset>>,
 }
 
 /// Reads the records that are wanted.
@@ -195,6 +197,7 @@ fn ranges(
         // Where no record is that young, there is nothing to read from, and no bound.
         let next = from.unwrap_or(end).max(low);
         let end = to.map_or(end, |found| found.min(end));
+        let (next, end) = wanted.offsets.as_ref().map_or((next, end), |only| (next.max(only.start), end.min(only.end)));
         ranges.push(Range { of, next, end: end.max(next) });
     }
     Ok(ranges)

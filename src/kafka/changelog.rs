@@ -9,7 +9,7 @@ use super::client_config::{self as client, CALL_TIMEOUT};
 use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
-use crate::record::{Offset, SpaceId, TopicPartition};
+use crate::record::{Offset, SpaceId, Timestamp, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -187,6 +187,8 @@ fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), Kafka
 pub struct Logged<'a> {
     /// Its offset.
     pub offset: Offset,
+    /// When it was written, in milliseconds since the epoch.
+    pub time: Option<Timestamp>,
     /// What it says.
     pub value: &'a [u8],
 }
@@ -247,11 +249,14 @@ impl ChangelogReader {
         let ended = loop {
             match self.committed.poll(POLL) {
                 _ if stop() => break Ok(true),
-                Some(Ok(message)) => match take(Logged { offset: message.offset(), value: message.payload().unwrap_or_default() }) {
-                    Ok(true) => {}
-                    Ok(false) => break Ok(true),
-                    Err(error) => break Err(error),
-                },
+                Some(Ok(message)) => {
+                    let (time, value) = (message.timestamp().to_millis(), message.payload().unwrap_or_default());
+                    match take(Logged { offset: message.offset(), time, value }) {
+                        Ok(true) => {}
+                        Ok(false) => break Ok(true),
+                        Err(error) => break Err(error),
+                    }
+                }
                 // A leader that has just become one may not know yet that more is committed.
                 Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(changelog, end) => break Ok(true),
                 None | Some(Err(KafkaError::PartitionEOF(_))) => {}

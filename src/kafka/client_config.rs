@@ -3,7 +3,7 @@
 use super::Error;
 use super::observer::Observer;
 use super::security;
-use crate::config::{Config, Delivery, Kafka, first_name};
+use crate::config::{Config, Delivery, Kafka, Partitioner, first_name};
 use rdkafka::ClientConfig;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
@@ -147,6 +147,35 @@ pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usi
             .set("transactional.id", transactional_id)
             .set("transaction.timeout.ms", config.worker.transaction_timeout.as_millis().to_string());
     }
+    client
+}
+
+/// A client that writes to input topics for others, who wait.
+pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientConfig {
+    let mut client = with_defaults(
+        &config.kafka,
+        &[
+            ("linger.ms", "2"),
+            ("compression.type", "lz4"),
+            ("queue.buffering.max.messages", "100000"),
+            ("queue.buffering.max.kbytes", "65536"),
+        ],
+    );
+    client
+        .set("bootstrap.servers", &config.kafka.bootstrap_servers)
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        // Somebody waits; a worker may be told to try for longer.
+        .set(first_name("message.timeout.ms"), "10000")
+        // So that an idle producer still hears of its brokers, and of their loss.
+        .set("topic.metadata.refresh.interval.ms", "10000")
+        .set(
+            "partitioner",
+            match partitioner {
+                Partitioner::Murmur2 => "murmur2_random",
+                Partitioner::Crc32 => "consistent_random",
+            },
+        );
     client
 }
 

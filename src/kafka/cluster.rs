@@ -170,7 +170,9 @@ fn named(config: &Config) -> Vec<Named<'_>> {
 }
 
 fn outputs(topic: &crate::config::Topic) -> Vec<(&'static str, &str)> {
-    let mut outputs = vec![("output", &*topic.output)];
+    // Of a shadow, the other topics are not written to either.
+    let Some(output) = &topic.output else { return Vec::new() };
+    let mut outputs = vec![("output", output.as_str())];
     if let OnDuplicate::Topic(name) = &topic.on_duplicate {
         outputs.push(("on_duplicate.topic", name));
     }
@@ -216,6 +218,9 @@ fn batch_bytes(config: &Config) -> usize {
     };
     // Asked for one twice, a broker answers for none.
     let names: BTreeSet<_> = config.topics.iter().flat_map(outputs).map(|(_, name)| name).collect();
+    if names.is_empty() {
+        return BATCH_BYTES;
+    }
     let topics: Vec<_> = names.into_iter().map(ResourceSpecifier::Topic).collect();
     let options = AdminOptions::new().request_timeout(Some(client::CALL_TIMEOUT));
     let answer = block_on(admin.describe_configs(&topics, &options)).unwrap_or_default();

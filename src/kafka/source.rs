@@ -322,25 +322,7 @@ impl Source {
     /// # Errors
     /// When no answer came; worth another try.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
-        if partitions.is_empty() {
-            // Rebalances often assign nothing; there is nothing to ask then.
-            return Ok(Vec::new());
-        }
-        let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-        let failed = |error: KafkaError| unanswered("read the group's committed offsets", &error);
-        let answer = self.consumer().committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
-        partitions
-            .iter()
-            .map(|partition| {
-                let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(Committed::default()) };
-                element.error().map_err(failed)?;
-                let offset = match element.offset() {
-                    Position::Offset(offset) => Some(offset),
-                    _ => None,
-                };
-                Ok(Committed { offset, metadata: element.metadata().to_owned() })
-            })
-            .collect()
+        committed(self.consumer(), partitions)
     }
 
     /// The first offset that a partition still has, and the one that its next record will get.
@@ -415,6 +397,29 @@ impl Source {
             Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
         }
     }
+}
+
+/// What the group of a consumer has committed, in the order asked for.
+pub(super) fn committed<C: ConsumerContext>(consumer: &BaseConsumer<C>, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
+    if partitions.is_empty() {
+        // Rebalances often assign nothing; there is nothing to ask then.
+        return Ok(Vec::new());
+    }
+    let asked = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+    let failed = |error: KafkaError| unanswered("read the group's committed offsets", &error);
+    let answer = consumer.committed_offsets(asked, CALL_TIMEOUT).map_err(failed)?;
+    partitions
+        .iter()
+        .map(|partition| {
+            let Some(element) = answer.find_partition(&partition.topic, partition.partition) else { return Ok(Committed::default()) };
+            element.error().map_err(failed)?;
+            let offset = match element.offset() {
+                Position::Offset(offset) => Some(offset),
+                _ => None,
+            };
+            Ok(Committed { offset, metadata: element.metadata().to_owned() })
+        })
+        .collect()
 }
 
 /// What a failed question means: a right that this user lacks, or worth another try.

@@ -35,19 +35,15 @@ pub enum LookupError {
     Ambiguous,
 }
 
-/// What a text may be: a value of another kind than a text, and a text, or one of the two.
+/// What the text of a field may be: a value of another kind than a text, and a text, or one of the two.
 struct Readings<'t> {
     first: (Tag, Cow<'t, [u8]>),
     second: Option<&'t [u8]>,
 }
 
 impl<'t> Readings<'t> {
-    const fn bytes(text: &'t [u8]) -> Self {
-        Self { first: (Tag::Bytes, Cow::Borrowed(text)), second: None }
-    }
-
-    /// Of the text of a field.
-    fn field(text: &'t [u8]) -> Self {
+    fn of(text: &'t [u8]) -> Self {
+        let bytes = Self { first: (Tag::Bytes, Cow::Borrowed(text)), second: None };
         let tag = match text.first() {
             Some(b'-' | b'0'..=b'9') if is_number(text) => Tag::Number,
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
@@ -56,9 +52,9 @@ impl<'t> Readings<'t> {
             // A text in quotes, or one whose quotes are its own.
             Some(b'"') => match scalar::unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
-                Err(_) => return Self::bytes(text),
+                Err(_) => return bytes,
             },
-            _ => return Self::bytes(text),
+            _ => return bytes,
         };
         Self { first: (tag, Cow::Borrowed(text)), second: Some(text) }
     }
@@ -94,58 +90,66 @@ impl KeySpec {
     ///
     /// # Errors
     /// [`LookupError`] when no key has such parts.
+    #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn fingerprints_of_texts<'t>(
         &self,
-        texts: impl ExactSizeIterator<Item = &'t [u8]>,
+        texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,
         scratch: &mut Scratch,
         found: &mut Vec<Fingerprint>,
     ) -> Result<(), LookupError> {
         if texts.len() != self.parts.len() {
             return Err(LookupError::Parts { wanted: self.parts.len(), got: texts.len(), parts: self.to_string() });
         }
-        let mut contents = self.contents.iter();
-        let mut readings = Vec::with_capacity(self.parts.len());
-        for (part, text) in self.parts.iter().zip(texts) {
-            readings.push(match part {
-                Part::Field(_) | Part::KeyField(_) => Readings::field(text),
-                Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => Readings::bytes(text),
-                Part::Content { .. } => {
-                    let content = contents.next().ok_or(LookupError::Content)?;
-                    let (scan, room) = scratch.json.whole(text);
-                    let digest = content.digest(scan, &self.hashing, room).map_err(|_| LookupError::Content)?;
-                    let first = digest
-                        .map_or((Tag::Null, Cow::Borrowed(&b""[..])), |digest| (Tag::Content, Cow::Owned(digest.to_le_bytes().to_vec())));
-                    Readings { first, second: None }
-                }
-            });
-        }
-        let ambiguous = readings.iter().filter(|readings| readings.second.is_some()).count();
-        let ambiguous = u32::try_from(ambiguous).ok().filter(|&count| count <= AMBIGUOUS_MAX).ok_or(LookupError::Ambiguous)?;
         let before = found.len();
-        for choice in 0..1_u32 << ambiguous {
-            self.choose(&readings, choice, scratch, found);
+        // Most keys may be read in one way, so what a text may be is found out as it is encoded, and kept nowhere.
+        let (first, ambiguous) = self.choose(texts.clone(), 0, scratch)?;
+        if ambiguous > AMBIGUOUS_MAX {
+            return Err(LookupError::Ambiguous);
+        }
+        found.extend(first);
+        for choice in 1..1_u32 << ambiguous {
+            found.extend(self.choose(texts.clone(), choice, scratch)?.0);
         }
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// Appends the fingerprint of the key whose ambiguous parts are read as the bits of `choice` say, if there is one.
-    fn choose(&self, readings: &[Readings<'_>], mut choice: u32, scratch: &mut Scratch, found: &mut Vec<Fingerprint>) {
+    /// The fingerprint of the key whose ambiguous parts are read as the bits of `choice` say, if there is one; and how many
+    /// parts are ambiguous.
+    fn choose<'t>(
+        &self,
+        texts: impl Iterator<Item = &'t [u8]>,
+        choice: u32,
+        scratch: &mut Scratch,
+    ) -> Result<(Option<Fingerprint>, u32), LookupError> {
         scratch.encoded.clear();
-        let mut all_null = true;
-        for Readings { first: (tag, bytes), second } in readings {
-            let (mut tag, mut bytes) = (*tag, &**bytes);
-            if let Some(text) = second {
-                if choice & 1 == 1 {
-                    (tag, bytes) = (Tag::Bytes, text);
+        let (mut all_null, mut ambiguous) = (true, 0);
+        let mut contents = self.contents.iter();
+        for (part, text) in self.parts.iter().zip(texts) {
+            let mut add = |tag: Tag, bytes: &[u8]| {
+                all_null &= matches!(tag, Tag::Null);
+                super::encode(&mut scratch.encoded, tag, bytes);
+            };
+            match part {
+                Part::Field(_) | Part::KeyField(_) => {
+                    let Readings { first: (tag, bytes), second } = Readings::of(text);
+                    match second {
+                        Some(text) if choice.checked_shr(ambiguous).is_some_and(|bits| bits & 1 == 1) => add(Tag::Bytes, text),
+                        _ => add(tag, &bytes),
+                    }
+                    ambiguous += u32::from(second.is_some());
                 }
-                choice >>= 1;
+                Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => add(Tag::Bytes, text),
+                Part::Content { .. } => {
+                    let content = contents.next().ok_or(LookupError::Content)?;
+                    let (scan, room) = scratch.json.whole(text);
+                    match content.digest(scan, &self.hashing, room).map_err(|_| LookupError::Content)? {
+                        Some(digest) => add(Tag::Content, &digest.to_le_bytes()),
+                        None => add(Tag::Null, &[]),
+                    }
+                }
             }
-            all_null &= matches!(tag, Tag::Null);
-            super::encode(&mut scratch.encoded, tag, bytes);
         }
-        if !all_null {
-            found.push(self.hashing.fingerprint(&scratch.encoded));
-        }
+        Ok(((!all_null).then(|| self.hashing.fingerprint(&scratch.encoded)), ambiguous))
     }
 }
 

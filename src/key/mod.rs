@@ -16,6 +16,7 @@ mod lookup;
 mod node;
 mod scalar;
 mod scan;
+mod shown;
 mod structural;
 mod template;
 
@@ -381,8 +382,14 @@ impl Field {
     /// is not JSON.
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
+        self.text_in(value, &mut Scratch::default())
+    }
+
+    /// The same, with working memory that is kept between records.
+    #[must_use]
+    pub fn text_in<'a>(&self, value: &'a [u8], scratch: &mut Scratch) -> Option<Cow<'a, str>> {
         let mut found = [None];
-        self.0.find(Side::Value, value, &mut Buffers::default(), &mut found).ok()?;
+        self.0.find(Side::Value, value, &mut scratch.json, &mut found).ok()?;
         let [found] = found;
         match found? {
             Scalar::String(text) | Scalar::Number(text) => str::from_utf8(text).ok().map(Cow::Borrowed),

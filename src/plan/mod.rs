@@ -1,14 +1,17 @@
 //! What a filter will cost and how often it will be wrong, before there is one.
 //!
 //! Owns the comparison of kinds: memory, error over load, promises; as a table, a curve and a picture;
-//! and the count of a sample. Must never build a filter, and reads nothing but what it is handed.
+//! and of a sample, the count and a configuration that fits. Must never build a filter, and reads nothing but what it is handed.
 
+mod columns;
 mod curve;
 mod kinds;
+mod proposal;
 mod sample;
 mod svg;
 mod text;
 
+pub use proposal::{Candidate, Proposal};
 pub use sample::{Sample, SampleError, SampleOptions};
 
 use kinds::{KINDS, Make, UNCHAINED, whole};
@@ -44,6 +47,8 @@ pub struct Comparison {
     pub ask: Ask,
     /// What was counted, if a sample was given.
     pub sample: Option<Sample>,
+    /// A configuration that fits the sample, if no key was named.
+    pub proposal: Option<Proposal>,
     /// A row for each kind.
     pub kinds: Vec<Row>,
 }
@@ -129,7 +134,7 @@ impl Comparison {
         let asked = |name: &str| kinds.is_empty() || kinds.iter().any(|kind| kind == name || (kind == "aging" && name == UNCHAINED));
         let rows = KINDS.iter().filter(|(name, _)| asked(name));
         let kinds = rows.map(|&(name, make)| row(name, make, &ask)).collect();
-        Ok(Self { ask, sample, kinds })
+        Ok(Self { ask, sample, proposal: None, kinds })
     }
 }
 

@@ -124,7 +124,11 @@ pub(super) fn parse(line: &[u8]) -> Result<Recorded<'_>, LineError> {
 #[derive(serde::Deserialize)]
 #[serde(expecting = "an object with partition, key and payload")]
 struct Envelope<'a> {
+    #[serde(borrow, default)]
+    topic: Option<Cow<'a, str>>,
     partition: i32,
+    #[serde(default)]
+    offset: Option<Offset>,
     tstype: Option<String>,
     ts: Option<Timestamp>,
     #[serde(borrow, default)]
@@ -156,7 +160,9 @@ impl<'a> TryFrom<Envelope<'a>> for Recorded<'a> {
             }
         };
         Ok(Self {
+            topic: envelope.topic,
             partition: envelope.partition,
+            offset: envelope.offset,
             time,
             key: either("key", envelope.key, envelope.key_base64.as_deref())?,
             value: either("payload", envelope.payload, envelope.payload_base64.as_deref())?,
@@ -288,7 +294,7 @@ mod tests {
     #[test]
     fn a_bare_kcat_line() {
         let recorded = read(r#"{"topic":"t","partition":0,"offset":0,"broker":-1,"key":null,"payload":null}"#).unwrap();
-        assert_eq!(recorded, Recorded::default());
+        assert_eq!(recorded, Recorded { topic: Some("t".into()), offset: Some(0), ..Recorded::default() });
     }
 
     #[test]

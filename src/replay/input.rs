@@ -6,21 +6,24 @@ use super::recorded::Recorded;
 use super::{LineError, envelope};
 use crate::key::Field;
 use crate::record::Timestamp;
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::io::{BufRead, Read};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Most bytes in a line. Brokers refuse records of a tenth of that unless configured otherwise.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// What a line of a recorded stream is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Format {
     /// A record's value, whatever it is. There is one partition, 0.
     #[default]
     Ndjson,
     /// A record as `unseen capture` writes it or `kcat -J` prints it: a JSON object with its partition, time, key, headers
     /// and value.
+    #[serde(rename = "capture")]
     Kcat,
 }
 
@@ -108,6 +111,13 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     })?;
     let utc = humantime::parse_rfc3339_weak(local).ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(i64::try_from(utc.as_millis()).ok()? - east * 60_000)
+}
+
+/// RFC 3339, in UTC; milliseconds only where the time has some.
+#[must_use]
+pub fn format_rfc3339(millis: Timestamp) -> String {
+    let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
+    since.map_or_else(|| format!("{millis} ms"), |time| humantime::format_rfc3339(time).to_string())
 }
 
 #[cfg(test)]

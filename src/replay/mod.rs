@@ -5,22 +5,26 @@
 //! Key spaces that several topics share are not shared here: one topic is replayed by itself.
 
 mod envelope;
+mod followed;
 mod input;
 mod recorded;
 mod truth;
 
 pub use envelope::Captured;
+pub use followed::{FollowedRecord, RecordedKey};
 pub(crate) use input::Lines;
-pub use input::{Format, parse_rfc3339};
+pub use input::{Format, format_rfc3339, parse_rfc3339};
 pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
+use crate::content::{CompareContent, Conflicts, ContentSample};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};
-use crate::key::{Field, Part, Scratch, SpecError};
+use crate::key::{self, Field, Fingerprint, Part, Scratch, SpecError};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
+use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::sync::Arc;
@@ -52,9 +56,18 @@ pub struct Replay<'t> {
     reader: Reader,
     formats: Formats,
     schemas: Arc<dyn Schemas>,
+    /// Where the value is that is counted by, if the format has it.
+    count_by: Option<&'t CountBy>,
+    compare: CompareContent,
+    contents: ContentSample,
+    values: ValueCounts,
     counted: Summary,
     /// Whether the last record was dropped though its key had not been seen.
     is_wrong: bool,
+    /// The one key, and its partition, that the exact window is kept for; if there is none, it is kept for all.
+    only: Option<(i32, Fingerprint)>,
+    /// The verdict of the last record, if it is of that key.
+    followed: Option<FollowedRecord>,
 }
 
 #[derive(Debug)]
@@ -98,6 +111,10 @@ pub struct Summary {
     pub memory: u64,
     /// What the exact window says, if it was asked for.
     pub truth: Option<Counts>,
+    /// By the values of `count_by`, most records first, and the rest at the end; none where there is no `count_by`.
+    pub values: Vec<(Option<String>, Counted)>,
+    /// Of a sample, repeats compared with the record that they repeat, but for what `key_conflicts` leaves out.
+    pub key_conflicts: Conflicts,
 }
 
 /// Why a replay cannot start, or had to stop.
@@ -223,8 +240,18 @@ impl<'t> Replay<'t> {
             // A line of values has no frame.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
+            // A line of values has no header.
+            count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
+            values: ValueCounts::default(),
+            // A time that is not the record's own is another for each repeat.
+            compare: CompareContent {
+                except: topic.key_conflicts.iter().flat_map(|compare| compare.except.iter()).chain(&options.time).cloned().collect(),
+            },
+            contents: ContentSample::new(topic.filter.capacity),
             counted: Summary::default(),
             is_wrong: false,
+            only: None,
+            followed: None,
         })
     }
 
@@ -279,7 +306,7 @@ impl<'t> Replay<'t> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         self.counted.records += 1;
         self.counted.untimed += u64::from(recorded.time.is_none());
-        let Partition { dedup, truth } = partition(&mut self.partitions, recorded.partition, self.rules, self.truth)?;
+        place(&mut self.partitions, recorded.partition)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
         let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
@@ -292,6 +319,14 @@ impl<'t> Replay<'t> {
                 return self.without_key(*invalid);
             }
         };
+        // Where one key is followed, it is in the partition that was named.
+        let number = match self.only {
+            None if self.topic.repartition => {
+                key::partition(fingerprint, self.partitions.len().try_into().unwrap_or(u32::MAX)).cast_signed()
+            }
+            _ => recorded.partition,
+        };
+        let Partition { dedup, truth } = partition(&mut self.partitions, number, self.rules, self.truth)?;
         let max_timestamp = max_timestamp();
         self.counted.future += u64::from(recorded.time.is_some_and(|time| time > max_timestamp));
         let verdict = if self.topic.is_retraction(&headers) {
@@ -300,8 +335,24 @@ impl<'t> Replay<'t> {
             dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
         let verdict = verdict.map_err(LineError::Verdict)?;
+        if let Some(by) = self.count_by {
+            let text = by.text(record.value, headers.iter().copied(), &mut self.scratch);
+            self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
+        }
+        if self.only.is_none() {
+            self.contents.take(fingerprint, verdict, record.value, &self.compare);
+        }
+        let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
         if let Some(truth) = truth {
-            self.is_wrong = truth.check(fingerprint, verdict, dedup);
+            if is_followed {
+                self.is_wrong = truth.check(fingerprint, verdict, dedup);
+            } else {
+                truth.pass(dedup);
+            }
+        }
+        if is_followed && self.only.is_some() {
+            let (slice, stream_time) = (dedup.slice(), dedup.stream_time());
+            self.followed = Some(FollowedRecord { offset: recorded.offset, verdict, is_wrong: self.is_wrong, slice, stream_time });
         }
         match verdict {
             Verdict::Duplicate => self.counted.duplicates += 1,
@@ -337,6 +388,8 @@ impl<'t> Replay<'t> {
     #[must_use]
     pub fn summary(&self) -> Summary {
         let mut summary = self.counted.clone();
+        summary.values = self.count_by.map_or_else(Vec::new, |_| self.values.read());
+        summary.key_conflicts = self.contents.read();
         summary.truth = self.truth.then(Counts::default);
         for Partition { dedup, truth } in self.partitions.iter().flatten() {
             summary.partitions += 1;
@@ -354,10 +407,15 @@ impl<'t> Replay<'t> {
 
 /// The partition of that number, made when its first record comes.
 fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, LineError> {
+    let partition = || Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) };
+    Ok(place(all, number)?.get_or_insert_with(partition))
+}
+
+/// Where the partition of that number is.
+fn place(all: &mut [Option<Partition>], number: i32) -> Result<&mut Option<Partition>, LineError> {
     let partitions = all.len();
     let place = usize::try_from(number).ok().and_then(|number| all.get_mut(number));
-    let place = place.ok_or(LineError::Partition { partition: number, partitions })?;
-    Ok(place.get_or_insert_with(|| Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) }))
+    place.ok_or(LineError::Partition { partition: number, partitions })
 }
 
 #[cfg(test)]

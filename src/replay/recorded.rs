@@ -2,7 +2,7 @@
 //!
 //! Owns its parts. Must never know how a line is written: `input` and `envelope` do.
 
-use crate::record::Timestamp;
+use crate::record::{Offset, Timestamp};
 use std::borrow::Cow;
 
 /// Name and value of a header.
@@ -11,7 +11,10 @@ pub(super) type Header<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 /// A record as a line has it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recorded<'a> {
+    /// The topic that it was read from, and its offset there, where the line says that.
+    pub(crate) topic: Option<Cow<'a, str>>,
     pub(crate) partition: i32,
+    pub(crate) offset: Option<Offset>,
     /// As in a worker, what lies before the epoch is no time.
     pub(crate) time: Option<Timestamp>,
     pub(crate) key: Option<Cow<'a, [u8]>>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 fn topic(parts: Vec<Part>) -> Topic {
     Topic {
         input: "news".into(),
-        output: "news.unseen".into(),
+        output: Some("news.unseen".into()),
         space: "news".into(),
         key: KeySpec::new(parts).unwrap(),
         formats: Formats::default(),
@@ -22,6 +22,8 @@ fn topic(parts: Vec<Part>) -> Topic {
         on_duplicate: OnDuplicate::Drop,
         on_tombstone: OnTombstone::Emit,
         on_invalid: OnInvalid::Fail,
+        count_by: None,
+        key_conflicts: None,
     }
 }
 
@@ -182,6 +184,38 @@ fn the_same_stream_gives_the_same_verdicts_in_either_format() {
     let (_, other) = replay(&by_id(), &options(Format::Kcat), records.as_bytes()).unwrap();
     assert_eq!(one, other);
     assert!(one.duplicates > 100 && one.unseen > 911, "{one:?}");
+}
+
+#[test]
+fn records_and_duplicates_are_counted_by_a_value() {
+    let by = |by| Topic { count_by: Some(by), ..by_id() };
+    let lines = text((0..30).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 21 { "a" } else { "b" })));
+    let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    // Each is named by its fourth record, and every third record is the first with its id.
+    let counted = |records, duplicates| Counted { records, duplicates };
+    assert_eq!(summary.values, [(Some("a".to_owned()), counted(17, 12)), (Some("b".to_owned()), counted(5, 4)), (None, counted(8, 4))]);
+    assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
+    let (_, summary) = replay(&by(CountBy::Header("tenant".to_owned())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!(summary.values, [], "a line of values has no header");
+}
+
+#[test]
+fn repeats_are_compared_with_what_they_repeat() {
+    let lines = text((0..30).map(|number| format!("{{\"id\":{},\"version\":{},\"at\":{number}}}", number % 10, number / 20)));
+    let conflicts = |except: &[&str], time: Option<&str>| {
+        let except = except.iter().map(|&pointer| pointer.to_owned()).collect();
+        let topic = Topic { key_conflicts: Some(CompareContent { except }), ..by_id() };
+        let options = Options { time: time.map(str::to_owned), ..options(Format::Ndjson) };
+        replay(&topic, &options, lines.as_bytes()).unwrap().1.key_conflicts
+    };
+    let found = |conflicts, fields: &[(&str, u64)]| Conflicts {
+        compared: 20,
+        conflicts,
+        fields: fields.iter().map(|&(field, count)| (field.to_owned(), count)).collect(),
+    };
+    assert_eq!(conflicts(&[], None), found(20, &[("/at", 20), ("/version", 10)]));
+    assert_eq!(conflicts(&[], Some("/at")), found(10, &[("/version", 10)]));
+    assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
 }
 
 #[test]

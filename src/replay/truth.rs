@@ -87,6 +87,11 @@ impl Truth {
         is_wrong
     }
 
+    /// Takes note that `dedup` judged a record whose key is of no interest.
+    pub(super) fn pass(&mut self, dedup: &Dedup) {
+        self.come_to(self.position_of(dedup));
+    }
+
     fn position_of(&self, dedup: &Dedup) -> Option<i64> {
         if !self.counted {
             return dedup.stream_time();

@@ -5,6 +5,7 @@
 use super::Server;
 use super::names::Name;
 use crate::follower::{Space, Unavailable};
+use crate::key::LookupError;
 use std::ops::{Range, RangeInclusive};
 
 /// Most bytes of a name: each item of a command has it for the first parts of its key.
@@ -65,10 +66,22 @@ pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     (code, reason.to_string())
 }
 
+/// Says why a key cannot be asked for.
+pub(super) fn asked(error: &LookupError, name: &Name<'_>) -> Refusal {
+    match error {
+        LookupError::Parts { .. } => ("ERR", format!("{error}; parts before the last go into the name, as in {}:{{42}}", name.space)),
+        error => ("ERR", error.to_string()),
+    }
+}
+
 /// The space that a name names.
-pub(super) fn space<'s, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(usize, &'s Space, Name<'n>), Refusal> {
+pub(super) fn space<'s: 'n, 'n>(server: &'s Server, name: &'n [u8]) -> Result<(usize, &'s Space, Name<'n>), Refusal> {
     let shown = || String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();
     let spaces = server.follower.spaces();
+    // A space's own name has no parts of a key in it, and need not be read.
+    if let Some(number) = spaces.iter().position(|space| space.name().as_bytes() == name) {
+        return Ok((number, &spaces[number], Name::of(spaces[number].name())));
+    }
     if name.len() > NAME_BYTES_MAX {
         return Err(("ERR", format!("a name has at most {NAME_BYTES_MAX} bytes, got {}", name.len())));
     }

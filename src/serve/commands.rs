@@ -1,6 +1,6 @@
 //! What clients of Redis may ask for.
 //!
-//! Owns the commands, and their errors in the forms that clients know. Must never write, nor answer 0 for what is not known.
+//! Owns the commands, and their errors in the forms that clients know. Must never answer 0 for what is not known.
 
 use super::Server;
 use super::command::{Command, Refusal, space};
@@ -34,6 +34,10 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
             answers.error("ERR", "EXEC without MULTI");
             return Next::Go;
         };
+        if queue.is_aborted {
+            answers.error("EXECABORT", "Transaction discarded because of previous errors.");
+            return Next::Go;
+        }
         answers.array(queue.commands.len());
         for (bytes, parts) in &queue.commands {
             let bytes = &bytes[..];
@@ -53,7 +57,8 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
 /// Does what a command says.
 fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
-    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    // Most write it so.
+    let is = |word: &str| name == word.as_bytes() || name.eq_ignore_ascii_case(word.as_bytes());
     let form = match command.len() {
         3 if is("BF.EXISTS") || is("CF.EXISTS") => Some(Form::One),
         3.. if is("BF.MEXISTS") || is("CF.MEXISTS") => Some(Form::Many),
@@ -124,7 +129,7 @@ fn other(name: &str, session: &mut Session, server: &Server, command: Command<'_
         }
         // With the right number of parts, they were done before.
         "BF.EXISTS" | "BF.MEXISTS" | "CF.EXISTS" | "CF.MEXISTS" | "CF.COUNT" => return Err(command.wrong_number()),
-        name if writes::is_write(name) => return Err(writes::refuse(name, server, command)),
+        name if writes::is_write(name) => writes::run(name, server, command, &mut session.waiting, answers)?,
         _ => {
             let more: Vec<_> = (1..command.len().min(4)).map(|number| format!("'{}'", command.text(number))).collect();
             let sentence = format!("unknown command '{}', with args beginning with: {}", command.text(0), more.join(" "));

@@ -9,6 +9,7 @@ use super::commands::{self, Next};
 use super::pending::Pending;
 use super::resp::{Answers, Parser};
 use super::session::Session;
+use super::writes;
 use crate::stats::add;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,6 +24,8 @@ use tokio::time::timeout;
 const READ_BYTES: usize = 64 << 10;
 /// Answers are sent once there are so many bytes of them.
 const ANSWER_BYTES: usize = 1 << 20;
+/// And no more commands are done before so many that write are.
+const WAITING_MAX: usize = 1 << 10;
 /// Room that a silent connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
 /// How long a client may take to send the rest of a command, or the password.
@@ -62,6 +65,9 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
     while connection.wait(&mut stream).await? > 0 {
         loop {
             let then = connection.work(server);
+            if !connection.session.waiting.is_empty() {
+                writes::settle(server, &mut connection.session.waiting, &mut connection.answers).await;
+            }
             if let Err(error) = connection.send(&mut stream).await {
                 if error.kind() == io::ErrorKind::TimedOut {
                     add(&server.stats.dropped, 1);
@@ -72,12 +78,17 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             match then {
                 Then::Read => break,
                 Then::Work => {}
-                Then::Close => return stream.shutdown().await,
+                Then::Close => return in_time(WRITE_TIMEOUT, stream.shutdown()).await,
             }
         }
         connection.rest();
     }
     Ok(())
+}
+
+/// What a client does is waited for so long.
+async fn in_time<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(limit, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl Connection {
@@ -86,7 +97,7 @@ impl Connection {
         if self.input.is_empty() && self.session.is_authenticated {
             return self.read(stream).await;
         }
-        timeout(READ_TIMEOUT, self.read(stream)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        in_time(READ_TIMEOUT, self.read(stream)).await
     }
 
     /// Waits for bytes, and says how many came; none at the end.
@@ -112,7 +123,7 @@ impl Connection {
         let (started, mut commands, mut begin) = (Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
             let then = loop {
-                if self.answers.bytes.len() >= ANSWER_BYTES {
+                if self.answers.bytes.len() >= ANSWER_BYTES || self.session.waiting.len() >= WAITING_MAX {
                     break Then::Work;
                 }
                 let command = &self.input[begin..];
@@ -125,7 +136,7 @@ impl Connection {
                         break Then::Close;
                     }
                 };
-                let command = Command { bytes: command, parts: self.parser.parts() };
+                let command = Command { bytes: &command[..taken], parts: self.parser.parts() };
                 commands += u64::from(command.len() > 0);
                 let next = commands::run(&mut self.session, server, command, pending, &mut self.answers);
                 begin += taken;
@@ -159,14 +170,18 @@ impl Connection {
         let written = at_once.await?.unwrap_or(0);
         let mut rest = &bytes[written..];
         while !rest.is_empty() {
-            let written = timeout(WRITE_TIMEOUT, stream.write(rest)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            let written = in_time(WRITE_TIMEOUT, stream.write(rest)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             rest = &rest[written..];
         }
-        // What encrypts may keep some.
-        timeout(WRITE_TIMEOUT, stream.flush()).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        // What encrypts may keep some; most often nothing is kept.
+        let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
+        match flushed {
+            Poll::Ready(done) => done?,
+            Poll::Pending => in_time(WRITE_TIMEOUT, stream.flush()).await?,
+        }
         self.answers.bytes.clear();
         Ok(())
     }
@@ -175,5 +190,6 @@ impl Connection {
     fn rest(&mut self) {
         self.answers.bytes.shrink_to(IDLE_BYTES);
         self.input.shrink_to(IDLE_BYTES);
+        self.session.waiting.shrink_to(0);
     }
 }

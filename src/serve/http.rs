@@ -75,7 +75,7 @@ struct SpaceStatus<'s> {
 /// Answers until it is dropped.
 pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
     let limits = Limits { connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
-    serve_router(listener, router(server), limits).await;
+    serve_router(listener, server.tls.clone(), router(server), limits).await;
 }
 
 fn router(server: Arc<Server>) -> Router {
@@ -177,7 +177,13 @@ fn text(part: &RawValue) -> String {
 
 /// Takes a question only with the password, if one is wanted.
 async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    let Some(password) = &server.password else { return next.run(request).await };
+    let Some(password) = &server.password else {
+        if server.tls.as_ref().is_some_and(|tls| tls.wants_certificates()) {
+            let advice = "serve.tls.client_ca_location is set, and certificates are shown at serve.listen only: to ask over HTTP, set serve.password";
+            return problem(StatusCode::FORBIDDEN, advice);
+        }
+        return next.run(request).await;
+    };
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     if given.is_some_and(|given| session::is_equal(password.as_bytes(), given.as_bytes())) {
         return next.run(request).await;

@@ -6,31 +6,45 @@ use super::Server;
 use super::command::{Command, Refusal, refusal, space};
 use super::names::is_like;
 use super::resp::Answers;
+use super::writes::is_write;
 use crate::clock;
 use crate::follower::{Space, SpaceReport};
 use crate::stats::get;
 use std::fmt::Write as _;
 
 /// Name, number of parts (at least so many if negative), and where the names of spaces stand: first, last, step.
-const COMMANDS: [(&str, i64, [i64; 3]); 26] = [
+const COMMANDS: [(&str, i64, [i64; 3]); 39] = [
     ("auth", -2, [0, 0, 0]),
+    ("bf.add", 3, [1, 1, 1]),
     ("bf.card", 2, [1, 1, 1]),
     ("bf.exists", 3, [1, 1, 1]),
     ("bf.info", -2, [1, 1, 1]),
+    ("bf.insert", -4, [1, 1, 1]),
+    ("bf.madd", -3, [1, 1, 1]),
     ("bf.mexists", -3, [1, 1, 1]),
+    ("bf.reserve", -4, [1, 1, 1]),
+    ("cf.add", 3, [1, 1, 1]),
+    ("cf.addnx", 3, [1, 1, 1]),
     ("cf.count", 3, [1, 1, 1]),
+    ("cf.del", 3, [1, 1, 1]),
     ("cf.exists", 3, [1, 1, 1]),
     ("cf.info", 2, [1, 1, 1]),
+    ("cf.insert", -4, [1, 1, 1]),
+    ("cf.insertnx", -4, [1, 1, 1]),
     ("cf.mexists", -3, [1, 1, 1]),
+    ("cf.reserve", -3, [1, 1, 1]),
     ("client", -2, [0, 0, 0]),
     ("command", -1, [0, 0, 0]),
     ("config", -2, [0, 0, 0]),
     ("dbsize", 1, [0, 0, 0]),
+    ("discard", 1, [0, 0, 0]),
     ("echo", 2, [0, 0, 0]),
+    ("exec", 1, [0, 0, 0]),
     ("exists", -2, [1, -1, 1]),
     ("hello", -1, [0, 0, 0]),
     ("info", -1, [0, 0, 0]),
     ("keys", 2, [0, 0, 0]),
+    ("multi", 1, [0, 0, 0]),
     ("ping", -1, [0, 0, 0]),
     ("quit", -1, [0, 0, 0]),
     ("readonly", 1, [0, 0, 0]),
@@ -49,7 +63,7 @@ pub(super) fn command(command: Command<'_>, answers: &mut Answers) -> Result<(),
         answers.bulk(name.as_bytes());
         answers.integer(*arity);
         answers.array(2);
-        answers.simple("readonly");
+        answers.simple(if is_write(&name.to_ascii_uppercase()) { "write" } else { "readonly" });
         answers.simple("fast");
         for number in keys {
             answers.integer(*number);

@@ -22,8 +22,14 @@ pub(super) fn render(server: &Server) -> String {
         now_ms: clock::now(),
         connections: get(&counts.connections),
         accepted: get(&counts.accepted),
-        refused: [("too_many", get(&counts.rejected)), ("wrong_password", get(&counts.wrong_passwords)), ("slow", get(&counts.dropped))],
+        refused: [
+            ("too_many", get(&counts.rejected)),
+            ("wrong_password", get(&counts.wrong_passwords)),
+            ("slow", get(&counts.dropped)),
+            ("tls", get(&counts.unencrypted)),
+        ],
         commands: get(&counts.commands),
+        writes: [("acknowledged", get(&counts.written)), ("failed", get(&counts.unwritten))],
         answer_time: counts.answer_time.read(),
         started_ms: clock::millis(server.started_at),
     })
@@ -35,8 +41,9 @@ struct Metrics {
     now_ms: i64,
     connections: u64,
     accepted: u64,
-    refused: [(&'static str, u64); 3],
+    refused: [(&'static str, u64); 4],
     commands: u64,
+    writes: [(&'static str, u64); 2],
     answer_time: (Vec<u64>, f64),
     started_ms: i64,
 }
@@ -59,6 +66,8 @@ impl Collector for Metrics {
         });
         encoder.counters("unseen_serve_lookups_total", "Keys that were asked for, by answer", answers)?;
         encoder.counter("unseen_serve_commands_total", "Commands of clients of Redis", self.commands)?;
+        let writes = self.writes.map(|(result, count)| ([("result", result.to_owned())], count));
+        encoder.counters("unseen_serve_writes_total", "Records that clients had written to input topics, by result", writes)?;
         encoder.gauge("unseen_serve_connections", "Connections that are open", Some(float(self.connections)))?;
         encoder.counter("unseen_serve_accepted_connections_total", "Connections that were accepted", self.accepted)?;
         let refused = self.refused.map(|(reason, count)| ([("reason", reason.to_owned())], count));

@@ -1,6 +1,7 @@
 //! Answers which keys were seen, to clients of Redis and over HTTP.
 //!
-//! Owns the connections of `unseen serve` and their threads. Must never change what was seen: the stream decides that.
+//! Owns the connections of `unseen serve` and their threads. Must never change what was seen: the stream decides that, and
+//! a write of a client is a record of it.
 //!
 //! Each thread has connections of its own and answers them one after the other; all ask the same [`Follower`].
 
@@ -15,12 +16,14 @@ mod pending;
 mod resp;
 mod session;
 mod stats;
+mod writer;
 mod writes;
 
 use crate::config::Config;
 use crate::follower::Follower;
 use crate::http::io_error;
 use crate::stats::{add, get};
+use crate::tls::Tls;
 use stats::ServeStats;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -31,6 +34,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
+use writer::Writer;
 
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -42,6 +46,8 @@ pub struct Server {
     follower: Follower,
     stats: ServeStats,
     password: Option<String>,
+    tls: Option<Arc<Tls>>,
+    writer: Option<Writer>,
     max_connections: usize,
     started: Instant,
     started_at: SystemTime,
@@ -65,20 +71,24 @@ pub struct Listening {
 
 impl Server {
     /// Has answered nothing yet.
-    #[must_use]
-    pub fn new(config: &Config, follower: Follower) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// A sentence, when it cannot encrypt connections as it should, or librdkafka refuses a property.
+    pub fn new(config: &Config, follower: Follower) -> Result<Arc<Self>, String> {
         let serve = &config.serve;
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             follower,
             stats: ServeStats::default(),
             password: serve.password.clone(),
+            writer: serve.writes.then(|| Writer::new(config)).transpose().map_err(|error| error.to_string())?,
+            tls: serve.tls.as_ref().map(Tls::new).transpose()?.map(Arc::new),
             max_connections: serve.max_connections,
             started: Instant::now(),
             started_at: SystemTime::now(),
             listen: serve.listen,
             http_listen: serve.http_listen,
             next_id: AtomicU64::new(1),
-        })
+        }))
     }
 
     /// Listens for clients.
@@ -102,7 +112,7 @@ impl Server {
     pub async fn serve(self: Arc<Self>, listening: Listening, threads: Option<u16>) {
         let Listening { redis, http } = listening;
         if let Ok(address) = redis.local_addr() {
-            tracing::info!(address = %address, password = self.password.is_some(), "listening for clients of Redis");
+            tracing::info!(address = %address, password = self.password.is_some(), tls = self.tls.is_some(), "listening for clients of Redis");
         }
         self.raise_descriptors();
         let threads = threads.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), usize::from);
@@ -112,6 +122,9 @@ impl Server {
                 tracing::info!(address = %address, "listening for http");
             }
             tokio::spawn(http::serve(http, Arc::clone(&self)));
+        }
+        if let Some(tls) = self.tls.clone() {
+            tokio::spawn(async move { tls.renew().await });
         }
         self.accept(&redis, &senders).await;
     }
@@ -161,7 +174,10 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                let _ = client.try_write(b"-ERR max number of clients reached\r\n");
+                // A client that waits to be encrypted would not understand it.
+                if self.tls.is_none() {
+                    let _ = client.try_write(b"-ERR max number of clients reached\r\n");
+                }
                 continue;
             }
             add(&self.stats.connections, 1);
@@ -191,8 +207,14 @@ async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) 
     }
 }
 
-/// Has the thread's own runtime watch a connection that another one accepted, and serves it.
+/// Has the thread's own runtime watch a connection that another one accepted, encrypts it if that is wanted, and serves it.
 async fn here(client: TcpStream, server: &Server, id: u64) -> std::io::Result<()> {
     let client = TcpStream::from_std(client.into_std()?)?;
-    connection::serve(server, client, id).await
+    match &server.tls {
+        Some(tls) => {
+            let client = tls.accept(client).await.inspect_err(|_| add(&server.stats.unencrypted, 1))?;
+            connection::serve(server, client, id).await
+        }
+        None => connection::serve(server, client, id).await,
+    }
 }

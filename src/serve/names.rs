@@ -9,9 +9,16 @@ pub(super) struct Name<'n> {
     pub(super) space: &'n str,
     /// Between the outermost braces; none where there are none.
     inner: Option<&'n [u8]>,
+    /// How many parts these are.
+    count: usize,
 }
 
 impl<'n> Name<'n> {
+    /// The name of a space, without parts of a key.
+    pub(super) const fn of(space: &'n str) -> Self {
+        Self { space, inner: None, count: 0 }
+    }
+
     /// Reads a name. `None` if it is none: no text, or with something behind the space that is not in braces.
     pub(super) fn parse(name: &'n [u8]) -> Option<Self> {
         let (space, rest) = match name.iter().position(|&byte| byte == b':') {
@@ -22,7 +29,7 @@ impl<'n> Name<'n> {
             Some(rest) => Some(rest.strip_prefix(b"{")?.strip_suffix(b"}")?),
             None => None,
         };
-        Some(Self { space: str::from_utf8(space).ok()?, inner })
+        Some(Self { space: str::from_utf8(space).ok()?, inner, count: Parts(inner).count() })
     }
 
     /// The texts of the key's parts that the name has, in order. Each but the last ends at `}:{`.
@@ -57,7 +64,7 @@ pub(super) struct Texts<'n> {
 
 impl<'n> Texts<'n> {
     pub(super) fn new(name: &Name<'n>, item: &'n [u8]) -> Self {
-        Self { parts: name.parts(), item: Some(item), left: name.parts().count() + 1 }
+        Self { parts: name.parts(), item: Some(item), left: name.count + 1 }
     }
 }
 

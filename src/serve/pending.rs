@@ -3,11 +3,10 @@
 //! Owns the order of their answers. Must never answer 0 for what is not known.
 
 use super::Server;
-use super::command::{Command, Refusal, refusal, space};
+use super::command::{Command, Refusal, asked, refusal, space};
 use super::names::Texts;
 use super::resp::Answers;
 use crate::follower::{Answer, Query};
-use crate::key::LookupError;
 
 /// Keys that are asked for, of commands that follow each other: asked for at once, they take a fraction.
 #[derive(Debug, Default)]
@@ -66,11 +65,7 @@ impl Pending {
         for item in command.from(2) {
             if let Err(error) = server.follower.spaces()[number].add(&mut self.query, Texts::new(&name, item)) {
                 self.query.truncate(before);
-                let space = name.space;
-                return Err(match error {
-                    LookupError::Parts { .. } => ("ERR", format!("{error}; parts before the last go into the name, as in {space}:{{42}}")),
-                    error => ("ERR", error.to_string()),
-                });
+                return Err(asked(&error, &name));
             }
         }
         self.commands.push((form, self.query.len() - before));

@@ -60,11 +60,16 @@ impl Parser {
             },
         };
         while left > 0 {
-            let Some((line, start)) = line(command, self.at)? else { break };
-            let length = match line.split_first() {
-                Some((b'$', digits)) => number(digits).filter(|&length| length <= limits.part_bytes),
-                _ => return Err(ProtocolError("expected '$' before a part of a command")),
+            let (length, start) = if let Some((length, start)) = short(command, self.at, b'$') {
+                (Some(length), start)
+            } else {
+                let Some((line, start)) = line(command, self.at)? else { break };
+                let Some((b'$', digits)) = line.split_first() else {
+                    return Err(ProtocolError("expected '$' before a part of a command"));
+                };
+                (number(digits), start)
             };
+            let length = length.filter(|&length| length <= limits.part_bytes);
             let end = start + length.ok_or(ProtocolError("invalid bulk length"))?;
             if end > COMMAND_BYTES_MAX {
                 return Err(ProtocolError("too big a command"));
@@ -88,8 +93,12 @@ impl Parser {
         match command.first() {
             None => Ok(None),
             Some(b'*') => {
-                let Some((line, start)) = line(command, 0)? else { return Ok(None) };
-                let count = if line == b"*-1" { Some(0) } else { number(&line[1..]) };
+                let (count, start) = if let Some((count, start)) = short(command, 0, b'*') {
+                    (Some(count), start)
+                } else {
+                    let Some((line, start)) = line(command, 0)? else { return Ok(None) };
+                    (if line == b"*-1" { Some(0) } else { number(&line[1..]) }, start)
+                };
                 let count = count.filter(|&count| count <= limits.parts).ok_or(ProtocolError("invalid multibulk length"))?;
                 self.at = start;
                 Ok(Some(count))
@@ -125,6 +134,19 @@ impl Parser {
         // So many were once needed, and may never be again.
         self.parts.shrink_to(64);
         (self.left, self.at) = (None, 0);
+    }
+}
+
+/// The number on the line that begins there with `kind`, and where the next does. None if it is not as short and plain as
+/// most are: [`line`] then says what it is.
+#[inline]
+fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
+    match *command.get(at..)? {
+        [first, a, b'\r', b'\n', ..] if first == kind && a.is_ascii_digit() => Some((usize::from(a - b'0'), at + 4)),
+        [first, a, b, b'\r', b'\n', ..] if first == kind && a.is_ascii_digit() && b.is_ascii_digit() => {
+            Some((usize::from(a - b'0') * 10 + usize::from(b - b'0'), at + 5))
+        }
+        _ => None,
     }
 }
 
@@ -249,6 +271,18 @@ mod tests {
             parser.reset();
         }
         Ok(commands)
+    }
+
+    #[test]
+    fn a_short_number_is_that_of_its_line() {
+        for text in ["$0\r\n", "$7\r\n", "$07\r\n", "$16\r\n", "$131072\r\n"] {
+            let (line, start) = line(text.as_bytes(), 0).unwrap().unwrap();
+            let slow = (number(&line[1..]).unwrap(), start);
+            assert_eq!(short(text.as_bytes(), 0, b'$'), Some(slow).filter(|_| text.len() < 6), "{text}");
+        }
+        for text in ["", "$", "$\r\n", "$1", "$1\r", "$12\r", "$x\r\n", "$-1\r\n", "$1\n\r\n", "*1\r\n"] {
+            assert_eq!(short(text.as_bytes(), 0, b'$'), None, "{text}");
+        }
     }
 
     #[test]

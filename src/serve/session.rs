@@ -5,6 +5,7 @@
 use super::Server;
 use super::command::{Command, Refusal};
 use super::resp::Answers;
+use super::writes::Waiting;
 use crate::stats::add;
 use std::ops::Range;
 
@@ -19,6 +20,8 @@ pub(super) struct Session {
     /// Commands that wait for EXEC, since MULTI. There is nothing that they could see half of, but some clients send every
     /// pipeline so.
     pub(super) queued: Option<Queue>,
+    /// Answers that are to be put between the others, once they can be given.
+    pub(super) waiting: Vec<Waiting>,
     id: u64,
     /// Whether it has given the password, or none is wanted.
     pub(super) is_authenticated: bool,
@@ -31,6 +34,8 @@ pub(super) struct Session {
 pub(super) struct Queue {
     pub(super) commands: Vec<(Vec<u8>, Vec<Range<usize>>)>,
     bytes: usize,
+    /// Whether there were too many: then none is done.
+    pub(super) is_aborted: bool,
 }
 
 impl Session {
@@ -43,11 +48,8 @@ impl Session {
         let Some(queue) = &mut self.queued else { return };
         queue.bytes += command.bytes.len();
         if queue.bytes > QUEUED_BYTES_MAX {
-            self.queued = None;
-            answers.error(
-                "ERR",
-                &format!("more than {QUEUED_BYTES_MAX} bytes of commands since MULTI, which are dropped; send shorter pipelines"),
-            );
+            (queue.is_aborted, queue.commands) = (true, Vec::new());
+            answers.error("ERR", &format!("more than {QUEUED_BYTES_MAX} bytes of commands since MULTI; send shorter pipelines"));
             return;
         }
         queue.commands.push((command.bytes.to_vec(), command.parts.to_vec()));
@@ -75,7 +77,8 @@ pub(super) fn run(
         "AUTH" => return Some(auth(session, server, command, answers)),
         "HELLO" => return Some(hello(session, server, command, answers)),
         "RESET" => {
-            *session = Session::new(session.id, server.password.is_none());
+            let waiting = std::mem::take(&mut session.waiting);
+            *session = Session { waiting, ..Session::new(session.id, server.password.is_none()) };
             answers.is_resp3 = false;
             answers.simple("RESET");
         }

@@ -17,17 +17,23 @@ pub(super) struct ServeStats {
     pub(super) rejected: AtomicU64,
     /// Closed, for they did not take their answers.
     pub(super) dropped: AtomicU64,
+    /// Closed, for they could not be encrypted.
+    pub(super) unencrypted: AtomicU64,
     /// Passwords that were wrong.
     pub(super) wrong_passwords: AtomicU64,
     /// Commands.
     pub(super) commands: AtomicU64,
+    /// Records that were written for clients, and that were not.
+    pub(super) written: AtomicU64,
+    pub(super) unwritten: AtomicU64,
     /// How long it took to answer what came together.
     pub(super) answer_time: Histogram,
 }
 
 impl Default for ServeStats {
     fn default() -> Self {
-        let [connections, accepted, rejected, dropped, wrong_passwords, commands] = Default::default();
-        Self { connections, accepted, rejected, dropped, wrong_passwords, commands, answer_time: Histogram::new(&BUCKETS) }
+        let [connections, accepted, rejected, dropped, unencrypted, wrong_passwords, commands, written, unwritten] = Default::default();
+        let answer_time = Histogram::new(&BUCKETS);
+        Self { connections, accepted, rejected, dropped, unencrypted, wrong_passwords, commands, written, unwritten, answer_time }
     }
 }

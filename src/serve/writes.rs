@@ -1,9 +1,15 @@
-//! Commands that would write.
+//! Commands that write.
 //!
-//! Must never change a state: what was seen is decided by the stream.
+//! A write is a record to the space's input topic, if `serve.writes` is set; else it is refused. Must never change a state:
+//! what was seen is decided by the stream.
 
 use super::Server;
-use super::command::{Command, Refusal, space};
+use super::command::{Command, Refusal, asked, refusal, space};
+use super::names::{Name, Texts};
+use super::resp::Answers;
+use super::writer::{Write, Writer};
+use crate::follower::{Answer, Query, Space};
+use crate::stats::add;
 
 /// Commands by which clients fill filters.
 const WRITES: [&str; 16] = [
@@ -25,22 +31,161 @@ const WRITES: [&str; 16] = [
     "UNLINK",
 ];
 
+/// Most items of one command: the producer has room for ten times as many.
+const ITEMS_MAX: usize = 10_000;
+
+/// What is known of each item, and the write that has begun, or why none has.
+type Begun = Vec<(Answer, Result<Write, String>)>;
+
+/// An answer that waits until what it is about was written.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// Where it belongs among the answers: behind so many bytes of them.
+    at: usize,
+    is_list: bool,
+    retracts: bool,
+    /// As the client spoke when it asked.
+    is_resp3: bool,
+    writes: Begun,
+}
+
 /// Whether a command is one of them, by its name in capitals.
 pub(super) fn is_write(name: &str) -> bool {
     WRITES.contains(&name)
 }
 
-/// Why it is not done.
-pub(super) fn refuse(name: &str, server: &Server, command: Command<'_>) -> Refusal {
-    if let Err(refusal) = space(server, command.get(1).unwrap_or_default()) {
-        return refusal;
-    }
-    let sentence = match name {
-        "BF.RESERVE" | "CF.RESERVE" => "key spaces are configured: a topic with this space says its window and filter",
-        "BF.SCANDUMP" | "CF.SCANDUMP" | "BF.LOADCHUNK" | "CF.LOADCHUNK" => {
-            "states are made from the changelog, and can be neither saved nor loaded here"
+/// Begins to do what such a command says.
+pub(super) fn run(
+    name: &str,
+    server: &Server,
+    command: Command<'_>,
+    waiting: &mut Vec<Waiting>,
+    answers: &mut Answers,
+) -> Result<(), Refusal> {
+    command.has(2..=usize::MAX)?;
+    let (number, space, of) = space(server, command.get(1).unwrap_or_default())?;
+    let refuse = |sentence: &str| Err(("READONLY", format!("You can't write against a read only replica; {sentence}")));
+    match (name, &server.writer) {
+        ("BF.RESERVE" | "CF.RESERVE", Some(_)) => return reserve(name, space, command, answers),
+        ("BF.RESERVE" | "CF.RESERVE", None) => {
+            return refuse("key spaces are configured: a topic with this space says its window and filter");
         }
-        _ => "what was seen is decided by the stream: write a record to the space's input topic",
+        ("BF.SCANDUMP" | "CF.SCANDUMP" | "BF.LOADCHUNK" | "CF.LOADCHUNK", _) => {
+            return refuse("states are made from the changelog, and can be neither saved nor loaded here");
+        }
+        ("DEL" | "UNLINK", Some(_)) => return refuse("key spaces are configured, and not deleted here"),
+        (_, None) => return refuse("what was seen is decided by the stream: write a record to the space's input topic"),
+        (_, Some(writer)) => {
+            let first = match name {
+                "BF.INSERT" | "CF.INSERT" | "CF.INSERTNX" => behind_items(command)?,
+                _ => 2,
+            };
+            let is_list = matches!(name, "BF.MADD" | "BF.INSERT" | "CF.INSERT" | "CF.INSERTNX");
+            command.has(first + 1..=if is_list { usize::MAX } else { first + 1 })?;
+            if command.len() - first > ITEMS_MAX {
+                return Err(("ERR", format!("at most {ITEMS_MAX} items are written by a command; send several")));
+            }
+            if let Err(sentence) = writer.check(number) {
+                return refuse(sentence);
+            }
+            let retracts = name == "CF.DEL";
+            let begun = begin(writer, number, space, &of, command.from(first).collect(), retracts)?;
+            waiting.push(Waiting { at: answers.bytes.len(), is_list, retracts, is_resp3: answers.is_resp3, writes: begun });
+        }
+    }
+    Ok(())
+}
+
+/// Where the items of such a command begin: it may name options of a filter that is to be made, which is there already.
+fn behind_items(command: Command<'_>) -> Result<usize, Refusal> {
+    let mut at = 2;
+    while at < command.len() && !command.is(at, "ITEMS") {
+        at += match command.text(at).to_ascii_uppercase().as_str() {
+            "CAPACITY" | "ERROR" | "EXPANSION" => 2,
+            "NOCREATE" | "NONSCALING" => 1,
+            _ => return Err(("ERR", format!("unknown argument '{}'; items stand behind ITEMS", command.text(at)))),
+        };
+    }
+    if at < command.len() { Ok(at + 1) } else { Err(command.wrong_number()) }
+}
+
+/// Begins to write each item, and says what is known of it. Nothing is written unless all can be answered.
+fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: Vec<&[u8]>, retracts: bool) -> Result<Begun, Refusal> {
+    let mut query = Query::default();
+    for &item in &items {
+        space.add(&mut query, Texts::new(name, item)).map_err(|error| asked(&error, name))?;
+    }
+    let (known, unavailable) = space.answer(&mut query);
+    if let Some(reason) = unavailable.filter(|_| known.contains(&Answer::Unknown)) {
+        return Err(refusal(&reason));
+    }
+    let write = |(&known, item)| {
+        let texts: Vec<_> = Texts::new(name, item).collect();
+        (known, writer.write(number, &texts, known == Answer::Seen, retracts))
     };
-    ("READONLY", format!("You can't write against a read only replica; {sentence}"))
+    Ok(known.iter().zip(items).map(write).collect())
+}
+
+/// `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`: the space is there, and is as good as that or not.
+fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
+    command.has(if name == "BF.RESERVE" { 4..=usize::MAX } else { 3..=usize::MAX })?;
+    let number = |at: usize| {
+        let number = command.text(at).parse::<f64>().ok().filter(|number| *number > 0.0);
+        number.ok_or_else(|| ("ERR", format!("expected a number greater than 0, got '{}'", command.text(at))))
+    };
+    let (rate, capacity) = if name == "BF.RESERVE" { (number(2)?, number(3)?) } else { (1.0, number(2)?) };
+    let filter = space.filter();
+    let has_room = filter.capacity.is_none_or(|there| crate::http::float(there) >= capacity);
+    if has_room && filter.false_positive_rate <= rate {
+        answers.simple("OK");
+        return Ok(());
+    }
+    let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
+    let sentence = format!(
+        "key spaces are configured, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
+        filter.false_positive_rate
+    );
+    Err(("ERR", sentence))
+}
+
+/// Waits for all writes that answers wait for, and puts those where they belong.
+pub(super) async fn settle(server: &Server, waiting: &mut Vec<Waiting>, answers: &mut Answers) {
+    let Some(writer) = &server.writer else { return };
+    let (before, mut from, now) = (std::mem::take(&mut answers.bytes), 0, answers.is_resp3);
+    for Waiting { at, is_list, retracts, is_resp3, writes } in waiting.drain(..) {
+        answers.is_resp3 = is_resp3;
+        answers.bytes.extend_from_slice(&before[from..at]);
+        from = at;
+        if is_list {
+            answers.array(writes.len());
+        }
+        for (known, write) in writes {
+            match end(writer, write).await {
+                Ok(is_under_way) => {
+                    add(&server.stats.written, 1);
+                    // Retractions say that there was something, and all others that there was nothing.
+                    answers.bool((known == Answer::Seen || is_under_way) == retracts);
+                }
+                Err(sentence) => {
+                    add(&server.stats.unwritten, 1);
+                    answers.error("ERR", &sentence);
+                }
+            }
+        }
+    }
+    answers.bytes.extend_from_slice(&before[from..]);
+    answers.is_resp3 = now;
+}
+
+/// Waits until all replicas have it. Says whether another write of the key was on its way before.
+async fn end(writer: &Writer, write: Result<Write, String>) -> Result<bool, String> {
+    let mut write = write?;
+    match (&mut write.written).await {
+        Ok(Ok(())) => Ok(write.is_under_way),
+        Ok(Err(sentence)) => {
+            writer.failed(&write);
+            Err(sentence)
+        }
+        Err(_) => Err("the server is ending, and the topic may have the write all the same".to_owned()),
+    }
 }

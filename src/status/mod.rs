@@ -4,16 +4,18 @@
 //! was counted and reported: no key, no secret, and nothing that grows but with topics and partitions.
 
 mod state;
+mod topic;
 
 pub use state::{State, dead};
+use topic::topic_status;
+pub use topic::{ConflictStatus, TopicStatus, ValueStatus, VerdictCounts};
 
-use crate::config::{Config, KeySpace, Topic, window_text};
+use crate::config::{Config, KeySpace, window_text};
 use crate::dedup::Observed;
 use crate::filter::Window;
-use crate::record::{Offset, Reason, Timestamp};
+use crate::record::{Offset, Timestamp};
 use crate::stats::{
-    BUCKETS, Histogram, InputReport, InputState, LastTime, RegistryReport, SpaceCounts, StateReport, Stats, TopicCounts, WorkerReport, get,
-    topics,
+    BUCKETS, Histogram, InputReport, InputState, LastTime, RegistryReport, SpaceCounts, StateReport, Stats, WorkerReport, get, topics,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -89,44 +91,6 @@ pub struct RegistryStatus {
     pub awaited: u64,
     /// Why the last try failed, as a sentence; null once one has not.
     pub trouble: Option<String>,
-}
-
-/// What was decided of one topic's records.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct TopicStatus {
-    /// The input topic.
-    pub topic: String,
-    /// Its key space.
-    pub space: String,
-    /// Records by verdict.
-    pub records: VerdictCounts,
-    /// Invalid records by reason, those that there were.
-    pub invalid: BTreeMap<String, u64>,
-    /// Bytes of keys and values that were read, also again and in a warm-up.
-    pub consumed_bytes: u64,
-    /// Records written to the topic for dead letters.
-    pub dead_letters: u64,
-    /// Records whose time was too far ahead of the clock.
-    pub future: u64,
-    /// Records read again without emitting.
-    pub warmed_up: u64,
-}
-
-/// Records by verdict.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-pub struct VerdictCounts {
-    /// Went out.
-    pub unseen: u64,
-    /// Were dropped as seen.
-    pub duplicate: u64,
-    /// Were older than the window, and set apart.
-    pub late: u64,
-    /// Had no key, or could not be written.
-    pub invalid: u64,
-    /// Retracted their key.
-    pub retracted: u64,
-    /// Had no value to take a key from; `on_tombstone` says whether they went out.
-    pub tombstone: u64,
 }
 
 /// Durations by size.
@@ -368,28 +332,6 @@ impl Status {
 fn registry_status(report: &RegistryReport) -> RegistryStatus {
     let RegistryReport { answers, failures, known, awaited, trouble } = report.clone();
     RegistryStatus { answers, failures, known: known as u64, awaited: awaited as u64, trouble }
-}
-
-fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCounts)) -> TopicStatus {
-    let invalid = Reason::ALL.into_iter().zip(&counts.invalid).map(|(reason, count)| (reason.label().to_owned(), get(count)));
-    let invalid: BTreeMap<_, _> = invalid.filter(|(_, count)| *count > 0).collect();
-    TopicStatus {
-        topic: name,
-        space: topic.space.clone(),
-        records: VerdictCounts {
-            unseen: get(&counts.unseen),
-            duplicate: get(&counts.duplicate),
-            late: get(&counts.late),
-            invalid: invalid.values().sum(),
-            retracted: get(&counts.retracted),
-            tombstone: get(&counts.tombstone),
-        },
-        invalid,
-        consumed_bytes: get(&counts.bytes),
-        dead_letters: get(&counts.dead_letters),
-        future: get(&counts.future),
-        warmed_up: get(&counts.warmed_up),
-    }
 }
 
 fn durations(histogram: &Histogram) -> Durations {

@@ -3,11 +3,11 @@
 //! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
-use super::note::Note;
 use super::partition::{Input, PartitionState};
 use super::rebuild::Rebuilt;
 use super::topics::Topics;
 use super::waiting::{Found, Waiting};
+use crate::kafka::Note;
 use crate::record::{Offset, TopicPartition, log_id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};

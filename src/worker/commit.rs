@@ -12,6 +12,7 @@ use crate::changelog::Span;
 use crate::fault;
 use crate::kafka::{self, Committed, Meanwhile, Refused, SinkError, Source};
 use crate::record::{Reason, TopicPartition, Verdict};
+use crate::route;
 use crate::stats::add;
 use std::time::Instant;
 
@@ -162,7 +163,14 @@ impl Worker {
             if topic.forward.is_some() {
                 return stop(&format!("the topic is {to:?}; let it take what its input takes"));
             }
-            match input.verdicts.verdict(offset) {
+            let verdict = input.verdicts.verdict(offset);
+            let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
+            if invalid.reason == Reason::Oversize && is_explained && input.verdicts.refused(offset).is_none() {
+                // What explains it may be what makes it too large.
+                input.verdicts.shorten(offset, invalid);
+                continue;
+            }
+            match verdict {
                 // Without its time, it may be taken.
                 Some(Verdict::Invalid(Reason::Oversize)) if invalid.reason == Reason::Refused => {}
                 Some(Verdict::Invalid(reason)) if reason.is_of_broker() => {

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 2;
 /// How long to wait for a transaction to end before looking again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a client is asked that gives no answer, before another is made.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a line says how far a rebuild has come.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -131,7 +133,7 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
         if reader.is_none() {
             reader = ChangelogReader::new(&needs.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
         }
-        match (job, &reader) {
+        match (job, &mut reader) {
             (Some(job), Some(reader)) => {
                 let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
                 let state = run(needs, reader, *job);
@@ -156,13 +158,13 @@ fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Tri
     }
 }
 
-fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<PartitionState, Error> {
+fn run(needs: &Needs, reader: &mut ChangelogReader, mut job: Job) -> Result<PartitionState, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     fault::point("rebuild.begin");
     let began = Instant::now();
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
-    let Some((mut low, mut end)) = ends(reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
+    let Some((mut low, mut end)) = ends(needs, reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
     if low == end {
         // Nothing is logged yet.
         return Ok(job.state);
@@ -183,7 +185,7 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
         let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
         let Some(applier) = follow.read(reader, from, &stop)? else {
             tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
-            let Some(now) = ends(reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
+            let Some(now) = ends(needs, reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
             (low, end) = now;
             (from, job.state) = (low, PartitionState::new(job.rules));
             continue;
@@ -216,8 +218,8 @@ fn run(needs: &Needs, reader: &ChangelogReader, mut job: Job) -> Result<Partitio
 }
 
 /// Where a changelog begins and ends, once no transaction is open in it any more; `None` if told to stop before.
-fn ends(reader: &ChangelogReader, changelog: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
-    let mut reported = Instant::now();
+fn ends(needs: &Needs, reader: &mut ChangelogReader, changelog: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
+    let (mut reported, mut connected) = (Instant::now(), Instant::now());
     loop {
         let found = reader.ends(changelog);
         if stop() {
@@ -231,7 +233,15 @@ fn ends(reader: &ChangelogReader, changelog: &TopicPartition, stop: &dyn Fn() ->
                 changelog = %changelog,
                 "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
             ),
-            Err(error) if is_time => tracing::warn!(changelog = %changelog, error = %error, "no answer from the brokers yet; asking again"),
+            Err(error) if is_time => {
+                tracing::warn!(changelog = %changelog, error = %error, "no answer from the brokers yet; asking again");
+                // What librdkafka has once noted of a topic, such as too few partitions, it believes for up to fifteen minutes.
+                if connected.elapsed() > CONNECT_PATIENCE
+                    && let Ok(anew) = ChangelogReader::new(&needs.config)
+                {
+                    (*reader, connected) = (anew, Instant::now());
+                }
+            }
             Ok(None) | Err(_) => {}
         }
         if is_time {

@@ -9,27 +9,38 @@ use super::key_reader::Keyed;
 use super::outbox::Outbox;
 use super::partition::{Input, PartitionState};
 use super::read_ahead::{ReadAhead, take_keys};
-use super::routes::{AddedHeader, Route};
+use super::routes::Route;
 use super::topics::InputTopic;
-use super::{Error, Flow, Shared, Worker, co_partitioning};
+use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
 use crate::clock;
 use crate::fault;
 use crate::filter::ExactError;
 use crate::format::NoKey;
 use crate::kafka::{Message, Outgoing, SinkError, Source};
-use crate::key::Fingerprint;
-use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
+use crate::key::{Fingerprint, Scratch};
+use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition, Verdict};
+use crate::route::{self, AddedHeaders, Detail};
 use crate::stats::Tally;
+use crate::values::CountBy;
 use std::ops::Range;
+use std::sync::PoisonError;
 
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
+
+/// Whether the record there is one of the sample of one in 16 that are counted by a value: to look for it in each would cost as
+/// much as the key does. They are chosen by a hash, for producers may take turns.
+const fn is_counted_by_value(offset: Offset) -> bool {
+    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+}
 
 /// Memory that is used again and again.
 #[derive(Default)]
 pub(super) struct Buffers {
     prefetched: Vec<Fingerprint>,
-    headers: Vec<AddedHeader>,
+    headers: AddedHeaders,
+    /// For values that are counted by.
+    scratch: Scratch,
 }
 
 /// What the records of one partition have in common that come one after the other.
@@ -43,7 +54,8 @@ struct RecordLoop<'w> {
     outbox: &'w mut Outbox,
     /// Of the configured topic.
     tally: &'w mut Tally,
-    headers: &'w mut Vec<AddedHeader>,
+    headers: &'w mut AddedHeaders,
+    scratch: &'w mut Scratch,
     /// Whether other topics of the state still warm up.
     others_warm_up: bool,
     /// The latest record time that moves the window.
@@ -156,8 +168,9 @@ impl Worker {
             outbox: &mut self.outbox,
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
+            scratch: &mut self.buffers.scratch,
             others_warm_up,
-            max_timestamp: now.saturating_add(i64::try_from(topic.config.max_future.as_millis()).unwrap_or(i64::MAX)),
+            max_timestamp: topic.config.max_timestamp(now),
         })
     }
 
@@ -251,6 +264,15 @@ impl RecordLoop<'_> {
             let is_much = state.pending.len() >= self.shared.config.worker.max_transaction_records;
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
+        // Of a record that is written again, the state may have changed since.
+        let is_new = self.input.verdicts.is_all_carried();
+        let since = match keyed {
+            Ok((fingerprint, _)) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
+                let since = state.dedup.seen_since(*fingerprint);
+                since.map_err(|error| Stop::Undecided(VerdictError::State(ExactError::Archive(error))))?
+            }
+            _ => None,
+        };
         self.input.verdicts.carry(offset, verdict);
         if std::mem::take(&mut self.input.warming_up) {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
@@ -262,7 +284,7 @@ impl RecordLoop<'_> {
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
             co_partitioning::watch(self.shared, self.topic, *fingerprint, message.partition());
         }
-        self.emit(message, time, verdict, keyed)
+        self.emit(message, time, verdict, since, keyed)
     }
 
     /// Brings a record to the partition where it is judged.
@@ -274,7 +296,7 @@ impl RecordLoop<'_> {
                 // Never taken: this topic is forwarded, so only a record without a key comes by here.
                 Ok(_) => Verdict::Unseen,
             };
-            return self.emit(message, time, verdict, keyed);
+            return self.emit(message, time, verdict, None, keyed);
         };
         self.outbox.begin().map_err(Stop::Failed)?;
         self.headers.clear();
@@ -284,23 +306,25 @@ impl RecordLoop<'_> {
     }
 
     /// Writes a decided record to where it goes, and counts it as read.
-    fn emit(&mut self, message: &Message<'_>, time: Option<Timestamp>, verdict: Verdict, keyed: &Keyed) -> Result<(), Stop> {
+    fn emit(
+        &mut self,
+        message: &Message<'_>,
+        time: Option<Timestamp>,
+        verdict: Verdict,
+        since: Option<Timestamp>,
+        keyed: &Keyed,
+    ) -> Result<(), Stop> {
         self.outbox.begin().map_err(Stop::Failed)?;
         let (topic, offset) = (self.topic, message.offset());
-        let refused = if let Verdict::Invalid(reason) = verdict
-            && reason.is_of_broker()
-        {
-            self.input.verdicts.refused(offset)
-        } else {
-            None
-        };
+        let refused = self.input.verdicts.refused(offset);
+        let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
         let invalid = refused.or(match keyed {
             Err(NoKey::Invalid(invalid)) => Some(&**invalid),
             _ => None,
         });
         // A dead letter's topic may refuse its time, too; a header has it.
         let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
-        let is_written = match topic.routes.route(&topic.config, verdict, invalid, message, self.headers) {
+        let is_written = match topic.routes.route(&topic.config, verdict, invalid, detail, message, self.headers) {
             Route::Drop => false,
             Route::Fail(reason) => {
                 self.input.ends_worker = true;
@@ -317,8 +341,23 @@ impl RecordLoop<'_> {
             self.input.counted = offset + 1;
             self.tally.count(verdict);
             self.tally.dead_letters += u64::from(is_written && topic.routes.is_dead_letter(verdict));
+            if let Some(by) = &topic.config.count_by
+                && is_counted_by_value(offset)
+            {
+                self.count_by(by, message, verdict);
+            }
+            if let (Some(compare), Ok((fingerprint, _))) = (&topic.config.key_conflicts, keyed) {
+                key_conflicts::watch(self.shared, topic, compare, *fingerprint, verdict, message);
+            }
         }
         self.carried()
+    }
+
+    /// Counts a record by its value.
+    fn count_by(&mut self, by: &CountBy, message: &Message<'_>, verdict: Verdict) {
+        let Some(values) = &self.shared.stats.topics[self.topic.counted.0].values else { return };
+        let text = by.text(message.value(), message.headers(), self.scratch);
+        values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }
 
     /// Writes a record, with the headers at hand added to its own.

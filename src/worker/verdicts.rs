@@ -76,6 +76,11 @@ impl Verdicts {
         }
     }
 
+    /// Takes note that a broker does not take a record as it was written. Its verdict stays.
+    pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
+        self.refused.insert(offset, invalid);
+    }
+
     /// What a broker said against a record.
     pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
         self.refused.get(&offset)

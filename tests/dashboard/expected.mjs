@@ -92,10 +92,17 @@ export function expected(got) {
   for (const topic of now.topics) {
     const kinds = ['unseen', 'duplicate', 'late', 'invalid', 'retracted', 'tombstone'].map((kind) => `records.${kind}`);
     each(`topics.${topic.topic}`, topic, ['topic', 'space', ...kinds, 'dead_letters', 'future', 'warmed_up', 'consumed_bytes',
-      ...Object.keys(topic.invalid).map((reason) => `invalid.${reason}`)]);
+      ...Object.keys(topic.invalid).map((reason) => `invalid.${reason}`), ...worst(topic.values)]);
   }
   now.events.forEach((event, index) => each(`events.${index}`, event, ['time_ms', 'level', 'message']));
   return fields;
+}
+
+/** The paths of the five values with the most duplicates. */
+function worst(values) {
+  const named = values.map((counted, index) => ({ ...counted, index })).filter(({ value }) => value !== null);
+  return named.sort((a, b) => b.duplicates - a.duplicates).slice(0, 5)
+    .flatMap(({ index }) => [`values.${index}.duplicates`, `values.${index}.records`]);
 }
 
 const UNITS = { '': 1, k: 1e3, M: 1e6, G: 1e9, T: 1e12, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40,

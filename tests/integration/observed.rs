@@ -66,13 +66,20 @@ fn wait_for_status(address: &str, what: &str, is_so: impl Fn(&Value) -> bool) ->
 fn state_counts_and_metrics_are_those_of_the_stream() {
     let (input, output, dead) = (topic(broker(), "seen-in", 4), topic(broker(), "seen-out", 4), topic(broker(), "seen-dead", 4));
     let lines = format!(
-        "space = \"s\"\nkey = [{{ record = \"key\" }}]\nwindow = \"1d\"\non_invalid = {{ topic = \"{dead}\" }}\nfilter = {{ capacity = \"100k\", false_positive_rate = 1e-9 }}"
+        "space = \"s\"\nkey = [{{ record = \"key\" }}]\nwindow = \"1d\"\non_invalid = {{ topic = \"{dead}\" }}\ncount_by = {{ header = \"tenant\" }}\nkey_conflicts = true\nfilter = {{ capacity = \"100k\", false_positive_rate = 1e-9 }}"
     );
     let setup =
         Setup::new(broker(), "seen").worker("commit_interval = \"50ms\"\ncheckpoint_interval = \"300ms\"").topic(&input, &output, &lines);
     let keys = 4_000_u64;
     let partition = |number: u64| i32::try_from(number % 4).expect("a partition");
     let mut records: Vec<_> = (0..2 * keys).map(|number| record(number % keys, partition(number % keys))).collect();
+    for record in &mut records {
+        record.headers.push(("tenant".to_owned(), Some(tenant(record.partition).into_bytes())));
+    }
+    // One repeat in ten is not what it repeats.
+    for record in records.iter_mut().skip(usize::try_from(keys).expect("few")).step_by(10) {
+        record.value = Some(b"other".to_vec());
+    }
     records.extend((0..3).map(|partition| TestRecord { key: None, ..record(keys, partition) }));
     produce(broker(), &input, records.clone());
     let mut worker = setup.start("a");
@@ -90,6 +97,11 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         serde_json::json!({ "unseen": keys, "duplicate": keys, "late": 0, "invalid": 3, "retracted": 0, "tombstone": 0 })
     );
     assert_eq!((&topic["invalid"], &topic["dead_letters"]), (&serde_json::json!({ "null_key": 3 }), &Value::from(3)));
+    are_counted_by_tenant(&topic["values"], keys / 4);
+    assert_eq!(
+        topic["key_conflicts"],
+        serde_json::json!({ "compared": keys, "conflicts": keys / 10, "fields": { "the value": keys / 10 } })
+    );
     assert_eq!(topic["consumed_bytes"], Value::from(2 * keys * 13 + 3 * 5));
     let space = &status["spaces"][0];
     assert_eq!((&space["space"], &space["keys"], &space["partitions"]), (&Value::from("s"), &Value::from(keys), &Value::from(4)));
@@ -101,6 +113,8 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         events.iter().any(|event| event["message"].as_str().is_some_and(|message| message.starts_with("partitions assigned"))),
         "{events:?}"
     );
+    let says_so = |event: &Value| event["message"].as_str().is_some_and(|message| message.starts_with("a duplicate differs from"));
+    assert_eq!(events.iter().filter(|event| says_so(event)).count(), 9, "an example at 1, 2, 4, to 256: {events:?}");
 
     is_scraped_so(&address, &input, keys);
     for (path, code, start) in
@@ -114,6 +128,26 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
     let schema: Value = serde_json::from_str(&ask(&address, "/api/v1/schema").2).expect("JSON");
     assert_eq!(schema["title"], "Status");
     worker.drain();
+}
+
+fn tenant(partition: i32) -> String {
+    format!("tenant {partition}")
+}
+
+/// Each partition is of one tenant, and has so many keys twice, the first time all of them. One record in 16 is counted, and a
+/// tenant is named by its fourth.
+fn are_counted_by_tenant(values: &Value, keys: u64) {
+    let sampled = |offsets: std::ops::Range<u64>| {
+        u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0).count()).expect("few")
+    };
+    let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
+    let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
+    // Three partitions have a record without a key behind all others.
+    let rest = 4 * 4 + 3 * sampled(2 * keys..2 * keys + 1);
+    assert_eq!(values.pop(), Some((Value::Null, Some(rest), Some(0))));
+    values.sort_by_key(|(value, ..)| value.to_string());
+    let named = (0..4).map(|partition| (Value::from(tenant(partition)), Some(sampled(0..2 * keys) - 4), Some(sampled(keys..2 * keys))));
+    assert_eq!(values, named.collect::<Vec<_>>());
 }
 
 /// What is scraped is the same, and what is documented is what is scraped.

@@ -2,8 +2,8 @@
 //! costs no other record its place: what was decided before the abort comes out after it.
 
 use crate::harness::{
-    News, Oracle, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,
-    read_committed, topic, topic_with,
+    News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,
+    produce, read_committed, topic, topic_with, wait_for_output,
 };
 use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 use std::time::Duration;
@@ -163,4 +163,32 @@ fn the_limit_of_an_output_that_inputs_share_is_known() {
     stream.produce(..);
     let log = stream.check(stream.setup.start("a"));
     assert!(!log.contains("a topic does not take a batch"), "{log}");
+}
+
+/// What explains a duplicate may be what makes it too large: then it is written with less of it, and nothing ends.
+#[test]
+fn a_duplicate_that_only_its_headers_make_too_large_comes_without_them() {
+    let [input, output] = ["oversize-again-in", "oversize-again-out"].map(|hint| topic(broker(), hint, 1));
+    let again = topic_with(broker(), "oversize-again", 1, &[("max.message.bytes", "1000")]);
+    let mut random = SplitMix(7);
+    let mut record = |key: &str, length: usize| TestRecord {
+        key: Some(key.into()),
+        value: Some((0..length).map(|_| b"abcdefghijklmnop"[random.below(16)]).collect()),
+        ..TestRecord::default()
+    };
+    let records = [record("a", 10), record("a", 850), record("b", 10), record("b", 20)];
+    let lines =
+        format!("key = {{ record = \"key\" }}\nwindow = \"1h\"\nfilter = {{ capacity = 1000 }}\non_duplicate = {{ topic = \"{again}\" }}");
+    let setup = Setup::new(broker(), "oversize-again").topic(&input, &output, &lines);
+    produce(broker(), &input, &records);
+    let mut worker = setup.start("a");
+    wait_for_output(broker(), &again, 2, 1, LIMIT, &mut worker);
+    let log = worker.drain();
+    assert!(logged(&log, "aborts") > 0, "nothing was too large, so nothing was tried");
+    let came = read_committed(broker(), &again, 1).concat();
+    let values = |records: &[TestRecord]| records.iter().map(|record| record.value.clone()).collect::<Vec<_>>();
+    assert_eq!(values(&came), [records[1].value.clone(), records[3].value.clone()]);
+    assert_eq!(came[0].headers, []);
+    assert!(came[1].headers.iter().any(|(name, _)| name == "unseen-verdict"), "{:?}", came[1].headers);
+    assert_eq!(values(&read_committed(broker(), &output, 1).concat()), [records[0].value.clone(), records[2].value.clone()]);
 }

@@ -1,7 +1,7 @@
 //! Promise: every record goes where the topic's settings say, and the rules of the window hold live.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_for_output, wait_until,
+    News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -9,38 +9,60 @@ use std::time::Duration;
 
 const RECORDS: usize = 40_000;
 
-/// The records of the stream that do not come out, by partition.
-fn duplicates(stream: &Stream) -> Vec<Vec<TestRecord>> {
+/// A stream, some records of which have headers that look like those of the worker: an earlier one may have written them.
+fn with_headers_of_another(hint: &str) -> Stream {
+    let mut records = News { count: RECORDS, ..News::default() }.records();
+    for record in records.iter_mut().step_by(7) {
+        record.headers.insert(0, ("unseen-since".to_owned(), Some(b"yesterday".to_vec())));
+        record.headers.push(("unseen-verdict".to_owned(), Some(b"unseen".to_vec())));
+    }
+    Stream::of(broker(), hint, records, Duration::from_secs(4 * 3600))
+}
+
+/// The records of the stream with the headers that explain their verdicts, by partition, and whether each is unseen.
+fn explained(stream: &Stream) -> Vec<Vec<(TestRecord, bool)>> {
     let by_partition = by_partition(stream.records.iter().cloned(), PARTITIONS);
-    let others = |(all, unseen): (Vec<TestRecord>, &Vec<TestRecord>)| {
-        let mut unseen = unseen.iter().peekable();
-        all.into_iter().filter(|record| unseen.next_if(|next| *next == record).is_none()).collect()
+    let each = |(partition, (records, unseen)): (usize, (Vec<TestRecord>, &Vec<TestRecord>))| {
+        // The window is of four slices of an hour, and longer than the stream.
+        let (mut unseen, mut stream_time, mut since) = (unseen.iter().peekable(), 0, HashMap::new());
+        let explain = |(offset, mut record): (usize, TestRecord)| {
+            stream_time = record.timestamp.max(stream_time);
+            let is_unseen = unseen.next_if(|next| **next == record).is_some();
+            let began = *since.entry(record.key.clone()).or_insert(stream_time - stream_time % HOUR);
+            let verdict = if is_unseen { "unseen" } else { "duplicate" };
+            record.headers.retain(|(name, _)| !name.starts_with("unseen-"));
+            let mut add = |name: &str, value: String| record.headers.push((format!("unseen-{name}"), Some(value.into_bytes())));
+            add("verdict", verdict.to_owned());
+            add("space", "news".to_owned());
+            add("filter", "aging".to_owned());
+            if !is_unseen {
+                add("since", began.to_string());
+            }
+            add("topic", stream.input.clone());
+            add("partition", partition.to_string());
+            add("offset", offset.to_string());
+            (record, is_unseen)
+        };
+        records.into_iter().enumerate().map(explain).collect()
     };
-    by_partition.into_iter().zip(&stream.expected).map(others).collect()
+    by_partition.into_iter().zip(&stream.expected).enumerate().map(each).collect()
 }
 
 #[test]
-fn duplicates_go_to_their_topic() {
-    let stream = Stream::remembered(broker(), "duplicates", RECORDS);
+fn duplicates_go_to_their_topic_and_say_of_what_they_are_duplicates() {
+    let stream = with_headers_of_another("duplicates");
     let aside = topic(broker(), "duplicates-aside", 4);
     stream.produce(..);
     stream.check(stream.setup.start_with("a", &[&format!("topics[0].on_duplicate.topic={aside}")]));
-    assert_same(&duplicates(&stream), &read_committed(broker(), &aside, PARTITIONS));
+    let duplicates = |records: Vec<(TestRecord, bool)>| records.into_iter().filter(|(_, is_unseen)| !is_unseen).map(|(record, _)| record);
+    let duplicates: Vec<Vec<_>> = explained(&stream).into_iter().map(|records| duplicates(records).collect()).collect();
+    assert_same(&duplicates, &read_committed(broker(), &aside, PARTITIONS));
 }
 
 #[test]
 fn marked_records_all_come_out_and_say_their_verdict() {
-    let mut stream = Stream::remembered(broker(), "marked", RECORDS);
-    let mut unseen: Vec<_> = stream.expected.iter().map(|records| records.iter().peekable()).collect();
-    let marked = stream.records.iter().map(|record| {
-        let partition = usize::try_from(record.partition).expect("a partition");
-        let verdict: &[u8] = if unseen[partition].next_if(|next| *next == record).is_some() { b"unseen" } else { b"duplicate" };
-        let mut marked = record.clone();
-        marked.headers.push(("unseen-verdict".to_owned(), Some(verdict.to_vec())));
-        marked
-    });
-    let expected = by_partition(marked, PARTITIONS);
-    stream.expected = expected;
+    let mut stream = with_headers_of_another("marked");
+    stream.expected = explained(&stream).into_iter().map(|records| records.into_iter().map(|(record, _)| record).collect()).collect();
     stream.produce(..);
     stream.check(stream.setup.start_with("a", &["topics[0].on_duplicate=mark"]));
 }

@@ -173,6 +173,17 @@ fn clients_that_ask_badly_hold_up_nobody() {
     let Reply::Array(answers) = &replies[4] else { panic!("no list: {replies:?}") };
     assert_eq!(answers[..2], [Reply::Integer(0), Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)])]);
     assert!(matches!(&answers[2], Reply::Error(text) if text.starts_with("ERR unknown command")));
+    // One that is long in commands is done, and one that is long in bytes is not, not even in part.
+    for (item, count, begin) in [("x".to_owned(), 2000, None), ("x".repeat(10_000), 200, Some("EXECABORT"))] {
+        let mut pipeline = vec![vec!["MULTI".to_owned()]];
+        pipeline.extend((0..count).map(|_| ["BF.EXISTS", "news:{1}", &item].map(str::to_owned).to_vec()));
+        pipeline.push(vec!["EXEC".to_owned()]);
+        match (known.ask_all(&pipeline).pop(), begin) {
+            (Some(Reply::Array(answers)), None) => assert_eq!(answers, vec![Reply::Integer(0); count]),
+            (Some(Reply::Error(text)), Some(begin)) => assert!(text.starts_with(begin), "{text}"),
+            (other, _) => panic!("{count} commands: {other:?}"),
+        }
+    }
     let name = format!("news:{{{}}}", "x".repeat(2000));
     assert!(matches!(known.ask(&["BF.EXISTS", &name, "x"]), Reply::Error(text) if text.contains("at most 1024 bytes")));
     // Garbage ends its connection, and no other.

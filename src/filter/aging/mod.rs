@@ -21,6 +21,9 @@ use crate::record::Timestamp;
 use batch::{BATCH_MAX, Batch, Entry};
 use std::any::Any;
 
+/// So many keys that are asked for at once take less room.
+const FEW: usize = 16;
+
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
 #[derive(Debug)]
 struct Layer {
@@ -136,6 +139,18 @@ impl Aging {
     #[inline]
     fn contains_entry(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
         entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
+    }
+
+    /// Asks for keys of which nothing was found out ahead, so many at a time.
+    fn contains_each_of<const MOST: usize>(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
+        let mut room = [Entry::new(Fingerprint(0)); MOST];
+        for (keys, seen) in fingerprints.chunks(MOST).zip(seen.chunks_mut(MOST)) {
+            let entries = &mut room[..keys.len()];
+            entries.iter_mut().zip(keys).for_each(|(entry, &key)| entry.begin(key));
+            simd::work(entries, self.layers().map(|layer| &layer.bloom), self.last().is_some());
+            let found = keys.iter().zip(&*entries).map(|(&key, entry)| self.contains_entry(key, entry));
+            seen.iter_mut().zip(found).for_each(|(seen, found)| *seen |= found);
+        }
     }
 
     #[inline(never)]
@@ -322,13 +337,9 @@ impl Filter for Aging {
             *seen |= self.contains_alone(*fingerprint);
             return;
         }
-        let mut room = [Entry::new(Fingerprint(0)); BATCH_MAX];
-        for (keys, seen) in fingerprints.chunks(BATCH_MAX).zip(seen.chunks_mut(BATCH_MAX)) {
-            let entries = &mut room[..keys.len()];
-            entries.iter_mut().zip(keys).for_each(|(entry, &key)| entry.begin(key));
-            simd::work(entries, self.layers().map(|layer| &layer.bloom), self.last().is_some());
-            let found = keys.iter().zip(&*entries).map(|(&key, entry)| self.contains_entry(key, entry));
-            seen.iter_mut().zip(found).for_each(|(seen, found)| *seen |= found);
+        match fingerprints.len() {
+            ..=FEW => self.contains_each_of::<FEW>(fingerprints, seen),
+            _ => self.contains_each_of::<BATCH_MAX>(fingerprints, seen),
         }
     }
 

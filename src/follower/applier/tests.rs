@@ -154,6 +154,20 @@ fn follows(window: &str, worker: &str, retracts: bool, follower: &str, refresh: 
 
 const AGING: &str = "window = \"1h\"\nfilter = { capacity = 1000, false_positive_rate = 1e-9 }";
 
+/// At the rate of the worker's filter, which its disk puts right, a retraction would take another key back.
+#[test]
+fn what_the_worker_confirms_is_retracted_in_no_filter_of_its_kind() {
+    for kind in ["cuckoo", "aging"] {
+        let filter = format!("kind = \"{kind}\", confirm = true, capacity = 400, false_positive_rate = 0.2");
+        let topic = format!("window = \"1h\"\nfilter = {{ {filter} }}\nretract = {{ header = \"r\" }}");
+        let alone = config(&topic, "");
+        let refusal = Space::new(&alone, &alone.spaces()[0]).unwrap_err().to_string();
+        assert!(refusal.contains("[serve.filters.in]"), "{refusal}");
+        let own = config(&topic, "[serve.filters.in]\nkind = \"cuckoo\"\ncapacity = 400\nfalse_positive_rate = 1e-9");
+        assert!(Space::new(&own, &own.spaces()[0]).is_ok());
+    }
+}
+
 #[test]
 fn nothing_is_said_before_all_of_the_changelog_was_applied() {
     let config = config(AGING, "");

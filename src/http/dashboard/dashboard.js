@@ -11,6 +11,7 @@ const HISTORY_MOST = 600;
 const RATE_MS = 5_000;
 const LATENCY_MS = 60_000;
 const ROWS = { partitions: [12, 1000], events: [12, 100] };
+const ROWS_OF_VALUES = 5;
 
 const byId = (id) => document.getElementById(id);
 
@@ -345,7 +346,20 @@ function showTopics(topics) {
       write(figure, records);
       return [`, ${formats.words(reason)}: `, figure];
     });
+    row.querySelector('.shadow').hidden = !topic.shadow;
     row.querySelector('.invalid').replaceChildren(...(reasons.length ? ['invalid', ...reasons] : []));
+    const named = topic.values.map((counted, index) => ({ ...counted, index })).filter(({ value }) => value !== null);
+    const worst = named.sort((a, b) => b.duplicates - a.duplicates).slice(0, ROWS_OF_VALUES);
+    const counts = worst.flatMap(({ value, index, duplicates, records }) => {
+      const figures = Object.entries({ duplicates, records }).map(([path, count]) => {
+        const figure = document.createElement('span');
+        Object.assign(figure.dataset, { field: `${name}.values.${index}.${path}`, as: 'count' });
+        write(figure, count);
+        return figure;
+      });
+      return [`, ${value}: `, figures[0], ' of ', figures[1]];
+    });
+    row.querySelector('.values').replaceChildren(...(counts.length ? ['duplicates in a sample', ...counts] : []));
   });
 }
 

@@ -54,13 +54,20 @@ impl Headers {
         NonNull::new(unsafe { rd::rd_kafka_headers_copy(list(message)?.as_ptr()) }).map(Self)
     }
 
+    /// Takes those of that name away.
+    pub(in crate::kafka) fn remove(&mut self, name: &CStr) {
+        // SAFETY: the list is ours, and the name a C string. The call fails only where there is none of that name, or for a
+        // list that is read-only, which ours is not.
+        unsafe { rd::rd_kafka_header_remove(self.0.as_ptr(), name.as_ptr()) };
+    }
+
     /// Adds one.
-    pub(in crate::kafka) fn add(&mut self, name: &str, value: &[u8]) {
+    pub(in crate::kafka) fn add(&mut self, name: &[u8], value: &[u8]) {
         let length = |bytes: &[u8]| isize::try_from(bytes.len()).unwrap_or(isize::MAX);
         // SAFETY: the list is ours, and librdkafka copies so many bytes of name and value. It fails only for a list that
         // is read-only, which ours is not.
         unsafe {
-            rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name.as_bytes()), value.as_ptr().cast(), length(value));
+            rd::rd_kafka_header_add(self.0.as_ptr(), name.as_ptr().cast(), length(name), value.as_ptr().cast(), length(value));
         }
     }
 

@@ -18,6 +18,7 @@ use super::{Error, Source, throttle};
 use crate::config::{Config, Delivery};
 use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
+use crate::route::AddedHeaders;
 use crate::stats::Stats;
 use error::{may_repeat, next, not_allowed};
 use origin::WrittenFrom;
@@ -55,7 +56,7 @@ pub struct Outgoing<'a> {
     /// Its time.
     pub time: Option<Timestamp>,
     /// Headers added to its own.
-    pub headers: &'a [(&'a str, String)],
+    pub headers: &'a AddedHeaders,
     /// A number that a failure will name it by.
     pub origin: usize,
 }
@@ -217,8 +218,9 @@ impl Sink {
         if !headers.is_empty() {
             all = all.or_else(|| Headers::with_room(headers.len()));
             let Some(all) = &mut all else { return Err(SinkError::Abort("librdkafka makes no headers".to_owned())) };
-            for (name, value) in headers {
-                all.add(name, value.as_bytes());
+            headers.replaced().iter().for_each(|name| all.remove(name));
+            for (name, value) in headers.iter() {
+                all.add(name.to_bytes(), value.as_bytes());
             }
         }
         self.queue(ProducerRecord {

@@ -8,14 +8,13 @@ mod first;
 
 use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
-use super::note::Note;
 use super::partition::{Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
 use super::{Error, Worker};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
-use crate::kafka::{Committed, Source};
+use crate::kafka::{Committed, Note, Source};
 use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::stats::{add, take};
 use std::collections::BTreeSet;

@@ -74,6 +74,7 @@ impl Stage<'_> {
                 stage.story.tell(stage.memory.lines());
             }),
             Fault::ShortLog { partition } => self.shorten(at, *partition),
+            Fault::Server { trouble, ms } => self.trouble_server(*trouble, Duration::from_millis(*ms)),
             Fault::AddPartitions if self.has_more_partitions => {}
             Fault::AddPartitions => self.add_partitions(),
             Fault::LoseOffsets => self.while_all_are_down(|stage| delete_group(&stage.stream.broker, stage.stream.setup.group())),

@@ -2,12 +2,13 @@
 //!
 //! A plan is drawn from a seed: a configuration (`options`), and faults over a stream that is being fed (`plan`). It is
 //! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees is held
-//! against what docs/guarantees.md promises where these options and faults meet (`table`, `truth`). `scripts/chaos` does
-//! this for as long as you like.
+//! against what docs/guarantees.md promises where these options and faults meet (`table`, `truth`). So are the answers of a
+//! server beside them (`server`). `scripts/chaos` does this for as long as you like.
 
 mod act;
 mod options;
 mod plan;
+mod server;
 mod stage;
 mod story;
 mod table;
@@ -47,6 +48,7 @@ impl Sum {
             let mut stage = Stage::new(plan, address, own.as_deref_mut(), &mut story, &dir);
             for (step, next) in plan.steps.iter().zip(plan.steps.iter().skip(1).map(Some).chain([None])) {
                 stage.reach(step.at, step.read);
+                stage.note_what_is_committed();
                 if plan.conditions.options.has("records of time 0, or before it") {
                     stage.bring_of_time_0(step.at);
                 }

@@ -244,6 +244,26 @@ impl Memory {
         }
     }
 
+    /// How often a server is wrong that has the same filter, without what is on disk; none if it cannot have it, or would
+    /// promise no window.
+    pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
+        match self.kind {
+            0 | 3 | 4 if !retracts => Some(self.rate()),
+            1 => Some(self.rate()),
+            _ => None,
+        }
+    }
+
+    /// Of its filter, which `confirm` may put right.
+    fn rate(&self) -> f64 {
+        match (self.kind, self.is_resized) {
+            (0 | 1, false) => 1e-9,
+            (0 | 1, true) => 1e-8,
+            (_, false) => 0.2,
+            (_, true) => 0.02,
+        }
+    }
+
     /// What the configuration says of it. Rates are so low that not one record is expected to fall to them, or wrong
     /// answers are put right.
     pub fn lines(&self) -> String {
@@ -251,12 +271,9 @@ impl Memory {
         let window = if self.by_count { format!("{{ keys = {window} }}") } else { format!("\"{window}s\"") };
         let capacity = if self.is_resized { self.capacity * 10 } else { self.capacity };
         let capacity = if self.by_count { String::new() } else { format!(", capacity = {capacity}") };
-        let alone = if self.is_resized { "1e-8" } else { "1e-9" };
-        let confirmed = if self.is_resized { "0.02" } else { "0.2" };
-        let kind = KINDS[self.kind];
+        let (kind, rate) = (KINDS[self.kind], self.rate());
         let filter = match self.kind {
-            0 | 1 => format!("{kind}{capacity}, false_positive_rate = {alone}, slices = {slices}"),
-            3 | 4 => format!("{kind}{capacity}, false_positive_rate = {confirmed}, slices = {slices}"),
+            0 | 1 | 3 | 4 => format!("{kind}{capacity}, false_positive_rate = {rate:e}, slices = {slices}"),
             STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
             _ => format!("{kind}, slices = {slices}"),
         };

@@ -4,6 +4,7 @@
 //! made smaller by striking lines out.
 
 use super::options::{Change, Options};
+use super::server::Own;
 use crate::harness::SplitMix;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -29,6 +30,8 @@ pub struct Conditions {
     pub seed: u64,
     pub records: usize,
     pub options: Options,
+    /// What remembers the keys of the server beside the workers.
+    pub server: Own,
     /// Distinct keys that the filter is told to expect; fewer than there are make it chain.
     pub capacity: usize,
     pub commit_ms: u64,
@@ -89,6 +92,19 @@ pub enum Fault {
     LoseOffsets,
     /// All members end, and the group's offset of a partition is past the end of its log, as if that had become shorter.
     ShortLog { partition: i32 },
+    /// Something ails the server for so long, while the plan goes on.
+    Server { trouble: Trouble, ms: u64 },
+}
+
+/// What may ail the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trouble {
+    /// SIGKILL; it is started again at the end.
+    Killed,
+    /// SIGSTOP, and SIGCONT at the end.
+    Stopped,
+    /// The brokers cannot be reached.
+    CutOff,
 }
 
 /// What may happen to state. A file is named by a number that is taken modulo their count.
@@ -122,6 +138,7 @@ impl Conditions {
             checkpoint_ms: pick(random, &[100, 300, 1_000, 2_000]),
             session_ms: pick(random, &[2_000, 3_000, 6_000]),
             transaction_ms: pick(random, &[1_000, 2_000]),
+            server: pick(&mut SplitMix(!seed), &[Own::Worker, Own::Aging, Own::Cuckoo]),
         }
     }
 }
@@ -162,7 +179,11 @@ impl Plan {
                 fault,
             }
         };
-        let steps = (0..bounds.faults).map(step).collect();
+        let mut steps: Vec<_> = (0..bounds.faults).map(step).collect();
+        if conditions.options.has("state.changelog = true") {
+            steps.extend((0..bounds.faults / 2).map(|_| Step::of_server(bounds, &mut random)));
+            steps.sort_by_key(|step| step.at);
+        }
         Self { conditions, steps }
     }
 
@@ -178,6 +199,16 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", serde_json::to_string(&self.conditions).expect("it is plain"))?;
         self.steps.iter().try_for_each(|step| writeln!(f, "{}", serde_json::to_string(step).expect("it is plain")))
+    }
+}
+
+impl Step {
+    fn of_server(bounds: Bounds, random: &mut SplitMix) -> Self {
+        // Only a broker of our own has another way to it.
+        let troubles = [Trouble::Killed, Trouble::Stopped, Trouble::CutOff];
+        let trouble = pick(random, &troubles[..if bounds.broker { 3 } else { 2 }]);
+        let fault = Fault::Server { trouble, ms: pick(random, &[0, 300, 1_500, 4_000]) };
+        Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
     }
 }
 
@@ -257,6 +288,9 @@ impl Fault {
             Self::AddPartitions => "partitions are added",
             Self::LoseOffsets => "the group's offsets are lost",
             Self::ShortLog { .. } => "the log ends before the group's offset",
+            Self::Server { trouble: Trouble::Killed, .. } => "a server is killed",
+            Self::Server { trouble: Trouble::Stopped, .. } => "a server stands still",
+            Self::Server { trouble: Trouble::CutOff, .. } => "a server is cut off from the brokers",
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::options::{Memory, Options};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
+use super::server::Server;
 use super::story::Story;
 use super::table::{self, Promise};
 use super::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
@@ -26,7 +27,7 @@ const PACE: u32 = 6_000;
 const LEAD: usize = 4_000;
 
 /// Records that are there before the group is.
-const BEFORE: usize = 500;
+pub const BEFORE: usize = 500;
 
 /// Why a worker may end by itself while another process has its names.
 const FENCED: [&str; 3] = [
@@ -50,7 +51,9 @@ pub struct Stage<'a> {
     pub memory: Memory,
     /// Whether the input has got more partitions.
     pub has_more_partitions: bool,
-    promise: Promise,
+    /// The server beside the members, if there is a changelog.
+    pub server: Option<Server>,
+    pub promise: Promise,
     group: Group,
     feed: Option<Feed>,
     /// Records that the feed may bring by now.
@@ -132,6 +135,7 @@ impl<'a> Stage<'a> {
             other,
             memory,
             has_more_partitions: false,
+            server: None,
             promise,
             group,
             feed: None,
@@ -140,6 +144,7 @@ impl<'a> Stage<'a> {
             dir,
         };
         stage.story.tell(format_args!("{:?}", stage.promise));
+        stage.begin_server();
         stage.start(0, "");
         let first = stage.stream.setup.state_dir("a");
         wait_until("the first checkpoints are written", LIMIT, || {
@@ -194,13 +199,19 @@ impl<'a> Stage<'a> {
             overrides.push(format!("kafka.instance_id={}-{known_as}", self.stream.setup.group()));
         }
         let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
-        let config = self.stream.setup.write_config(name);
-        let first = options.memory(self.conditions.capacity).lines();
-        fs::write(&config, self.stream.setup.config(name).replace(&first, &self.memory.lines())).expect("the configuration can be written");
+        let config = self.write_config(name);
         let dir = self.stream.setup.dir().join(name);
         let life = fs::read_dir(&dir)
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("log-")).count());
         Worker::start_armed(&config, &overrides, armed, &dir.join(format!("log-{life}")))
+    }
+
+    /// Writes the configuration of now, and says where.
+    pub fn write_config(&self, name: &str) -> PathBuf {
+        let config = self.stream.setup.write_config(name);
+        let first = self.conditions.options.memory(self.conditions.capacity).lines();
+        fs::write(&config, self.stream.setup.config(name).replace(&first, &self.memory.lines())).expect("the configuration can be written");
+        config
     }
 
     /// Kills a member.
@@ -296,6 +307,7 @@ impl<'a> Stage<'a> {
         let deadline = Instant::now() + limit;
         loop {
             self.tend();
+            self.tend_server();
             if condition(self) {
                 return true;
             }
@@ -306,9 +318,14 @@ impl<'a> Stage<'a> {
         }
     }
 
+    /// What the group has committed of each partition of the input, if the broker says so.
+    pub fn group_offsets(&self) -> Option<Vec<i64>> {
+        self.group.committed()
+    }
+
     /// Records that the group has committed.
     pub fn committed(&self) -> usize {
-        let offsets = self.group.committed().unwrap_or_default();
+        let offsets = self.group_offsets().unwrap_or_default();
         offsets.into_iter().map(|offset| usize::try_from(offset).expect("not negative")).sum()
     }
 
@@ -375,9 +392,11 @@ impl<'a> Stage<'a> {
         for at in self.running() {
             self.terminate(at);
         }
+        self.finish_server();
         let output = self.stream.output();
         self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
         truth::check(&self.conditions.options, self.promise, &self.stream.records[..BEFORE], &inputs, &output);
+        self.judge_server(&inputs);
     }
 
     /// What the inputs hold that the group is to read.
@@ -397,6 +416,7 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         self.members.iter_mut().for_each(|member| drop(member.worker.take()));
+        drop(self.server.take());
         if std::thread::panicking() || std::env::var_os("UNSEEN_CHAOS_KEEP").is_some() {
             // For a person to look at.
             let _ = fs::remove_dir_all(self.dir);

@@ -11,9 +11,12 @@ pub struct Story {
     counts: Counts,
 }
 
-/// How often what happened.
+/// How often what happened, and how many answers of a server were true.
 #[derive(Clone, Default)]
-pub struct Counts(BTreeMap<&'static str, usize>);
+pub struct Counts {
+    faults: BTreeMap<&'static str, usize>,
+    answers: usize,
+}
 
 impl Story {
     pub fn new(plan: impl fmt::Display) -> Self {
@@ -27,7 +30,12 @@ impl Story {
 
     /// Counts something that is survived, or not.
     pub fn count(&mut self, what: &'static str) {
-        *self.counts.0.entry(what).or_default() += 1;
+        *self.counts.faults.entry(what).or_default() += 1;
+    }
+
+    /// Counts an answer that was true.
+    pub const fn judged(&mut self) {
+        self.counts.answers += 1;
     }
 
     pub const fn counts(&self) -> &Counts {
@@ -41,24 +49,25 @@ impl Story {
 
 impl Counts {
     pub fn add(&mut self, other: &Self) {
-        for (what, count) in &other.0 {
-            *self.0.entry(what).or_default() += count;
+        for (what, count) in &other.faults {
+            *self.faults.entry(what).or_default() += count;
         }
+        self.answers += other.answers;
     }
 
     pub fn total(&self) -> usize {
-        self.0.values().sum()
+        self.faults.values().sum()
     }
 
     /// How many of them were a SIGKILL or an abort of a worker.
     pub fn of(&self, what: &str) -> usize {
-        self.0.get(what).copied().unwrap_or_default()
+        self.faults.get(what).copied().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts: Vec<_> = self.0.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        write!(f, "{} faults ({})", self.total(), counts.join(", "))
+        let counts: Vec<_> = self.faults.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        write!(f, "{} faults ({}), {} answers judged", self.total(), counts.join(", "), self.answers)
     }
 }

@@ -11,7 +11,7 @@ pub const MAX_TIMESTAMP: i64 = 1_798_761_600_000;
 pub const LIMIT_BYTES: usize = 20_000;
 
 /// The id of a record, from its header: its key may be missing.
-fn id(record: &TestRecord) -> Vec<u8> {
+pub fn id(record: &TestRecord) -> Vec<u8> {
     record.headers.iter().find(|(name, _)| name == "id").and_then(|(_, value)| value.clone()).unwrap_or_default()
 }
 
@@ -67,6 +67,12 @@ impl<'o> Model<'o> {
         })
     }
 
+    /// Whether the key of a record is remembered at its time.
+    fn remembers_when(&mut self, record: &TestRecord) -> bool {
+        self.pass(Some(record.timestamp).filter(|&time| time >= 0));
+        self.remembers(&id(record))
+    }
+
     fn put(&mut self, id: Vec<u8>) {
         if let Some(keys) = self.options.window_keys() {
             if self.counted.0 >= (keys + self.slices() - 1) / self.slices() {
@@ -119,6 +125,53 @@ fn expected(options: &Options, input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>
     input.iter().map(of_partition).collect()
 }
 
+/// What is known for certain of keys at any time between two commits.
+#[derive(Default)]
+pub struct Known {
+    /// Keys that are remembered all the while.
+    pub seen: BTreeSet<Vec<u8>>,
+    /// Keys that are remembered for a part of it, or perhaps.
+    pub maybe: BTreeSet<Vec<u8>>,
+}
+
+/// What whoever answers must know, who has at least the first `from` records of each partition of the input, and at most the
+/// first `until`.
+pub fn known(options: &Options, promise: Promise, inputs: &[Vec<Vec<TestRecord>>], from: &[usize], until: &[usize]) -> Known {
+    let mut known = Known::default();
+    for ((records, &from), &until) in inputs[0].iter().zip(from).zip(until) {
+        let (early, late) = records[..until].split_at(from.min(until));
+        if promise.exact && options.is_ordered() {
+            let mut model = Model::new(options);
+            for record in early {
+                model.emits(record);
+            }
+            let seen: BTreeSet<_> = model.keys.keys().filter(|id| model.remembers(id)).cloned().collect();
+            for record in late.iter().filter(|record| is_judged(record)) {
+                let was_seen = model.remembers_when(record);
+                model.emits(record);
+                // It was forgotten before, or is now.
+                if !was_seen || !model.remembers(&id(record)) {
+                    known.maybe.insert(id(record));
+                }
+            }
+            let (seen, left): (Vec<_>, Vec<_>) = seen.into_iter().partition(|id| model.remembers(id) && !known.maybe.contains(id));
+            known.seen.extend(seen);
+            known.maybe.extend(left);
+        } else {
+            known.seen.extend(ids(early));
+            known.maybe.extend(ids(late));
+        }
+    }
+    // When the other topic of a space is read, nobody knows.
+    known.maybe.extend(inputs[1..].iter().flatten().flat_map(|records| ids(records)));
+    known
+}
+
+/// The keys of records that are judged by them.
+pub fn ids(records: &[TestRecord]) -> impl Iterator<Item = Vec<u8>> {
+    records.iter().filter(|record| is_judged(record)).map(id)
+}
+
 /// With the time that it goes out with: a time before 0 is none, and librdkafka writes none of 0.
 fn as_written(mut record: TestRecord) -> TestRecord {
     record.timestamp = match record.timestamp {
@@ -137,7 +190,7 @@ fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
             !record.headers.iter().any(|(name, value)| name == "unseen-verdict" && value.as_deref() == Some(b"duplicate"))
         });
         for record in records {
-            record.headers.retain(|(name, _)| name != "unseen-verdict");
+            record.headers.retain(|(name, _)| !name.starts_with("unseen-"));
         }
     }
     output

@@ -37,6 +37,11 @@ impl Asker {
         matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
     }
 
+    /// All bytes until the server ends the connection, one way or the other.
+    pub fn read_to_end(&mut self, bytes: &mut Vec<u8>) {
+        let _ = self.stream.read_to_end(bytes);
+    }
+
     /// Asks many commands at once.
     pub fn ask_all(&mut self, commands: &[Vec<String>]) -> Vec<Reply> {
         commands
@@ -85,6 +90,7 @@ impl Asker {
 /// What a server says over HTTP: status code and body.
 pub fn http(address: &str, request: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let length = body.len();
     write!(stream, "{request} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}")
         .expect("a question");

@@ -6,7 +6,7 @@
 //! scripts/kafka starts.
 
 use super::segments::transactions_without_end;
-use super::{PATIENCE, turn};
+use super::{PATIENCE, Way, turn};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -98,6 +98,7 @@ pub struct OwnBroker {
     dir: TempDir,
     script: Script,
     lines: Lines,
+    way: Way,
 }
 
 impl OwnBroker {
@@ -105,8 +106,16 @@ impl OwnBroker {
     pub fn start() -> Self {
         turn::take();
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the broker");
-        let (script, lines) = Script::start(&["--respawn", "--dir", dir.path().to_str().expect("a path in UTF-8")]);
-        Self { dir, script, lines }
+        let way = Way::new();
+        let path = dir.path().to_str().expect("a path in UTF-8");
+        let (script, lines) = Script::start(&["--respawn", "--dir", path, "--behind", &way.port().to_string()]);
+        way.lead_to(script.behind.as_ref().expect("a broker that was started with --behind"));
+        Self { dir, script, lines, way }
+    }
+
+    /// Another way to it, for who is to be cut off.
+    pub const fn way(&self) -> &Way {
+        &self.way
     }
 
     /// Its address, the same after a restart.
@@ -155,6 +164,8 @@ struct Script {
     address: String,
     /// Where clients of a secure broker find what they need.
     clients: Option<PathBuf>,
+    /// Where it listens for those who come by another port.
+    behind: Option<String>,
 }
 
 impl Script {
@@ -171,8 +182,9 @@ impl Script {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());
+        let behind = args.contains(&"--behind").then(|| said(&lines, "behind"));
         let address = said(&lines, "ready");
-        (Self { child, address, clients }, lines)
+        (Self { child, address, clients, behind }, lines)
     }
 }
 

@@ -20,6 +20,7 @@ mod setup;
 pub mod state;
 mod topic;
 mod turn;
+mod way;
 mod wire;
 mod worker;
 
@@ -38,6 +39,7 @@ pub use topic::{
     Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, first_offset,
     make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
 };
+pub use way::Way;
 pub use wire::produce_raw;
 pub use worker::{Worker, logged, unseen, unseen_with};
 

@@ -140,9 +140,14 @@ impl Setup {
     /// Starts `unseen serve` on ports of its own, with settings that override the file's. Returns where clients of Redis
     /// ask, and where its HTTP is.
     pub fn serve(&self, name: &str, overrides: &[&str]) -> (Worker, String, String) {
+        self.serve_by(&self.write_config(name), name, overrides)
+    }
+
+    /// [`Setup::serve`] by a configuration file that is there.
+    pub fn serve_by(&self, config: &Path, name: &str, overrides: &[&str]) -> (Worker, String, String) {
         let ports = ["serve.listen=127.0.0.1:0", "serve.http_listen=127.0.0.1:0"];
         let overrides: Vec<_> = ports.iter().chain(overrides).copied().collect();
-        let mut server = Worker::serve(&self.write_config(name), &overrides, &self.environment, &self.log(name));
+        let mut server = Worker::serve(config, &overrides, &self.environment, &self.log(name));
         server.wait_for_log("listening for http", PATIENCE);
         let log = server.log();
         let address = |what: &str| {

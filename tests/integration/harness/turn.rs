@@ -1,5 +1,5 @@
-//! So many tests on a broker at a time as `UNSEEN_TEST_JOBS` says, one by default: tests that watch clocks must not fight over
-//! two cores.
+//! So many tests on a broker at a time as `UNSEEN_TEST_JOBS` says, two by default: most of a test's time it waits, but those
+//! that watch clocks must not fight over two cores.
 
 use std::cell::RefCell;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 /// Tests that may still begin.
 static FREE: LazyLock<Mutex<usize>> = LazyLock::new(|| {
     let jobs = std::env::var("UNSEEN_TEST_JOBS").ok().filter(|jobs| !jobs.is_empty());
-    Mutex::new(jobs.map_or(1, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
+    Mutex::new(jobs.map_or(2, |jobs| jobs.parse().expect("UNSEEN_TEST_JOBS: a number of tests")).max(1))
 });
 static ENDED: Condvar = Condvar::new();
 

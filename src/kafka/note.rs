@@ -7,18 +7,19 @@ use std::fmt;
 
 /// What is committed beside an offset. Notes of others mean nothing, and say nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Note {
+pub struct Note {
     /// Where the group began. At that offset, nothing was judged yet, and there is nothing to remember.
-    pub(super) first: Option<Offset>,
+    pub first: Option<Offset>,
     /// Stream time, which a warm-up must not take further.
-    pub(super) stream_time: Option<Timestamp>,
+    pub stream_time: Option<Timestamp>,
     /// The id of the log that the offset is of.
-    pub(super) id: Option<String>,
+    pub id: Option<String>,
 }
 
 impl Note {
     /// Reads a note.
-    pub(super) fn read(text: &str) -> Self {
+    #[must_use]
+    pub fn read(text: &str) -> Self {
         let mut note = Self::default();
         let Some(words) = text.strip_prefix("unseen ") else { return note };
         for word in words.split(' ') {

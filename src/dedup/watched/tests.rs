@@ -73,7 +73,7 @@ fn rates(filter: Spec, window: Window, keys: std::ops::Range<u64>) -> (f64, Obse
     let (all, wrong) = (keys.end - keys.start, keys.filter(is_wrong).count());
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     let rate = wrong as f64 / all as f64;
-    (rate, dedup.observed().unwrap(), dedup.shadow.map_or(0, |shadow| shadow.keys.len() as u64))
+    (rate, dedup.observed().unwrap(), dedup.watched.map_or(0, |watched| watched.keys.len() as u64))
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_memory_made_from_a_log_watches_the_same_keys() {
         made.resume(Some(time), None, None);
         made.apply(live.mutation().unwrap(), key(number)).unwrap();
     }
-    let (live, made) = (live.shadow.unwrap(), made.shadow.unwrap());
+    let (live, made) = (live.watched.unwrap(), made.watched.unwrap());
     assert!(live.keys.len() > 40, "{}", live.keys.len());
     assert_eq!(live.keys, made.keys);
     assert_eq!(made.observed(None), Observed::default(), "what was not dropped before its eyes, it did not see");
@@ -156,7 +156,7 @@ fn after_a_burst_the_share_grows_back() {
     let window = Window::time(1_000, 1);
     let filter = Spec::Aging(AgingSizing::new(window, 1 << 17, 1e-12));
     let mut dedup = Dedup::new(rules(window, filter));
-    let share = |dedup: &Dedup| dedup.shadow.as_ref().map(|shadow| shadow.halvings);
+    let share = |dedup: &Dedup| dedup.watched.as_ref().map(|watched| watched.halvings);
     let (mut number, before) = (0, share(&dedup));
     for slice in 0..40_i64 {
         // Three slices of twenty times as many; each key twice, and again a slice later.

@@ -23,7 +23,7 @@ const SPARSE: u64 = 8;
 
 /// What is known of a watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ShadowKey {
+struct WatchedKey {
     /// When it was emitted, or first dropped wrongly; none before any time was known.
     clock: Option<Slice>,
     /// It was dropped, and had not been emitted: it counts once.
@@ -34,7 +34,7 @@ struct ShadowKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Shadow keys that had not been seen.
+    /// Watched keys that had not been seen.
     pub checked: u64,
     /// Of these, called seen and dropped.
     pub wrong: u64,
@@ -71,8 +71,8 @@ impl Observed {
 
 /// The watched keys of one state. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "StoredShadow", into = "StoredShadow")]
-pub struct Shadow {
+#[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
+pub struct WatchedKeys {
     /// One key of 2 to the power of this counts.
     halvings: u32,
     /// The least that this may become again after a burst.
@@ -83,11 +83,11 @@ pub struct Shadow {
     /// How far the clock may go past that of a key before the key is forgotten.
     lifetime: u32,
     clock: Option<Slice>,
-    keys: HashMap<u64, ShadowKey>,
+    keys: HashMap<u64, WatchedKey>,
     observed: BTreeMap<Slice, Observed>,
 }
 
-impl Shadow {
+impl WatchedKeys {
     /// Watches nothing yet, of a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
@@ -135,7 +135,7 @@ impl Shadow {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
         if self.counts(name) && !self.keys.contains_key(&name) {
-            self.watch(name, ShadowKey { clock: self.clock, wrong: true });
+            self.watch(name, WatchedKey { clock: self.clock, wrong: true });
             self.count(1);
         }
     }
@@ -148,7 +148,7 @@ impl Shadow {
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
-        self.watch(name, ShadowKey { clock: self.clock, wrong: false });
+        self.watch(name, WatchedKey { clock: self.clock, wrong: false });
     }
 
     /// A key is inserted again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
@@ -158,7 +158,7 @@ impl Shadow {
         self.come_to(clock());
         let is_wrong = self.keys.get(&name).is_some_and(|watched| watched.wrong);
         if !is_wrong || !renew {
-            self.watch(name, ShadowKey { clock: self.clock, wrong: false });
+            self.watch(name, WatchedKey { clock: self.clock, wrong: false });
         }
     }
 
@@ -169,7 +169,7 @@ impl Shadow {
         }
     }
 
-    fn watch(&mut self, name: u64, watched: ShadowKey) {
+    fn watch(&mut self, name: u64, watched: WatchedKey) {
         self.keys.insert(name, watched);
         if self.keys.len() as u64 > self.keys_max {
             self.halve_to(self.halvings + u32::from(self.doubled.is_none()));
@@ -207,7 +207,7 @@ impl Shadow {
         let oldest = self.clock.map(|clock| clock.before(self.lifetime));
         for (&name, &theirs) in other.keys.iter().filter(|(_, theirs)| theirs.clock >= oldest) {
             let own = self.keys.get(&name).copied().unwrap_or(theirs);
-            self.watch(name, ShadowKey { clock: own.clock.max(theirs.clock), wrong: own.wrong && theirs.wrong });
+            self.watch(name, WatchedKey { clock: own.clock.max(theirs.clock), wrong: own.wrong && theirs.wrong });
         }
         self.halve_to(self.halvings);
         for (&clock, &observed) in other.observed.iter().filter(|(clock, _)| oldest.is_none_or(|oldest| **clock >= oldest)) {
@@ -216,10 +216,10 @@ impl Shadow {
     }
 }
 
-/// A shadow as it is stored: names are hexadecimal, 16 digits each, by clock.
+/// Watched keys as they are stored: names are hexadecimal, 16 digits each, by clock.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct StoredShadow {
+struct StoredWatchedKeys {
     halvings: u32,
     least: u32,
     doubled: Option<Slice>,
@@ -231,11 +231,11 @@ struct StoredShadow {
     observed: Vec<(Slice, Observed)>,
 }
 
-impl From<Shadow> for StoredShadow {
-    fn from(shadow: Shadow) -> Self {
+impl From<WatchedKeys> for StoredWatchedKeys {
+    fn from(all: WatchedKeys) -> Self {
         let names = |wrong: bool| {
             let mut by_clock = BTreeMap::<_, Vec<u64>>::new();
-            for (&name, watched) in shadow.keys.iter().filter(|(_, watched)| watched.wrong == wrong) {
+            for (&name, watched) in all.keys.iter().filter(|(_, watched)| watched.wrong == wrong) {
                 by_clock.entry(watched.clock).or_default().push(name);
             }
             let text = |mut names: Vec<u64>| {
@@ -245,33 +245,33 @@ impl From<Shadow> for StoredShadow {
             by_clock.into_iter().map(|(clock, names)| (clock, text(names))).collect()
         };
         Self {
-            halvings: shadow.halvings,
-            least: shadow.least,
-            doubled: shadow.doubled,
-            keys_max: shadow.keys_max,
-            lifetime: shadow.lifetime,
-            clock: shadow.clock,
+            halvings: all.halvings,
+            least: all.least,
+            doubled: all.doubled,
+            keys_max: all.keys_max,
+            lifetime: all.lifetime,
+            clock: all.clock,
             emitted: names(false),
             wrong: names(true),
-            observed: shadow.observed.into_iter().collect(),
+            observed: all.observed.into_iter().collect(),
         }
     }
 }
 
-impl TryFrom<StoredShadow> for Shadow {
+impl TryFrom<StoredWatchedKeys> for WatchedKeys {
     type Error = &'static str;
 
-    fn try_from(stored: StoredShadow) -> Result<Self, Self::Error> {
+    fn try_from(stored: StoredWatchedKeys) -> Result<Self, Self::Error> {
         let mut keys = HashMap::new();
         for (list, wrong) in [(&stored.emitted, false), (&stored.wrong, true)] {
             for (clock, text) in list {
                 for digits in text.as_bytes().chunks(16) {
                     let name = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
-                    keys.insert(name.ok_or("a watched key must be 16 hexadecimal digits")?, ShadowKey { clock: *clock, wrong });
+                    keys.insert(name.ok_or("a watched key must be 16 hexadecimal digits")?, WatchedKey { clock: *clock, wrong });
                 }
             }
         }
-        let StoredShadow { halvings, least, doubled, keys_max, lifetime, clock, observed, .. } = stored;
+        let StoredWatchedKeys { halvings, least, doubled, keys_max, lifetime, clock, observed, .. } = stored;
         if doubled.is_some() && halvings == 0 {
             return Err("a share of all keys cannot be doubled");
         }

@@ -1,0 +1,350 @@
+//! What is said of a record for certain is what an exact model says, whatever remembers.
+
+use super::fate::{Occurrence, Occurrences};
+use super::history::{History, Next, Wanted};
+use super::judge::{Repeated, judge};
+use super::report::{Cause, VerdictName};
+use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, Span};
+use crate::dedup::{Dedup, Late, Rules};
+use crate::filter::{AgingSizing, CuckooSizing, Slice, Spec, StableSizing, Window};
+use crate::key::Fingerprint;
+use crate::record::{Offset, Timestamp, TopicId, Verdict};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use xxhash_rust::xxh3::xxh3_128;
+
+const TOPICS: [&str; 2] = ["a", "b"];
+const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint(xxh3_128(&number.to_le_bytes()))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    topic: usize,
+    number: u64,
+    /// Time since the one before.
+    after: i64,
+    /// How far its own time lies behind that.
+    behind: i64,
+    retracts: bool,
+    /// The transaction ends after it.
+    commits: bool,
+}
+
+fn arrivals(topics: usize, retractions: f64) -> impl Strategy<Value = Vec<Arrival>> {
+    let after = prop_oneof![12 => 0..6_i64, 1 => 60..400_i64];
+    let behind = prop_oneof![9 => Just(0_i64), 1 => 0..600_i64];
+    let one = (0..topics, 0..80_u64, after, behind, prop::bool::weighted(retractions), prop::bool::weighted(0.2));
+    let arrival =
+        one.prop_map(|(topic, number, after, behind, retracts, commits)| Arrival { topic, number, after, behind, retracts, commits });
+    prop::collection::vec(arrival, 1..160)
+}
+
+/// A record as it was judged, and what an exact window says of it.
+#[derive(Clone, Copy, Debug)]
+struct Judged {
+    topic: usize,
+    offset: Offset,
+    number: u64,
+    time: Timestamp,
+    retracts: bool,
+    verdict: Verdict,
+    /// The record that came out and is still remembered, if one is.
+    repeats: Option<(usize, Offset)>,
+}
+
+/// The key's last emission, and the slice that it is remembered by.
+type Emitted = (usize, Offset, Option<Slice>);
+
+/// A state, its changelog, and the exact truth.
+struct Live {
+    dedup: Dedup,
+    pending: PendingChanges,
+    position: [Offset; 2],
+    committed: [Offset; 2],
+    log: Vec<Vec<u8>>,
+    progress: Progress,
+    emitted: HashMap<u64, Emitted>,
+    judged: Vec<Judged>,
+}
+
+impl Live {
+    fn run(rules: Rules, arrivals: &[Arrival]) -> Self {
+        let mut live = Self {
+            dedup: Dedup::new(rules),
+            pending: PendingChanges::default(),
+            position: [0; 2],
+            committed: [0; 2],
+            log: Vec::new(),
+            progress: Progress::default(),
+            emitted: HashMap::new(),
+            judged: Vec::new(),
+        };
+        let mut time = 1_000;
+        for arrival in arrivals {
+            time += arrival.after;
+            live.take(arrival, time - arrival.behind);
+            if arrival.commits {
+                live.commit();
+            }
+        }
+        live.commit();
+        live
+    }
+
+    fn take(&mut self, arrival: &Arrival, time: Timestamp) {
+        let &Arrival { topic, number, retracts, .. } = arrival;
+        let before = self.dedup.clock();
+        let verdict = if retracts {
+            self.dedup.retract(key(number), Some(time), i64::MAX)
+        } else {
+            self.dedup.judge(key(number), Some(time), i64::MAX)
+        };
+        let verdict = verdict.unwrap();
+        let offset = self.position[topic];
+        self.pending.note(&self.dedup, TopicId(topic), offset, key(number));
+        self.position[topic] += 1;
+        let (rules, clock) = (*self.dedup.rules(), self.dedup.clock());
+        // A key that is inserted moves a count on, but was judged before that.
+        let judged_at = if rules.window.length_ms().is_none() { before } else { clock };
+        let is_kept = |slice: Option<Slice>| match (slice, judged_at) {
+            (Some(slice), Some(clock)) if rules.is_sliced() => clock.0 - slice.0 <= i64::from(rules.window.slices()),
+            _ => true,
+        };
+        let emitted = self.emitted.get(&number).copied().filter(|&(_, _, slice)| is_kept(slice));
+        self.judged.push(Judged {
+            topic,
+            offset,
+            number,
+            time,
+            retracts,
+            verdict,
+            repeats: emitted.map(|(topic, offset, _)| (topic, offset)),
+        });
+        match (verdict, emitted) {
+            (Verdict::Retracted, _) => drop(self.emitted.remove(&number)),
+            (Verdict::Unseen, _) => drop(self.emitted.insert(number, (topic, offset, clock))),
+            (Verdict::Duplicate, Some((topic, offset, _))) if rules.refresh => drop(self.emitted.insert(number, (topic, offset, clock))),
+            _ => {}
+        }
+    }
+
+    fn commit(&mut self) {
+        let ends = self.position;
+        let span = |topic: usize| Span { topic: TOPICS[topic], start: self.committed[topic], end: ends[topic] };
+        let spans: Vec<_> = (0..2).filter(|&topic| ends[topic] > self.committed[topic]).map(span).collect();
+        if spans.is_empty() {
+            return;
+        }
+        let by_number: Vec<_> = (0..).map(TopicId).zip(ends).collect();
+        for (slice, record) in self.pending.records(&self.dedup, ORIGIN, 1, &spans, &by_number, self.dedup.stream_time()) {
+            self.progress.logged(slice, Offset::try_from(self.log.len()).unwrap());
+            self.log.push(record);
+        }
+        self.pending.committed(&by_number);
+        self.committed = ends;
+    }
+
+    /// Explains a record by the changelog from `low` on. Returns whether that was certain.
+    fn explain(&self, judged: &Judged, low: usize) -> Result<bool, TestCaseError> {
+        let rules = *self.dedup.rules();
+        let wanted = Wanted { fingerprints: vec![key(judged.number)], record: Some((TOPICS[judged.topic].to_owned(), judged.offset)) };
+        let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), Offset::try_from(low).unwrap());
+        for (at, bytes) in self.log.iter().enumerate().skip(low) {
+            let next = history.take(Offset::try_from(at).unwrap(), None, &ChangelogRecord::decode(bytes).unwrap(), &[]);
+            prop_assert_eq!(next, Next::On);
+        }
+        let Some(target) = &history.target else { return Ok(false) };
+        let mut occurrences = Occurrences::default();
+        for (span, (topic, offsets)) in target.commit.spans.iter().enumerate() {
+            let is_it = |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && other.number == judged.number;
+            for other in self.judged.iter().filter(is_it) {
+                occurrences.push(Occurrence { span, offset: other.offset, time: Some(other.time), retracts: other.retracts });
+            }
+        }
+        let place = |at: usize| {
+            let occurrence = occurrences.all[at];
+            let topic = &target.commit.spans[occurrence.span].0;
+            (TOPICS.iter().position(|name| name == topic).unwrap(), occurrence.offset)
+        };
+        let at = (0..occurrences.all.len()).find(|&at| place(at) == (judged.topic, judged.offset)).unwrap();
+        let is_whole = history.is_whole(target.clock.0, &BTreeMap::new());
+        let fate = occurrences.fate(at, target, &rules);
+        let judgement = judge(fate, &occurrences.all[at], target, is_whole, &rules);
+        let verdict = match judged.verdict {
+            Verdict::Unseen => VerdictName::Unseen,
+            Verdict::Duplicate => VerdictName::Duplicate,
+            Verdict::Late => VerdictName::Late,
+            _ => VerdictName::Retracted,
+        };
+        let is_known = judgement.verdict != VerdictName::Unknown && (judgement.verdict != VerdictName::Late || judgement.is_certain);
+        if is_known {
+            prop_assert_eq!(judgement.verdict, verdict, "{:?} of {:?}", &judgement, judged);
+        }
+        if !judgement.is_certain {
+            return Ok(false);
+        }
+        match (judgement.cause, judgement.repeats) {
+            (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(place(other)), judged.repeats),
+            (Some(Cause::Repeat), Some(Repeated::Emission(emission))) => {
+                let Some((topic, offset)) = judged.repeats else {
+                    // A kind without slices does not say what it still remembers.
+                    prop_assert!(!rules.is_sliced(), "{:?} repeats nothing", judged);
+                    return Ok(true);
+                };
+                let is_in = emission.commit.spans.iter().any(|(name, offsets)| name == TOPICS[topic] && offsets.contains(&offset));
+                prop_assert!(is_in, "{:?} is not in {:?}", judged, emission);
+            }
+            (Some(Cause::FalsePositive), _) => prop_assert_eq!(judged.repeats, None, "{:?}", judged),
+            (Some(Cause::First), _) => prop_assert_eq!(judged.repeats, None, "{:?}", judged),
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Explains all records. Returns how many of them for certain.
+    fn explain_all(&self, low: usize) -> Result<usize, TestCaseError> {
+        self.judged.iter().try_fold(0, |certain, judged| Ok(certain + usize::from(self.explain(judged, low)?)))
+    }
+}
+
+fn rules(window: Window, kind: u8, refresh: bool, late: Late) -> Rules {
+    let aging = |rate| Some(Spec::Aging(AgingSizing::new(window, 12, rate)));
+    let (filter, exact) = match kind {
+        // So small that it is often wrong.
+        0 => (aging(0.4), false),
+        1 => (aging(1e-9), false),
+        2 => (aging(0.4), true),
+        3 => (None, true),
+        4 => (Some(Spec::Cuckoo(CuckooSizing::new(window, 16, 0.2))), false),
+        _ => (Some(Spec::Stable(StableSizing::new(64, 0.2))), false),
+    };
+    Rules { window, filter, exact, refresh, late }
+}
+
+fn windows() -> impl Strategy<Value = Window> {
+    prop_oneof![
+        (1..=4_u32, 100..1_000_i64).prop_map(|(slices, length)| Window::time(length, slices)),
+        (1..=4_u32, 8..60_u64).prop_map(|(slices, keys)| Window::keys(keys, slices)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_certain_is_so(window in windows(), kind in 0_u8..6, refresh: bool, arrivals in arrivals(2, 0.1)) {
+        // Only these can retract.
+        let can_retract = matches!(kind, 2..=4);
+        let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { retracts: arrival.retracts && can_retract, ..arrival }).collect();
+        let mut live = Live::run(rules(window, kind, refresh, Late::Emit), &arrivals);
+        live.explain_all(0)?;
+        // A worker trims what has left the window.
+        let low = live.dedup.oldest().and_then(|oldest| live.progress.needed_from(oldest));
+        if let Some(low) = low {
+            live.explain_all(usize::try_from(low).unwrap())?;
+        }
+    }
+
+    /// Where one topic is judged in one slice and nothing is retracted, nothing is left unknown.
+    #[test]
+    fn within_a_slice_everything_is_certain(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+        let window = Window::time(1_000_000_000, 1);
+        let live = Live::run(rules(window, kind, false, Late::Emit), &arrivals);
+        prop_assert_eq!(live.explain_all(0)?, arrivals.len());
+    }
+
+    #[test]
+    fn late_records_are_told_from_others(kind in 0_u8..5, arrivals in arrivals(1, 0.0)) {
+        let live = Live::run(rules(Window::time(200, 2), kind, false, Late::Drop), &arrivals);
+        live.explain_all(0)?;
+    }
+}
+
+/// A commit of the offsets of topic `a` that inserts a key.
+fn committed(log: &mut Vec<Vec<u8>>, epoch: i64, (start, end): (Offset, Offset), number: u64) {
+    let (mut dedup, mut pending) = (Dedup::new(rules(Window::time(1_000, 4), 3, false, Late::Emit)), PendingChanges::default());
+    dedup.judge(key(number), Some(1_000), i64::MAX).unwrap();
+    pending.note(&dedup, TopicId(0), start, key(number));
+    let records = pending.records(&dedup, ORIGIN, epoch, &[Span { topic: "a", start, end }], &[(TopicId(0), end)], Some(1_000));
+    log.extend(records.into_iter().map(|(_, record)| record));
+}
+
+#[test]
+fn what_a_group_that_was_set_back_had_emitted_did_not_happen() {
+    let mut log = Vec::new();
+    committed(&mut log, 1, (0, 10), 1);
+    committed(&mut log, 1, (10, 20), 2);
+    committed(&mut log, 2, (10, 20), 3);
+    let rules = rules(Window::time(1_000, 4), 3, false, Late::Emit);
+    let wanted = Wanted { fingerprints: vec![key(1), key(2), key(3)], record: None };
+    let read = |cuts: &[Cut]| {
+        let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), 0);
+        for (at, bytes) in (0..).zip(&log) {
+            match history.take(at, None, &ChangelogRecord::decode(bytes).unwrap(), cuts) {
+                Next::On => {}
+                Next::Again(cut) => return Err(cut),
+                next => panic!("{next:?}"),
+            }
+        }
+        Ok(history.known.iter().map(|known| known.emissions).collect::<Vec<_>>())
+    };
+    let cut = read(&[]).unwrap_err();
+    assert_eq!(cut, Cut { before: 2, topic: "a".to_owned(), start: 10 });
+    assert_eq!(read(&[cut]), Ok(vec![1, 0, 1]));
+}
+
+#[test]
+fn what_lies_past_the_group_or_is_of_other_keys_is_left_out() {
+    let mut log = Vec::new();
+    committed(&mut log, 1, (0, 10), 1);
+    committed(&mut log, 1, (10, 20), 1);
+    let rules = rules(Window::time(1_000, 4), 3, false, Late::Emit);
+    let wanted = Wanted { fingerprints: vec![key(1)], record: Some(("a".to_owned(), 12)) };
+    let bounds = BTreeMap::from([("a".to_owned(), 10)]);
+    let mut history = History::new(&wanted, &rules, ORIGIN, bounds, 0);
+    for bytes in &log {
+        assert_eq!(history.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+    }
+    assert_eq!((history.known[0].emissions, history.target.is_some()), (1, false));
+    let mut other = History::new(&wanted, &rules, Origin { keys: 9, ..ORIGIN }, BTreeMap::new(), 0);
+    for bytes in &log {
+        assert_eq!(other.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+    }
+    assert_eq!((other.known[0].emissions, other.has_other_keys), (0, true));
+}
+
+#[test]
+fn two_of_one_commit_are_told_apart_only_by_their_order() {
+    let arrival = |topic, commits| Arrival { topic, number: 7, after: 1, behind: 0, retracts: false, commits };
+    let rules = rules(Window::time(1_000_000, 1), 1, false, Late::Emit);
+    let one = Live::run(rules, &[arrival(0, false), arrival(0, true)]);
+    assert_eq!(one.explain_all(0).unwrap(), 2);
+    let two = Live::run(rules, &[arrival(0, false), arrival(1, true)]);
+    assert_eq!(two.explain_all(0).unwrap(), 0, "either may have been first");
+}
+
+#[test]
+fn a_key_that_the_retraction_of_another_took_is_not_called_new_for_certain() {
+    let arrival = |number, retracts| Arrival { topic: 0, number, after: 1, behind: 0, retracts, commits: true };
+    let rules = rules(Window::keys(8, 1), 4, false, Late::Emit);
+    let takes = |other: &u64| {
+        let mut dedup = Dedup::new(rules);
+        dedup.judge(key(0), Some(1_000), i64::MAX).unwrap();
+        dedup.retract(key(*other), Some(1_000), i64::MAX).unwrap();
+        dedup.judge(key(0), Some(1_000), i64::MAX).unwrap() == Verdict::Unseen
+    };
+    let other = (1..100_000).find(takes).unwrap();
+    // The key's first slice is full, and its second begun: the first is still remembered, and may be trimmed soon.
+    let mut arrivals = vec![arrival(0, false), arrival(other, true)];
+    arrivals.extend((200_000..200_008).map(|number| arrival(number, false)));
+    arrivals.push(arrival(0, false));
+    let live = Live::run(rules, &arrivals);
+    let last = live.judged.last().unwrap();
+    assert_eq!((last.verdict, last.repeats), (Verdict::Unseen, Some((0, 0))));
+    let reaches = |low| live.explain(last, low).unwrap();
+    assert!(reaches(0));
+    assert!(!reaches(arrivals.len() - 2));
+}

@@ -1,0 +1,60 @@
+//! The parts of a key as texts, for people.
+//!
+//! Owns how a part is shown. Must never be what a key is compared by: that is its fingerprint.
+
+use super::{Scratch, Tag};
+
+impl Scratch {
+    /// The parts of the key that was taken last, in order: bytes as text, a JSON value as it is written, and the content of a
+    /// value by its digest.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        let (mut texts, mut rest) = (Vec::new(), &*self.encoded);
+        while let Some((&tag, after)) = rest.split_first()
+            && let Some((length, after)) = after.split_first_chunk()
+            && let Some((bytes, after)) =
+                usize::try_from(u64::from_le_bytes(*length)).ok().and_then(|length| after.split_at_checked(length))
+        {
+            texts.push(text(tag, bytes));
+            rest = after;
+        }
+        texts
+    }
+}
+
+fn text(tag: u8, bytes: &[u8]) -> String {
+    let text = || String::from_utf8_lossy(bytes).into_owned();
+    match tag {
+        tag if tag == Tag::Null as u8 => "null".to_owned(),
+        tag if tag == Tag::Content as u8 => {
+            let digest = bytes.try_into().map_or(0, u128::from_le_bytes);
+            format!("(digest {digest:032x})")
+        }
+        // So that a text is distinguished from a number of the same digits, as in `--key`.
+        tag if tag == Tag::Bytes as u8 => serde_json::Value::String(text()).to_string(),
+        _ => text(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{KeySpec, Part};
+    use crate::record::Record;
+
+    #[test]
+    fn parts_are_shown_as_they_are_asked_for() {
+        let field = |name: &str| Part::Field(format!("/{name}"));
+        let spec = KeySpec::new(vec![Part::RecordKey, field("a"), field("b"), field("c"), field("d")]).unwrap();
+        let value = br#"{"a": 4711, "b": "47\"11", "c": null, "d": true}"#;
+        let mut scratch = Scratch::default();
+        let fingerprint = spec.fingerprint(&Record { key: Some(b"k"), value: Some(value), headers: &[] }, &mut scratch).unwrap();
+        let texts = scratch.texts();
+        assert_eq!(texts, ["\"k\"", "4711", "\"47\\\"11\"", "null", "true"]);
+        // A record key is bytes, and asked for without quotes.
+        let asked = ["k", &texts[1], &texts[2], &texts[3], &texts[4]].map(str::as_bytes);
+        let mut found = Vec::new();
+        spec.fingerprints_of_texts(asked.into_iter(), &mut scratch, &mut found).unwrap();
+        assert!(found.contains(&fingerprint));
+    }
+}

@@ -1,0 +1,206 @@
+//! The fields of a recorded stream, side by side: what a key could be made of.
+//!
+//! Owns a table of hashes: a row for each record, a column for each field that the first records have, and one for all that
+//! has none. Must never take more memory, whatever it reads: of a longer stream it has the beginning.
+
+use crate::content;
+use crate::key::Field;
+use crate::record::Timestamp;
+use crate::replay::{Error as ReplayError, Format, Lines, Recorded, parse_rfc3339};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::io::BufRead;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Most records of a table: with all columns, and times, 70 MB.
+const RECORDS_MAX: usize = 200_000;
+/// Records that columns are taken from.
+const RECORDS_OF_COLUMNS: usize = 1_000;
+/// Most columns.
+const COLUMNS_MAX: usize = 32;
+/// Most fields that are tried for the time of records.
+const TIMES_MAX: usize = 4;
+/// Times before 2000 and after 2100, in milliseconds, are taken for other numbers.
+const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
+/// What stands for a field that a record does not have, or that is null.
+const MISSING: u64 = 0;
+
+/// Where a part of a key is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    RecordKey,
+    Header(String),
+    Field(String),
+    /// What has no column of its own: further fields, and values that are no objects of JSON.
+    Rest,
+}
+
+/// A field of all records.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) place: Place,
+    /// By record.
+    pub(super) hashes: Vec<u64>,
+    /// How many of them are times.
+    times: usize,
+}
+
+impl Column {
+    /// In how many records it is.
+    pub(super) fn present(&self) -> usize {
+        self.hashes.iter().filter(|&&hash| hash != MISSING).count()
+    }
+
+    /// Whether it has the same value in all records.
+    pub(super) fn is_constant(&self) -> bool {
+        self.hashes.windows(2).all(|pair| pair[0] == pair[1])
+    }
+
+    /// Whether it says when something was.
+    pub(super) fn is_time(&self) -> bool {
+        self.times > 0 && self.times * 10 >= self.present() * 9
+    }
+}
+
+/// The beginning of a stream.
+#[derive(Debug)]
+pub(super) struct Columns {
+    pub(super) fields: Vec<Column>,
+    /// While it is read; then it is the last of the fields.
+    rest: Column,
+    /// How far time had come with each record.
+    pub(super) times: Vec<Option<Timestamp>>,
+    pub(super) records: usize,
+    /// Whether there was more.
+    pub(super) is_cut: bool,
+    /// The field that was taken for the time of records, as none was named.
+    pub(super) time: Option<String>,
+}
+
+impl Columns {
+    /// Reads the beginning of `input`. `time` is the field that holds a record's time, for formats whose lines have no other.
+    pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>) -> Result<Self, ReplayError> {
+        let mut lines = Lines::new(input);
+        let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
+        let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), records: 0, is_cut: false, time: None };
+        let mut found: HashMap<Place, usize> = HashMap::new();
+        // Of fields that are times: the times themselves, by column.
+        let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
+        loop {
+            let fault = match lines.next_line() {
+                Ok(None) => break,
+                Ok(Some(_)) if table.records == RECORDS_MAX => {
+                    table.is_cut = true;
+                    break;
+                }
+                Ok(Some(line)) => match Recorded::parse(format, line, time) {
+                    Ok(recorded) => {
+                        table.add(&recorded, &mut found, &mut read);
+                        continue;
+                    }
+                    Err(fault) => fault,
+                },
+                Err(fault) => fault,
+            };
+            return Err(ReplayError::Line { line: lines.number(), offset: lines.offset(), fault });
+        }
+        if format == Format::Ndjson && time.is_none() {
+            table.find_time(&read);
+        }
+        let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
+        table.fields.push(std::mem::replace(&mut table.rest, rest));
+        let mut last = None;
+        for time in &mut table.times {
+            last = last.max(*time);
+            *time = last;
+        }
+        Ok(table)
+    }
+
+    fn add(&mut self, recorded: &Recorded<'_>, found: &mut HashMap<Place, usize>, read: &mut HashMap<usize, Vec<Option<Timestamp>>>) {
+        let row = self.records;
+        self.records += 1;
+        self.times.push(recorded.time);
+        let (mut fields, mut rest) = (Vec::new(), MISSING);
+        if let Some(key) = recorded.key.as_deref() {
+            fields.push((Place::RecordKey, hash(0, key), None));
+        }
+        for (name, value) in recorded.headers() {
+            let value = value.map_or(MISSING, |value| hash(0, value));
+            fields.push((Place::Header(name.to_owned()), value, None));
+        }
+        match recorded.value.as_deref().map(|value| (value, serde_json::from_slice::<Value>(value))) {
+            Some((_, Ok(value @ Value::Object(_)))) => flatten(&value, &mut fields),
+            Some((value, _)) => rest = hash(2, value),
+            None => {}
+        }
+        for (place, hash, time) in fields {
+            let known = found.get(&place).copied();
+            let left_out = if known.is_some() { String::new() } else { format!("{place:?}") };
+            let number = known.or_else(|| {
+                let is_new = row < RECORDS_OF_COLUMNS && self.fields.len() < COLUMNS_MAX;
+                is_new.then(|| {
+                    found.insert(place.clone(), self.fields.len());
+                    self.fields.push(Column { place, hashes: vec![MISSING; row], times: 0 });
+                    self.fields.len() - 1
+                })
+            });
+            let Some(number) = number else {
+                // Together they are alike if each is.
+                rest = rest.wrapping_add(xxh3_64_with_seed(left_out.as_bytes(), hash));
+                continue;
+            };
+            let column = &mut self.fields[number];
+            column.hashes.resize(row, MISSING);
+            column.hashes.push(hash);
+            if time.is_some() && (read.len() < TIMES_MAX || read.contains_key(&number)) {
+                column.times += 1;
+                let times = read.entry(number).or_default();
+                times.resize(row, None);
+                times.push(time);
+            }
+        }
+        self.rest.hashes.push(rest);
+        for column in &mut self.fields {
+            column.hashes.resize(row + 1, MISSING);
+        }
+    }
+
+    /// Takes the first field that nearly always is a time, and hardly ever goes back, for the time of records.
+    fn find_time(&mut self, read: &HashMap<usize, Vec<Option<Timestamp>>>) {
+        let goes_on = |times: &[Option<Timestamp>]| {
+            let known: Vec<_> = times.iter().flatten().collect();
+            known.windows(2).filter(|pair| pair[0] <= pair[1]).count() * 10 >= known.len().saturating_sub(1) * 9
+        };
+        let is_one = |&(number, column): &(usize, &Column)| column.is_time() && read.get(&number).is_some_and(|times| goes_on(times));
+        let Some((number, column)) = self.fields.iter().enumerate().find(is_one) else { return };
+        let Place::Field(pointer) = &column.place else { return };
+        self.time = Some(pointer.clone());
+        self.times.clone_from(&read[&number]);
+        self.times.resize(self.records, None);
+    }
+}
+
+/// A hash that is not [`MISSING`].
+fn hash(kind: u64, bytes: &[u8]) -> u64 {
+    xxh3_64_with_seed(bytes, kind).max(1)
+}
+
+/// The fields of a value, by JSON pointer, with the times among them.
+fn flatten(value: &Value, fields: &mut Vec<(Place, u64, Option<Timestamp>)>) {
+    content::leaves(value, &mut String::new(), 0, &mut |pointer, leaf| {
+        let (hash, time) = match leaf {
+            Value::Null => (MISSING, None),
+            Value::String(text) => {
+                let time = (text.len() >= "2000-01-01T00:00:00".len()).then(|| parse_rfc3339(text)).flatten();
+                (hash(0, text.as_bytes()), time)
+            }
+            Value::Number(number) => {
+                let time = number.as_i64().filter(|time| TIMES.contains(time));
+                (hash(1, number.to_string().as_bytes()), time)
+            }
+            other => (hash(2, other.to_string().as_bytes()), None),
+        };
+        fields.push((Place::Field(pointer.to_owned()), hash, time));
+    });
+}

@@ -1,0 +1,427 @@
+//! A configuration that fits a recorded stream, with its reasons.
+//!
+//! Owns what speaks for a key: that records come again under it, and that those are the same records. Must never propose a
+//! key that would drop what is not a repeat.
+
+use super::columns::{Column, Columns, Place};
+use super::{SampleError, rounded};
+use crate::key::{Field, Part};
+use crate::record::Timestamp;
+use crate::replay::Format;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::BufRead;
+use std::time::Duration;
+
+/// Of so many records, a part of a key may be missing in one.
+const MISSING_MAX: usize = 100;
+/// Most candidates that are shown.
+const SHOWN_MAX: usize = 8;
+/// What a window is rounded up to, in seconds.
+const WINDOWS: [u64; 12] = [1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000, 7_776_000];
+
+/// What a key could be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The key, as the configuration has it.
+    pub key: String,
+    /// Distinct ones.
+    pub distinct: u64,
+    /// Records whose key had come before.
+    pub repeats: u64,
+    /// Repeats that differ from the record before them.
+    pub conflicts: u64,
+    /// Conflicts over repeats.
+    pub conflict_share: f64,
+    /// The fields in which they differ, the most frequent first.
+    pub differ_in: Vec<String>,
+}
+
+/// What fits a recorded stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Records that were looked at; of a longer stream, the beginning.
+    pub records: u64,
+    /// Whether the stream is longer.
+    pub is_cut: bool,
+    /// The field that was taken for the time of records, as none was named.
+    pub time: Option<String>,
+    /// What a key could be, the best first.
+    pub candidates: Vec<Candidate>,
+    /// Why the first of them is proposed, or why none is.
+    pub reasons: Vec<String>,
+    /// How long a key is to stay seen, in milliseconds.
+    pub window_ms: Option<u64>,
+    /// Keys in a window.
+    pub capacity: Option<u64>,
+    /// The section for the topic; none if no key fits.
+    pub configuration: Option<String>,
+    /// The key of that.
+    #[serde(skip)]
+    pub parts: Vec<Part>,
+}
+
+impl Proposal {
+    /// Looks at the beginning of `input`. `time` is the field of a record's time, for formats whose lines have no other. Repeats
+    /// may differ in the fields of `ignored`, by JSON pointer.
+    ///
+    /// # Errors
+    /// When a line is at fault, or there is no record with a field.
+    pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, ignored: &[String]) -> Result<Self, SampleError> {
+        let table = Columns::read(input, format, time)?;
+        if table.records == 0 {
+            return Err(SampleError::Empty);
+        }
+        Ok(propose(&table, ignored))
+    }
+
+    /// The proposal as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::from("Keys that the records could have:\n\n");
+        let width = self.candidates.iter().map(|candidate| candidate.key.len()).max().unwrap_or(0);
+        for candidate in &self.candidates {
+            let _ = write!(text, "  {:width$}  {} keys, {} repeats", candidate.key, candidate.distinct, candidate.repeats);
+            if candidate.conflicts > 0 {
+                let share = percent(candidate.conflict_share);
+                let _ = write!(text, ", {share} of them differ in {}: is it part of the key?", candidate.differ_in.join(", "));
+            }
+            text.push('\n');
+        }
+        text.push('\n');
+        for reason in &self.reasons {
+            let _ = writeln!(text, "- {reason}");
+        }
+        if let Some(configuration) = &self.configuration {
+            let _ = write!(text, "\n{configuration}");
+        }
+        text
+    }
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
+}
+
+/// What is made of a table for a key of some columns.
+struct Judged {
+    parts: Vec<usize>,
+    distinct: usize,
+    repeats: usize,
+    conflicts: usize,
+    /// By column, in how many of the conflicts it differs.
+    differ: Vec<(usize, usize)>,
+    /// From each repeat back to the record before it, in milliseconds.
+    distances: Vec<u64>,
+}
+
+impl Judged {
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    fn conflict_share(&self) -> f64 {
+        self.conflicts as f64 / self.repeats.max(1) as f64
+    }
+
+    fn fits(&self) -> bool {
+        self.repeats > 0 && self.conflicts == 0
+    }
+}
+
+fn propose(table: &Columns, ignored: &[String]) -> Proposal {
+    let judge = |parts| judge(table, ignored, parts);
+    let could: Vec<_> = (0..table.fields.len()).filter(|&number| could_be_a_part(&table.fields[number], table.records)).collect();
+    let mut judged: Vec<_> = could.iter().map(|&number| judge(vec![number])).filter(|judged| judged.repeats > 0).collect();
+    rank(&mut judged);
+    if judged.first().is_some_and(|best| !best.fits()) {
+        // Together with a field in which its repeats differ, each may fit.
+        let mut pairs = Vec::new();
+        for one in judged.iter().take(4) {
+            for &(other, _) in one.differ.iter().filter(|(other, _)| could.contains(other)).take(3) {
+                pairs.push(judge(vec![one.parts[0], other]));
+            }
+        }
+        judged.extend(pairs.into_iter().filter(|judged| judged.repeats > 0));
+        rank(&mut judged);
+    }
+    judged.truncate(SHOWN_MAX);
+    let candidates = judged.iter().map(|judged| candidate(table, judged)).collect();
+    let mut proposal = Proposal {
+        records: table.records as u64,
+        is_cut: table.is_cut,
+        time: table.time.clone(),
+        candidates,
+        reasons: Vec::new(),
+        window_ms: None,
+        capacity: None,
+        configuration: None,
+        parts: Vec::new(),
+    };
+    match judged.first() {
+        Some(best) if best.fits() => fill(&mut proposal, table, ignored, best),
+        Some(_) => proposal.reasons.push(
+            "No key fits: under each, records come again that are not the same. If they differ in what is of the delivery only, such as the number of an attempt, say so with --ignore POINTER.".to_owned(),
+        ),
+        None => proposal.reasons.push(format!("Nothing comes again in {} records: a longer sample may show repeats.", table.records)),
+    }
+    proposal
+}
+
+/// A key of one record in a hundred may be missing; what tells times is none.
+fn could_be_a_part(column: &Column, records: usize) -> bool {
+    column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
+}
+
+/// Those that fit come first; of those, the one under which most comes again; of equals, the one of fewer parts.
+fn rank(all: &mut [Judged]) {
+    all.sort_by(|one, two| {
+        let order = |judged: &Judged| (!judged.fits(), std::cmp::Reverse(judged.repeats), judged.parts.len());
+        if one.fits() || two.fits() {
+            return order(one).cmp(&order(two));
+        }
+        one.conflict_share().total_cmp(&two.conflict_share())
+    });
+}
+
+fn judge(table: &Columns, ignored: &[String], parts: Vec<usize>) -> Judged {
+    let columns = &table.fields;
+    let mut last: HashMap<Vec<u64>, usize> = HashMap::new();
+    let mut pairs = Vec::new();
+    for row in 0..table.records {
+        let key: Vec<_> = parts.iter().map(|&part| columns[part].hashes[row]).collect();
+        if key.contains(&0) {
+            continue;
+        }
+        if let Some(before) = last.insert(key, row) {
+            pairs.push((before, row));
+        }
+    }
+    let differs = |column: &Column, &(before, row): &(usize, usize)| column.hashes[before] != column.hashes[row];
+    let is_compared = |&number: &usize| !matches!(&columns[number].place, Place::Field(pointer) if ignored.contains(pointer));
+    let compared: Vec<_> = (0..columns.len()).filter(is_compared).collect();
+    // That repeats are the same records, another field must show; a whole record that comes again shows it, too.
+    let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
+    let is_shown = compared.iter().any(shows) || compared.len() == columns.len();
+    let conflict = |pair: &&(usize, usize)| !is_shown || compared.iter().any(|&number| differs(&columns[number], pair));
+    let conflicts: Vec<_> = pairs.iter().filter(conflict).collect();
+    let count = |&number: &usize| (number, conflicts.iter().filter(|pair| differs(&columns[number], pair)).count());
+    let mut differ: Vec<_> = compared.iter().map(count).collect();
+    differ.retain(|&(_, count)| count > 0);
+    differ.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let distance = |&(before, row): &(usize, usize)| Some(table.times[row]?.abs_diff(table.times[before]?));
+    Judged {
+        distinct: last.len(),
+        repeats: pairs.len(),
+        conflicts: conflicts.len(),
+        differ,
+        distances: pairs.iter().filter_map(distance).collect(),
+        parts,
+    }
+}
+
+fn candidate(table: &Columns, judged: &Judged) -> Candidate {
+    let name = |&(number, _): &(usize, usize)| match &table.fields[number].place {
+        Place::RecordKey => "the record key".to_owned(),
+        Place::Header(name) => format!("header {name}"),
+        Place::Field(pointer) => pointer.clone(),
+        Place::Rest => "the rest of the value".to_owned(),
+    };
+    Candidate {
+        key: key(table, &judged.parts),
+        distinct: judged.distinct as u64,
+        repeats: judged.repeats as u64,
+        conflicts: judged.conflicts as u64,
+        conflict_share: rounded(judged.conflict_share()),
+        differ_in: judged.differ.iter().take(3).map(name).collect(),
+    }
+}
+
+/// A key as the configuration has it.
+fn key(table: &Columns, parts: &[usize]) -> String {
+    // A string of JSON is one of TOML, too.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let part = |&number: &usize| match &table.fields[number].place {
+        Place::RecordKey => "{ record = \"key\" }".to_owned(),
+        Place::Header(name) => format!("{{ header = {} }}", quoted(name)),
+        Place::Field(pointer) => format!("{{ field = {} }}", quoted(pointer)),
+        // Never a part.
+        Place::Rest => String::new(),
+    };
+    match parts {
+        [only] => part(only),
+        several => format!("[{}]", several.iter().map(part).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// Fills in what follows from a key that fits.
+fn fill(proposal: &mut Proposal, table: &Columns, ignored: &[String], best: &Judged) {
+    let part = |&number: &usize| match &table.fields[number].place {
+        Place::RecordKey => Some(Part::RecordKey),
+        Place::Header(name) => Some(Part::Header(name.clone())),
+        Place::Field(pointer) => Some(Part::Field(pointer.clone())),
+        Place::Rest => None,
+    };
+    proposal.parts = best.parts.iter().filter_map(part).collect();
+    let Proposal { reasons, .. } = proposal;
+    reasons.push(format!(
+        "key: {} of {} records come again under it, and none of them differs from the record before.",
+        best.repeats, table.records
+    ));
+    if !ignored.is_empty() {
+        reasons.push(format!("What differs in {} was not looked at, as you said.", ignored.join(", ")));
+    }
+    if table.is_cut {
+        reasons.push(format!("These are the first {} records; the rest was not looked at.", table.records));
+    }
+    let mut distances = best.distances.clone();
+    distances.sort_unstable();
+    let span = span_ms(&table.times);
+    let (Some(&furthest), Some(span)) = (distances.last(), span) else {
+        reasons.push("window: the records have no times, so name the field that has them with --time.".to_owned());
+        return;
+    };
+    let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
+    // As much again: what comes later than anything in a sample is no wonder.
+    let wanted = furthest.saturating_mul(2).div_ceil(1000);
+    let seconds = WINDOWS.into_iter().find(|&window| window >= wanted).unwrap_or(WINDOWS[WINDOWS.len() - 1]);
+    let window_ms = seconds * 1000;
+    let margin = if seconds >= wanted { "a window of twice that lets later ones be seen, too" } else { "later ones come out" };
+    reasons.push(format!("window: 99 % of the repeats come within {}, all within {}; {margin}.", duration(near), duration(furthest)));
+    if window_ms > span {
+        reasons.push(format!("The sample spans {}, so repeats that are further apart are not in it.", duration(span)));
+    }
+    let busiest = busiest(table, best, window_ms);
+    let counted = if window_ms > span { busiest.saturating_mul(window_ms).div_ceil(span.max(1)) } else { busiest };
+    // A quarter more, for days that are busier.
+    let capacity = round_up(counted + counted / 4);
+    let how = if window_ms > span { "at the sample's rate" } else { "in the busiest window" };
+    reasons.push(format!(
+        "capacity: {counted} keys {how}, and a quarter more. It is that of the whole topic, if the sample has all partitions."
+    ));
+    reasons.push("key_conflicts: a worker, too, then says if repeats under this key are not the same.".to_owned());
+    proposal.window_ms = Some(window_ms);
+    proposal.capacity = Some(capacity);
+    proposal.configuration = Some(format!(
+        "[[topics]]\ninput = \"the topic\"\noutput = \"the-topic-unseen\"\nkey = {}\nwindow = \"{}\"\nfilter = {{ capacity = {capacity} }}\nkey_conflicts = {}\n",
+        key(table, &best.parts),
+        duration(window_ms),
+        key_conflicts(ignored),
+    ));
+}
+
+/// How a worker watches whether repeats go on being the same.
+fn key_conflicts(ignored: &[String]) -> String {
+    let pointers: Vec<_> = ignored.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
+    if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }
+}
+
+fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
+    let known = || times.iter().flatten();
+    Some(known().max()?.abs_diff(*known().min()?))
+}
+
+/// Distinct keys in the fullest of the windows that follow one another.
+fn busiest(table: &Columns, best: &Judged, window_ms: u64) -> u64 {
+    let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
+    let mut keys: HashMap<u64, std::collections::HashSet<Vec<u64>>> = HashMap::new();
+    for row in 0..table.records {
+        let key: Vec<_> = best.parts.iter().map(|&part| table.fields[part].hashes[row]).collect();
+        let window = table.times[row].map_or(0, |time| time.abs_diff(begin) / window_ms.max(1));
+        keys.entry(window).or_default().insert(key);
+    }
+    keys.values().map(|keys| keys.len() as u64).max().unwrap_or(0)
+}
+
+/// Two digits, upwards.
+fn round_up(keys: u64) -> u64 {
+    let unit = 10_u64.pow(keys.max(1).ilog10().saturating_sub(1));
+    keys.max(1_000).div_ceil(unit) * unit
+}
+
+fn duration(ms: u64) -> String {
+    const DAY: u64 = 86_400_000;
+    // A month has no certain length.
+    if ms >= DAY {
+        return format!("{}d", ms.div_ceil(DAY));
+    }
+    let rounded = if ms >= 10_000 { ms.div_ceil(1000) * 1000 } else { ms };
+    humantime::format_duration(Duration::from_millis(rounded)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proposal(lines: impl Iterator<Item = String>) -> Proposal {
+        let text: Vec<_> = lines.collect();
+        Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &["/attempt".to_owned(), "/sent".to_owned()]).unwrap()
+    }
+
+    /// Orders whose webhooks are sent again: each third one, 40 s later, with another number of the attempt.
+    fn webhooks(row: u64, version: impl Fn(u64, u64) -> u64) -> Vec<(u64, String)> {
+        let line = |attempt: u64, second: u64| {
+            let (kind, version) = (row % 3, version(row, attempt));
+            let time = 1_700_000_000_000 + second * 1000;
+            (
+                time,
+                format!(
+                    "{{\"sent\":{time},\"attempt\":{attempt},\"kind\":\"k{kind}\",\"order\":{{\"id\":\"o-{row}\",\"version\":{version}}}}}"
+                ),
+            )
+        };
+        let again = row.is_multiple_of(3).then(|| line(2, row + 40));
+        std::iter::once(line(1, row)).chain(again).collect()
+    }
+
+    fn stream(rows: u64, version: impl Fn(u64, u64) -> u64 + Copy) -> Proposal {
+        let mut lines: Vec<_> = (0..rows).flat_map(|row| webhooks(row, version)).collect();
+        lines.sort();
+        proposal(lines.into_iter().map(|(_, line)| line))
+    }
+
+    #[test]
+    fn a_key_is_that_under_which_the_same_comes_again() {
+        let proposal = stream(3_000, |_, _| 1);
+        assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
+        let best = &proposal.candidates[0];
+        assert_eq!((best.distinct, best.repeats, best.conflicts), (3_000, 1_000, 0));
+        // All repeats come after 40 s: twice that is within five minutes. 3,000 s have 300 keys each.
+        assert_eq!((proposal.window_ms, proposal.capacity), (Some(300_000), Some(1_000)));
+        let configuration = proposal.configuration.as_deref().unwrap();
+        assert!(
+            configuration.contains("key = { field = \"/order/id\" }\nwindow = \"5m\"\nfilter = { capacity = 1000 }"),
+            "{configuration}"
+        );
+        assert!(proposal.text().contains("1000 of 4000 records come again under it, and none of them differs"), "{}", proposal.text());
+    }
+
+    /// An order that changes is no repeat: its version is a part of the key.
+    #[test]
+    fn a_field_in_which_repeats_differ_becomes_a_part_of_the_key() {
+        let proposal = stream(3_000, |row, attempt| if row.is_multiple_of(30) { attempt } else { 1 });
+        assert_eq!(proposal.parts, [Part::Field("/order/id".into()), Part::Field("/order/version".into())]);
+        let alone = proposal.candidates.iter().find(|candidate| candidate.key == "{ field = \"/order/id\" }").unwrap();
+        assert_eq!((alone.conflicts, alone.differ_in.as_slice()), (100, &["/order/version".to_owned()][..]));
+        assert_eq!(proposal.candidates[0].repeats, 900);
+    }
+
+    #[test]
+    fn where_nothing_is_a_repeat_no_key_is_proposed() {
+        let unlike = proposal((0..100).map(|row| format!("{{\"kind\":{},\"amount\":{row}}}", row % 5)));
+        assert_eq!((unlike.configuration.as_deref(), unlike.parts.len()), (None, 0));
+        assert!(unlike.reasons[0].starts_with("No key fits"), "{:?}", unlike.reasons);
+        // What is not looked at as a field of its own is compared all the same.
+        let fields: Vec<_> = (0..40).map(|field| format!("\"f{field}\":1")).collect();
+        let wide = |row: u64| format!(",{},\"last\":{row}", fields.join(","));
+        let many = proposal((0..100).map(|row| format!("{{\"id\":{}{}}}", row % 50, wide(row))));
+        assert_eq!((many.parts.len(), many.candidates[0].differ_in.as_slice()), (0, &["the rest of the value".to_owned()][..]));
+        let captured = |row: u64| format!("{{\"partition\":0,\"key\":\"k{}\",\"payload\":\"[{row}]\"}}", row % 10);
+        let captured: Vec<_> = (0..100).map(captured).collect();
+        let opaque = Proposal::new(captured.join("\n").as_bytes(), Format::Kcat, None, &[]).unwrap();
+        assert_eq!((opaque.configuration, opaque.candidates[0].conflicts), (None, 90));
+        let status = proposal((0..90).map(|row| format!("{{\"order\":{},\"customer\":7,\"status\":\"s{}\"}}", row / 3, row % 3)));
+        assert_eq!(status.configuration, None);
+        let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
+        assert!(unique.reasons[0].starts_with("Nothing comes again in 100 records"), "{:?}", unique.reasons);
+    }
+}

@@ -1,0 +1,114 @@
+//! One key of a recorded stream: its records, and what became of each.
+//!
+//! Must never keep what other keys did: the exact window is kept for this key alone.
+
+use super::{Error, Format, LineError, Lines, Recorded, Replay};
+use crate::filter::Slice;
+use crate::format::NoKey;
+use crate::key::Fingerprint;
+use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
+use std::io::BufRead;
+
+/// A record that was looked for.
+#[derive(Clone, Debug)]
+pub struct RecordedKey {
+    /// Its time.
+    pub time: Option<Timestamp>,
+    /// Its key; or why it has none.
+    pub fingerprint: Result<Fingerprint, Invalid>,
+    /// The parts of the key; none if it has none.
+    pub texts: Vec<String>,
+    /// The first offset of its partition that was recorded.
+    pub first_offset: Option<Offset>,
+}
+
+/// A record with the key that is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FollowedRecord {
+    /// Its offset, where the line says it.
+    pub offset: Option<Offset>,
+    /// What was decided of it.
+    pub verdict: Verdict,
+    /// Whether it was dropped though an exact window would not have.
+    pub is_wrong: bool,
+    /// The slice that its partition was in then.
+    pub slice: Option<Slice>,
+    /// Stream time then.
+    pub stream_time: Option<Timestamp>,
+}
+
+impl Replay<'_> {
+    /// Looks for the record at a place, and judges nothing.
+    ///
+    /// # Errors
+    /// When a line is at fault.
+    pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
+        let mut lines = Lines::new(input);
+        let mut first_offset = None;
+        loop {
+            let found = match lines.next_line() {
+                Ok(None) => return Ok(None),
+                Ok(Some(line)) => self.find_in(line, (topic, partition, offset), &mut first_offset),
+                Err(fault) => Err(fault),
+            };
+            let found = found.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
+            if let Some(found) = found {
+                return Ok(Some(RecordedKey { first_offset, ..found }));
+            }
+        }
+    }
+
+    fn find_in(&mut self, line: &[u8], of: (&str, i32, Offset), first: &mut Option<Offset>) -> Result<Option<RecordedKey>, LineError> {
+        let (topic, partition, offset) = of;
+        let recorded = Recorded::parse(Format::Kcat, line, None)?;
+        if recorded.partition != partition || recorded.topic.as_ref().is_some_and(|other| other != topic) {
+            return Ok(None);
+        }
+        if first.is_none() {
+            *first = recorded.offset;
+        }
+        if recorded.offset != Some(offset) {
+            return Ok(None);
+        }
+        let headers = recorded.headers();
+        let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
+        let fingerprint = match self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas) {
+            Ok(fingerprint) => Ok(fingerprint),
+            Err(NoKey::Invalid(invalid)) => Err(*invalid),
+            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+        };
+        let texts = if fingerprint.is_ok() { self.scratch.texts() } else { Vec::new() };
+        Ok(Some(RecordedKey { time: recorded.time, fingerprint, texts, first_offset: None }))
+    }
+
+    /// Judges all records of `input`, and hands over what became of each with this key in this partition, in order. The exact
+    /// window is kept for that key alone. `max_timestamp` is as in [`Replay::run_and_list`]. Returns the slice that the
+    /// partition has come to, and its stream time.
+    ///
+    /// # Errors
+    /// When a line is at fault.
+    pub fn follow(
+        &mut self,
+        input: impl BufRead,
+        only: (i32, Fingerprint),
+        max_timestamp: impl Fn() -> Timestamp,
+        take: &mut dyn FnMut(FollowedRecord),
+    ) -> Result<(Option<Slice>, Option<Timestamp>), Error> {
+        (self.truth, self.only) = (true, Some(only));
+        let mut lines = Lines::new(input);
+        loop {
+            self.is_wrong = false;
+            let judged = match lines.next_line() {
+                Ok(None) => break,
+                Ok(Some(line)) => self.line(line, &max_timestamp),
+                Err(fault) => Err(fault),
+            };
+            judged.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
+            if let Some(followed) = self.followed.take() {
+                take(followed);
+            }
+        }
+        let of = usize::try_from(only.0).ok().and_then(|at| self.partitions.get(at)).and_then(Option::as_ref);
+        Ok(of.map_or((None, None), |of| (of.dedup.slice(), of.dedup.stream_time())))
+    }
+}

@@ -1,0 +1,191 @@
+//! Where a decided record goes, and what is said of it there.
+//!
+//! Owns what a topic's options make of each verdict, and the headers that are added on the way. Must never change a verdict,
+//! nor know which partitions there are.
+
+mod added_headers;
+
+pub use added_headers::AddedHeaders;
+
+use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
+use crate::dedup::Late;
+use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
+use std::ffi::CStr;
+
+/// Headers that explain a verdict: the verdict, and where it was taken.
+const VERDICT: &CStr = c"unseen-verdict";
+const SPACE: &CStr = c"unseen-space";
+const FILTER: &CStr = c"unseen-filter";
+/// When the slice starts in which a duplicate's key was inserted, in milliseconds since the epoch.
+const SINCE: &CStr = c"unseen-since";
+const TOPIC: &CStr = c"unseen-topic";
+const PARTITION: &CStr = c"unseen-partition";
+const OFFSET: &CStr = c"unseen-offset";
+const EXPLANATION: &[&CStr] = &[VERDICT, SPACE, FILTER, SINCE, TOPIC, PARTITION, OFFSET];
+
+/// Header of a dead letter that is written without its time: the time, in milliseconds since the epoch.
+const TIMESTAMP: &CStr = c"unseen-timestamp";
+
+/// Where a record came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition of that.
+    pub partition: i32,
+    /// The record's offset there.
+    pub offset: Offset,
+    /// The record's time.
+    pub time: Option<Timestamp>,
+}
+
+/// Which of a topic's outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// `output`.
+    Output,
+    /// `on_duplicate = { topic }`.
+    Duplicates,
+    /// `on_invalid = { topic }`.
+    DeadLetters,
+}
+
+impl Destination {
+    /// Its topic, if there is one.
+    #[must_use]
+    pub fn name(self, topic: &Topic) -> Option<&str> {
+        match (self, &topic.on_duplicate, &topic.on_invalid) {
+            (Self::Output, ..) => topic.output.as_deref(),
+            (Self::Duplicates, OnDuplicate::Topic(name), _) | (Self::DeadLetters, _, OnInvalid::Topic(name)) => Some(name),
+            (Self::Duplicates | Self::DeadLetters, ..) => None,
+        }
+    }
+}
+
+/// What becomes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// It is written there.
+    Write(Destination),
+    /// It is dropped.
+    Drop,
+    /// The worker stops at it.
+    Fail(Reason),
+}
+
+/// What becomes of a record of that verdict.
+#[inline]
+#[must_use]
+pub fn of(topic: &Topic, verdict: Verdict) -> Route {
+    match verdict {
+        _ if topic.is_shadow() => Route::Drop,
+        Verdict::Unseen => Route::Write(Destination::Output),
+        Verdict::Tombstone if topic.on_tombstone == OnTombstone::Emit => Route::Write(Destination::Output),
+        Verdict::Retracted | Verdict::Tombstone => Route::Drop,
+        Verdict::Duplicate => match topic.on_duplicate {
+            OnDuplicate::Drop => Route::Drop,
+            OnDuplicate::Mark => Route::Write(Destination::Output),
+            OnDuplicate::Topic(_) => Route::Write(Destination::Duplicates),
+        },
+        Verdict::Late => match (topic.late, &topic.on_invalid) {
+            (Late::DeadLetter, OnInvalid::Topic(_)) => Route::Write(Destination::DeadLetters),
+            _ => Route::Drop,
+        },
+        Verdict::Invalid(reason) => match topic.on_invalid {
+            OnInvalid::Drop => Route::Drop,
+            OnInvalid::Fail => Route::Fail(reason),
+            // Written as it is, it would be refused again.
+            OnInvalid::Emit if reason.is_of_broker() => Route::Fail(reason),
+            OnInvalid::Emit => Route::Write(Destination::Output),
+            OnInvalid::Topic(_) => Route::Write(Destination::DeadLetters),
+        },
+    }
+}
+
+/// How much is said of a record whose verdict is explained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// All of it; of a duplicate, since when its key is seen, if that is known.
+    Full(Option<Timestamp>),
+    /// Only what cannot be left out: the record would be too large with more.
+    Brief,
+}
+
+/// Whether records of that verdict are written with headers that explain it.
+#[must_use]
+pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
+    match of(topic, verdict) {
+        Route::Write(Destination::Output) => topic.on_duplicate == OnDuplicate::Mark,
+        Route::Write(Destination::Duplicates) => true,
+        _ => false,
+    }
+}
+
+/// Puts the headers that a written record gets into `headers`. `invalid` explains a verdict that asks for it; `origin` is
+/// asked for where a header says it.
+#[inline]
+pub fn headers<'o>(
+    topic: &Topic,
+    destination: Destination,
+    verdict: Verdict,
+    invalid: Option<&Invalid>,
+    detail: Detail,
+    origin: impl FnOnce() -> Origin<'o>,
+    headers: &mut AddedHeaders,
+) {
+    headers.clear();
+    if destination == Destination::DeadLetters {
+        explain_dead_letter(verdict, invalid, &origin(), headers);
+    } else if verdict == Verdict::Duplicate || topic.on_duplicate == OnDuplicate::Mark {
+        match detail {
+            Detail::Full(since) => explain(topic, verdict, since, &origin(), headers),
+            Detail::Brief if topic.on_duplicate == OnDuplicate::Mark => {
+                headers.replace(EXPLANATION);
+                headers.push(VERDICT, verdict.label());
+            }
+            Detail::Brief => {}
+        }
+    }
+}
+
+/// What is said of a record that nothing more is known of.
+const fn without_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Invalid(_) => "the record was invalid when it was first read",
+        _ => "the record is older than the window",
+    }
+}
+
+/// The headers that say what was decided of a record, and where. Those of an earlier worker, or of anybody, are replaced.
+fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
+    headers.replace(EXPLANATION);
+    headers.push(VERDICT, verdict.label());
+    headers.push(SPACE, &topic.space);
+    headers.push(FILTER, topic.filter.kind.name());
+    if let Some(since) = since {
+        headers.push(SINCE, since);
+    }
+    headers.push(TOPIC, origin.topic);
+    headers.push(PARTITION, origin.partition);
+    headers.push(OFFSET, origin.offset);
+}
+
+/// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.
+fn explain_dead_letter(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
+    let reason = match verdict {
+        Verdict::Invalid(reason) => reason.label(),
+        _ => verdict.label(),
+    };
+    headers.push(c"__connect.errors.topic", origin.topic);
+    headers.push(c"__connect.errors.partition", origin.partition);
+    headers.push(c"__connect.errors.offset", origin.offset);
+    headers.push(c"__connect.errors.stage", "DEDUP");
+    headers.push(c"__connect.errors.exception.class.name", format_args!("unseen.{reason}"));
+    match invalid {
+        Some(invalid) => headers.push(c"__connect.errors.exception.message", invalid),
+        None => headers.push(c"__connect.errors.exception.message", without_words(verdict)),
+    }
+    if let (Verdict::Invalid(Reason::Refused), Some(time)) = (verdict, origin.time) {
+        headers.push(TIMESTAMP, time);
+    }
+}

@@ -1,0 +1,135 @@
+//! Records, judged one by one.
+//!
+//! Owns the states of all key spaces, which topics share as in a worker. Must never leave a record out of its order.
+
+use super::{Became, FAILS, TestRecord};
+use crate::config::Config;
+use crate::dedup::Dedup;
+use crate::format::{NoKey, Reader, Schemas};
+use crate::key::{self, Fingerprint, Scratch};
+use crate::record::{Record, SpaceId, Timestamp, Verdict};
+use crate::route::{self, AddedHeaders, Detail, Origin, Route};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// What judges the records of a test.
+pub(super) struct Judge<'c> {
+    config: &'c Config,
+    partitions: u32,
+    states: BTreeMap<(SpaceId, i32), State>,
+    /// By topic.
+    readers: Vec<Reader>,
+    scratch: Scratch,
+    schemas: Arc<dyn Schemas>,
+    /// By topic: the name of the one that its records are brought to.
+    between: Vec<Option<String>>,
+    /// Of each topic and partition, the offset of its next record; of topics in between by themselves.
+    offsets: BTreeMap<(usize, bool, i32), i64>,
+}
+
+struct State {
+    dedup: Dedup,
+    /// Of each key, the record that was the last to be emitted by it.
+    emitted: HashMap<Fingerprint, u64>,
+}
+
+impl<'c> Judge<'c> {
+    pub(super) fn new(config: &'c Config, partitions: u32, schemas: Arc<dyn Schemas>) -> Self {
+        let readers = config.topics.iter().map(|_| Reader::default()).collect();
+        let between = config.topics.iter().map(|topic| config.repartitioned(topic)).collect();
+        let (states, offsets) = (BTreeMap::new(), BTreeMap::new());
+        Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
+    }
+
+    /// What becomes of the record of that number, at `time`, if it is read at `read_at`.
+    pub(super) fn record(
+        &mut self,
+        number: usize,
+        record: &TestRecord,
+        place: u64,
+        time: Option<Timestamp>,
+        read_at: Option<Timestamp>,
+    ) -> Result<Became<'c>, String> {
+        let topic = &self.config.topics[number];
+        let offset = next(&mut self.offsets, (number, false, record.partition));
+        let mut origin = Origin { topic: &topic.input, partition: record.partition, offset, time };
+        let (key, value) = (record.key_bytes()?, record.value_bytes()?);
+        let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().map(str::as_bytes))).collect();
+        let parts = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
+        let read = self.readers[number].fingerprint(&topic.key, &topic.formats, &parts, &mut self.scratch, &*self.schemas);
+        let (verdict, invalid, since, why) = match read {
+            Err(NoKey::Awaits(schema)) => {
+                let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
+                return Err(format!("value: it is of schema {schema}, which is not to be had: {why}"));
+            }
+            Err(NoKey::Invalid(invalid)) => {
+                let why = invalid.to_string();
+                (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
+            }
+            Ok(fingerprint) => {
+                let partition =
+                    if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
+                if let Some(between) = &self.between[number] {
+                    // A worker reads it there.
+                    origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
+                }
+                let rules = topic.rules(self.partitions);
+                let state = self.states.entry((self.config.space_of(topic).id, partition));
+                let state = state.or_insert_with(|| State { dedup: Dedup::new(rules), emitted: HashMap::new() });
+                let max_timestamp = read_at.map_or(i64::MAX, |now| topic.max_timestamp(now));
+                let verdict = if topic.is_retraction(&headers) {
+                    state.dedup.retract(fingerprint, time, max_timestamp)
+                } else {
+                    state.dedup.judge(fingerprint, time, max_timestamp)
+                };
+                let verdict = verdict.map_err(|error| format!("key: {error}"))?;
+                let is_explained = verdict == Verdict::Duplicate && route::explains(topic, verdict);
+                let since = if is_explained { state.dedup.seen_since(fingerprint) } else { Ok(None) };
+                let since = since.map_err(|error| format!("key: {error}"))?;
+                (verdict, None, since, state.explain(verdict, fingerprint, place))
+            }
+        };
+        let reason = if let Verdict::Invalid(reason) = verdict { Some(reason.label()) } else { None };
+        let nowhere = |output| Ok(Became { verdict: verdict.label(), reason, output, headers: BTreeMap::new(), why: why.clone() });
+        let destination = match route::of(topic, verdict) {
+            Route::Write(destination) => destination,
+            Route::Drop => return nowhere(None),
+            Route::Fail(_) => return nowhere(Some(FAILS)),
+        };
+        let mut added = AddedHeaders::default();
+        route::headers(topic, destination, verdict, invalid.as_ref(), Detail::Full(since), || origin, &mut added);
+        let is_replaced = |name: &str| added.replaced().iter().any(|replaced| replaced.to_bytes() == name.as_bytes());
+        let own = record.headers.clone().into_iter().filter(|(name, _)| !is_replaced(name));
+        let added = added.iter().map(|(name, value)| (name.to_string_lossy().into_owned(), Some(value.to_owned())));
+        let (output, headers) = (destination.name(topic), own.chain(added).collect());
+        Ok(Became { verdict: verdict.label(), reason, output, headers, why })
+    }
+}
+
+/// The next offset of a partition.
+fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32)) -> i64 {
+    let next = offsets.entry(of).or_default();
+    *next += 1;
+    *next - 1
+}
+
+impl State {
+    /// What a verdict follows from, by what was emitted before.
+    fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
+        let before = self.emitted.get(&fingerprint).copied();
+        match (verdict, before) {
+            (Verdict::Unseen, before) => {
+                self.emitted.insert(fingerprint, place);
+                before.map(|before| format!("record {before} had its key, which is forgotten by now"))
+            }
+            (Verdict::Retracted, _) => {
+                self.emitted.remove(&fingerprint);
+                None
+            }
+            (Verdict::Duplicate, Some(before)) => Some(format!("it repeats record {before}")),
+            (Verdict::Duplicate, None) => Some("no record before it had its key: a false positive of the filter".to_owned()),
+            (Verdict::Late, _) => Some("it is older than the window".to_owned()),
+            _ => None,
+        }
+    }
+}

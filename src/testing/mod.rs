@@ -1,0 +1,209 @@
+//! Tests of a configuration: records in, and what is to become of them.
+//!
+//! Owns what a test says, how it is run, and what is said of it. Must never judge in another way than the worker does; nor
+//! look at a clock: all time comes from the test.
+
+mod file;
+mod judge;
+mod report;
+
+pub use file::{BEGIN, Expect, FAILS, NOWHERE, Outcome, Recording, Test, TestFile, TestRecord, Totals, VERDICTS};
+pub use report::{junit, text};
+
+use crate::config::{Config, Topic};
+use crate::format::Schemas;
+use crate::replay::{self, Options, Replay, Summary, parse_rfc3339};
+use judge::Judge;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Most differences of a test that are kept; the rest are counted.
+const DIFFERENCES_MAX: usize = 20;
+
+/// What became of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// How many records it had.
+    pub records: u64,
+    /// Where it was not as it should be: none if it passed.
+    pub differences: Vec<Difference>,
+    /// Further ones that were not kept.
+    pub left_out: u64,
+    /// Why it could not be run, or not to its end.
+    pub error: Option<String>,
+}
+
+impl Report {
+    /// Whether all was as it should be.
+    #[must_use]
+    pub const fn passed(&self) -> bool {
+        self.differences.is_empty() && self.error.is_none()
+    }
+
+    fn add(&mut self, difference: Difference) {
+        if self.differences.len() < DIFFERENCES_MAX {
+            self.differences.push(difference);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}
+
+/// Something that was not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Number of the record, from 1; none where it is of the whole test.
+    pub record: Option<u64>,
+    /// What of it, such as `verdict`, or `header unseen-verdict`.
+    pub what: String,
+    /// What the test says.
+    pub expected: String,
+    /// What there was.
+    pub got: String,
+    /// Why it may be so.
+    pub why: Option<String>,
+}
+
+/// Opens a recorded stream that a test names.
+pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
+
+/// Runs a test. Where it cannot be run, its report says so: it names a topic that there is not, say, or a file that cannot be
+/// read.
+#[must_use]
+pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<'_>) -> Report {
+    let mut report = Report { name: test.name.clone(), records: 0, differences: Vec::new(), left_out: 0, error: None };
+    let ran = match &test.file {
+        Some(recording) => replay(config, test, recording, schemas, open, &mut report),
+        None => judge(config, test, schemas, &mut report),
+    };
+    report.error = ran.err();
+    report
+}
+
+/// The number of the topic of that name, or of the only one.
+fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
+    match (name, config.topics.len()) {
+        (None, 1) => Ok(0),
+        (None, _) => Err(format!("topic: there are several topics; choose one: {}", config.inputs())),
+        (Some(name), _) => config.topic(name).map(|id| id.0).map_err(|message| format!("topic: {message}")),
+    }
+}
+
+/// Records that the test has.
+fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut Report) -> Result<(), String> {
+    let read_at = test.read_at.as_deref().and_then(parse_rfc3339);
+    let mut judge = Judge::new(config, test.partitions, Arc::clone(schemas));
+    let (mut last, mut stopped) = (Some(BEGIN), None);
+    for (index, record) in test.records.iter().enumerate() {
+        let fault = |message: String| format!("records[{index}].{message}");
+        let number = index as u64 + 1;
+        if let Some(stopped) = stopped {
+            return Err(fault(format!(
+                "expect: the worker stopped at record {stopped}, for on_invalid is \"fail\"; take out what comes after"
+            )));
+        }
+        let topic = topic(config, record.topic.as_deref().or(test.topic.as_deref())).map_err(fault)?;
+        let time = record.time(last).map_err(fault)?;
+        last = time.or(last);
+        let became = judge.record(topic, record, number, time, read_at.or(time)).map_err(fault)?;
+        report.records += 1;
+        stopped = (became.output == Some(FAILS)).then_some(number);
+        let mut differ = |what: &str, expected: Option<&str>, got: &str, why: Option<&str>| {
+            if let Some(expected) = expected.filter(|&expected| expected != got) {
+                let (expected, got, why) = (expected.to_owned(), got.to_owned(), why.map(str::to_owned));
+                report.add(Difference { record: Some(number), what: what.to_owned(), expected, got, why });
+            }
+        };
+        let expected = record.expected();
+        differ("verdict", expected.verdict.as_deref(), became.verdict, became.why.as_deref());
+        differ("reason", expected.reason.as_deref(), became.reason.unwrap_or("none"), None);
+        differ("output", expected.output.as_deref(), became.output.unwrap_or(NOWHERE), None);
+        for (name, value) in &expected.headers {
+            let got = became.headers.get(name);
+            let show = |value: Option<&Option<String>>| match value {
+                None => "no such header".to_owned(),
+                Some(None) => "null".to_owned(),
+                Some(Some(value)) => format!("{value:?}"),
+            };
+            // Null is a header that is not to be there.
+            let expected = show(value.is_some().then_some(value));
+            differ(&format!("header {name}"), Some(&expected), &show(got), None);
+        }
+    }
+    Ok(())
+}
+
+/// Records of a file.
+fn replay(
+    config: &Config,
+    test: &Test,
+    recording: &Recording,
+    schemas: &Arc<dyn Schemas>,
+    open: Open<'_>,
+    report: &mut Report,
+) -> Result<(), String> {
+    let topic: &Topic = &config.topics[topic(config, test.topic.as_deref())?];
+    let expected = test.expect.clone().unwrap_or_default();
+    let truth = expected.false_positive.is_some();
+    let options = Options { format: recording.format, time: recording.time.clone(), partitions: test.partitions, truth };
+    let name = recording.path.display();
+    // The replay's own advice is for its command.
+    let fault = |error: replay::Error| format!("file: {name}: {}", sentence(&error).replace("--partitions", "`partitions` of the test"));
+    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas));
+    let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
+    // What has no time of its own to be read at is read when it was made.
+    let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);
+    replay.run(input, io::sink(), || topic.max_timestamp(read_at)).map_err(fault)?;
+    let summary = replay.summary();
+    report.records = summary.records;
+    for (what, expected, got) in totals(&expected, &summary) {
+        if let Some(expected) = expected.filter(|&expected| expected != got) {
+            let (expected, got) = (expected.to_string(), got.to_string());
+            report.add(Difference { record: None, what: what.to_owned(), expected, got, why: None });
+        }
+    }
+    Ok(())
+}
+
+fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, u64); 8] {
+    let wrong = summary.truth.as_ref().map_or(0, |counts| counts.false_positives);
+    [
+        ("records", expected.records, summary.records),
+        ("unseen", expected.unseen, summary.unseen),
+        ("duplicate", expected.duplicate, summary.duplicates),
+        ("late", expected.late, summary.late),
+        ("invalid", expected.invalid, summary.invalid.values().sum()),
+        ("retracted", expected.retracted, summary.retracted),
+        ("tombstone", expected.tombstone, summary.tombstones),
+        ("false_positive", expected.false_positive, wrong),
+    ]
+}
+
+/// An error with its causes.
+fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What became of a record.
+struct Became<'c> {
+    verdict: &'static str,
+    reason: Option<&'static str>,
+    /// The topic that it is written to.
+    output: Option<&'c str>,
+    headers: BTreeMap<String, Option<String>>,
+    /// What explains it.
+    why: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

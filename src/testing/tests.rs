@@ -1,0 +1,189 @@
+use super::*;
+use crate::format::NoSchemas;
+use serde_json::{Value, json};
+
+const CONFIG: &str = r#"
+[kafka]
+bootstrap_servers = "localhost:9092"
+
+[[topics]]
+input = "news"
+output = "news-unseen"
+space = "news"
+key = { field = "/id" }
+window = "1h"
+late = "dead_letter"
+on_invalid = { topic = "news-invalid" }
+on_duplicate = "mark"
+filter = { kind = "cuckoo", capacity = 1000, slices = 4 }
+retract = { header = "gone" }
+
+[[topics]]
+input = "wire"
+output = "news-unseen"
+space = "news"
+key = { record = "key" }
+window = "1h"
+late = "dead_letter"
+on_invalid = { topic = "news-invalid" }
+filter = { kind = "cuckoo", capacity = 1000, slices = 4 }
+"#;
+
+fn config(text: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("unseen.toml");
+    std::fs::write(&file, text).unwrap();
+    Config::load(&file, &[]).unwrap()
+}
+
+fn no_files(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    panic!("nobody asked for {}", path.display())
+}
+
+fn report(config: &Config, test: &Value) -> Report {
+    let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
+    let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+    run(config, &file.tests[0], &schemas, &no_files)
+}
+
+#[test]
+fn what_is_as_it_should_be_passes() {
+    let test = json!({ "name": "all verdicts", "topic": "news", "records": [
+        { "value": { "id": "a" }, "expect": { "verdict": "unseen", "output": "news-unseen", "headers": { "unseen-verdict": "unseen" } } },
+        { "value": { "id": "a" }, "expect": { "verdict": "duplicate", "output": "news-unseen", "headers": { "unseen-verdict": "duplicate", "no": null } } },
+        // The other topic of the space has seen it, too.
+        { "topic": "wire", "key": "a", "value": "x", "expect": { "verdict": "duplicate", "output": "none" } },
+        { "value": { "id": "a" }, "headers": { "gone": "" }, "expect": { "verdict": "retracted", "output": "none" } },
+        { "value": { "id": "a" }, "at": "+1m", "expect": "unseen" },
+        { "value": { "no": 1 }, "expect": { "verdict": "invalid", "reason": "missing_key", "output": "news-invalid",
+            "headers": { "__connect.errors.topic": "news", "__connect.errors.offset": "4", "unseen-verdict": null } } },
+        { "value": { "id": 2 }, "at": "2026-01-01T10:00:00Z", "expect": { "verdict": "late", "output": "news-invalid" } },
+        { "value": { "id": "a" }, "at": "2026-01-01T14:00:00Z", "expect": "unseen" },
+    ]});
+    let report = report(&config(CONFIG), &test);
+    assert_eq!(report.differences, []);
+    assert_eq!(report.records, 8);
+}
+
+#[test]
+fn what_is_not_is_shown_and_explained() {
+    let test = json!({ "name": "wrong", "topic": "news", "records": [
+        { "value": { "id": 1 }, "expect": "duplicate" },
+        { "value": { "id": 1 }, "expect": { "verdict": "unseen", "output": "none", "headers": { "unseen-verdict": "unseen", "x": "y" } } },
+    ]});
+    let report = report(&config(CONFIG), &test);
+    assert!(!report.passed());
+    let shown = text("news.test.toml", std::slice::from_ref(&report));
+    assert_eq!(
+        shown,
+        "news.test.toml\n  FAILED  wrong (2 records)\n          record 1\n            - verdict: duplicate\n            + verdict: unseen\n\
+         \x20         record 2\n            - verdict: unseen\n            + verdict: duplicate: it repeats record 1\n\
+         \x20           - output: none\n            + output: news-unseen\n\
+         \x20           - header unseen-verdict: \"unseen\"\n            + header unseen-verdict: \"duplicate\"\n\
+         \x20           - header x: \"y\"\n            + header x: no such header\n"
+    );
+    let xml = junit(&[("a&b".to_owned(), vec![report])]);
+    assert!(xml.contains(r#"<testsuite name="a&amp;b" tests="1" failures="1" errors="0">"#), "{xml}");
+    assert!(xml.contains("&quot;unseen&quot;"), "{xml}");
+}
+
+/// A window that is changed shows in a test that stands at its edges.
+#[test]
+fn a_changed_window_or_key_fails() {
+    let test = json!({ "name": "an hour", "topic": "news", "records": [
+        { "value": { "id": 1, "version": 1 }, "expect": "unseen" },
+        { "value": { "id": 1, "version": 2 }, "at": "+59m", "expect": "duplicate" },
+        { "value": { "id": 1, "version": 2 }, "at": "+17m", "expect": "unseen" },
+    ]});
+    assert!(report(&config(CONFIG), &test).passed());
+    for (from, to) in [("window = \"1h\"", "window = \"2h\""), ("window = \"1h\"", "window = \"30m\""), ("/id", "/version")] {
+        let changed = config(&CONFIG.replace(from, to));
+        assert!(!report(&changed, &test).passed(), "{to}");
+    }
+}
+
+#[test]
+fn a_file_of_records_is_replayed_and_counted() {
+    let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
+    let lines = "{\"id\":1}\n{\"id\":2}\n{\"id\":1}\n{}\n";
+    let open = |path: &Path| -> io::Result<Box<dyn BufRead>> {
+        assert_eq!(path, Path::new("news.ndjson"));
+        Ok(Box::new(lines.as_bytes()))
+    };
+    let expect = |expect: Value| {
+        let test = json!({ "name": "n", "topic": "news", "file": { "path": "news.ndjson" }, "expect": expect });
+        let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
+        let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+        run(&config, &file.tests[0], &schemas, &open)
+    };
+    assert!(expect(json!({ "records": 4, "unseen": 2, "duplicate": 1, "invalid": 1, "false_positive": 0 })).passed());
+    let failed = expect(json!({ "unseen": 3 }));
+    assert_eq!((failed.differences.len(), &*failed.differences[0].got), (1, "2"));
+}
+
+#[test]
+fn what_cannot_be_run_is_said_with_its_place() {
+    let refused = |test: Value| TestFile::new(&json!({ "tests": [test] })).unwrap_err();
+    for (test, place) in [
+        (json!({ "name": "n" }), "tests[0].records: "),
+        (json!({ "name": "n", "record": [] }), "tests[0].record: unknown field"),
+        (json!({ "name": "n", "records": [{ "expect": "new" }] }), "tests[0].records[0].expect: expected one of unseen, "),
+        (json!({ "name": "n", "records": [{ "at": "soon" }] }), "tests[0].records[0].at: "),
+        (json!({ "name": "n", "records": [{ "at": "none" }, { "at": "+1s" }, { "at": "+a" }] }), "tests[0].records[2].at: "),
+        (json!({ "name": "n", "records": [{ "at": -1 }] }), "tests[0].records[0].at: "),
+        (json!({ "name": "n", "records": [{ "key": "a", "key_base64": "YQ==" }] }), "tests[0].records[0].key_base64: "),
+        (json!({ "name": "n", "records": [{ "partition": 1 }] }), "tests[0].records[0].partition: expected 0 to 0"),
+        (json!({ "name": "n", "records": [{}], "file": { "path": "a" } }), "tests[0].file: "),
+        (json!({ "name": "n", "file": { "path": "a" } }), "tests[0].expect: "),
+        (json!({ "name": "n", "file": { "path": "a" }, "expect": {} }), "tests[0].expect: "),
+        (json!({ "name": "n", "read_at": "noon", "records": [{}] }), "tests[0].read_at: "),
+        (json!({ "name": "n", "partitions": 0, "records": [{}] }), "tests[0].partitions: "),
+    ] {
+        let message = refused(test);
+        assert!(message.starts_with(place), "{message} begins with {place}");
+    }
+    let file = TestFile::new(&json!({ "tests": [{ "name": "n", "records": [{ "value": 1 }] }] })).unwrap();
+    let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+    let report = run(&config(CONFIG), &file.tests[0], &schemas, &no_files);
+    assert_eq!(report.error.as_deref(), Some("records[0].topic: there are several topics; choose one: news, wire"));
+    assert!(!report.passed() && text("f", &[report]).contains("FAILED  n (0 records)\n          records[0].topic: "));
+}
+
+/// What a worker stops at, it never gets past.
+#[test]
+fn nothing_comes_after_a_record_that_stops_the_worker() {
+    let config = config(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
+    let fails = json!({ "value": {}, "expect": { "verdict": "invalid", "output": "fails" } });
+    assert!(report(&config, &json!({ "name": "n", "topic": "news", "records": [fails] })).passed());
+    let report =
+        report(&config, &json!({ "name": "n", "topic": "news", "records": [fails, { "value": { "id": 1 }, "expect": "unseen" }] }));
+    assert!(report.error.unwrap().starts_with("records[1].expect: the worker stopped at record 1"));
+}
+
+/// A topic with `repartition` is judged where its keys are brought to.
+#[test]
+fn records_are_brought_to_the_partition_of_their_key() {
+    let config =
+        config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
+    let record = |partition: i32, expect: Value| json!({ "partition": partition, "value": { "id": "a" }, "expect": expect });
+    let headers = json!({ "unseen-topic": "unseen-news-repartition", "unseen-offset": "1", "unseen-space": "news" });
+    let again = json!({ "verdict": "duplicate", "headers": headers });
+    let test = json!({ "name": "n", "topic": "news", "partitions": 8, "records": [record(0, json!("unseen")), record(5, again)] });
+    assert_eq!(report(&config, &test).differences, []);
+}
+
+/// The same of a recorded stream.
+#[test]
+fn a_recorded_stream_is_brought_there_too() {
+    let config =
+        config(&CONFIG.replace("space = \"news\"", "space = \"news\"\nrepartition = true").replace("retract = { header = \"gone\" }", ""));
+    let line = |partition: i32| format!("{{\"partition\":{partition},\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
+    let lines = line(0) + &line(5);
+    let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.clone().into_bytes()))) };
+    let file = json!({ "path": "news.jsonl", "format": "capture" });
+    let test = json!({ "name": "n", "topic": "news", "partitions": 8, "file": file, "expect": { "unseen": 1, "duplicate": 1 } });
+    let tests = TestFile::new(&json!({ "tests": [test] })).unwrap();
+    let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+    let report = run(&config, &tests.tests[0], &schemas, &open);
+    assert!(report.passed(), "{report:?}");
+}

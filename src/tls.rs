@@ -1,0 +1,343 @@
+//! Connections of clients that are encrypted, and the certificate that they see.
+//!
+//! Owns the certificate's files: reads them anew once a minute, for they are renewed while a server runs. Must never go on
+//! in plain where TLS is wanted, nor ask at a terminal for a key's password.
+
+use crate::config;
+use openssl::error::ErrorStack;
+use openssl::pkey::{PKey, Private};
+use openssl::ssl::{Ssl, SslAcceptor, SslMethod, SslVerifyMode};
+use openssl::x509::X509;
+use openssl::x509::store::X509StoreBuilder;
+use openssl::x509::verify::X509VerifyFlags;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{sleep, timeout};
+use tokio_openssl::SslStream;
+
+/// How often the files are read.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// How long a client may take until its connection is encrypted.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What encrypts connections. TLS 1.2 and 1.3, as Mozilla's "intermediate" configuration, version 5, has it.
+pub struct Tls {
+    files: config::Tls,
+    now: RwLock<Loaded>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+/// What was made of the files.
+struct Loaded {
+    contents: Contents,
+    acceptor: SslAcceptor,
+    /// The same, for clients that need no certificate.
+    open: SslAcceptor,
+}
+
+impl Loaded {
+    fn new(files: &config::Tls, contents: Contents) -> Result<Self, String> {
+        let [acceptor, open] = [acceptor(files, &contents, true)?, acceptor(files, &contents, false)?];
+        Ok(Self { contents, acceptor, open })
+    }
+}
+
+/// What is in the files.
+#[derive(PartialEq, Eq)]
+struct Contents {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// A sentence, when a file cannot be read, or is not what it should be.
+    pub fn new(files: &config::Tls) -> Result<Self, String> {
+        Ok(Self { files: files.clone(), now: RwLock::new(Loaded::new(files, read(files)?)?) })
+    }
+
+    /// Whether clients must show a certificate.
+    #[must_use]
+    pub const fn wants_certificates(&self) -> bool {
+        self.files.client_ca_location.is_some()
+    }
+
+    /// Encrypts a client's connection. It must show a certificate, if clients must.
+    ///
+    /// # Errors
+    /// When the client does not do its part, in time.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
+        let ssl = Ssl::new(self.read().acceptor.context())?;
+        encrypt(ssl, stream).await
+    }
+
+    /// Encrypts a connection, and wants no certificate: probes show none.
+    ///
+    /// # Errors
+    /// As [`Tls::accept`].
+    pub async fn accept_any<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
+        let ssl = Ssl::new(self.read().open.context())?;
+        encrypt(ssl, stream).await
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Loaded> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes new files as they come, for clients that come after them, until it is dropped. Those that cannot be used are
+    /// not taken: they may be half written.
+    pub async fn renew(&self) {
+        loop {
+            sleep(READ_EVERY).await;
+            match self.read_again() {
+                Ok(true) => tracing::info!("serve.tls has new files, which clients see from now on"),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(error, "serve.tls has new files that cannot be used; going on with those of before"),
+            }
+        }
+    }
+
+    /// Whether there is something new in the files.
+    fn read_again(&self) -> Result<bool, String> {
+        let contents = read(&self.files)?;
+        if contents == self.read().contents {
+            return Ok(false);
+        }
+        let loaded = Loaded::new(&self.files, contents)?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        Ok(true)
+    }
+}
+
+async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(ssl: Ssl, stream: S) -> io::Result<SslStream<S>> {
+    let mut stream = SslStream::new(ssl, stream)?;
+    match timeout(HANDSHAKE_TIMEOUT, Pin::new(&mut stream).accept()).await {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(error)) => Err(io::Error::other(error)),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+fn read(files: &config::Tls) -> Result<Contents, String> {
+    let read = |option: &str, file: &Path| {
+        std::fs::read(file).map_err(|error| format!("serve.tls.{option}: cannot read {}: {error}", file.display()))
+    };
+    let client_ca = files.client_ca_location.as_deref();
+    Ok(Contents {
+        certificate: read("certificate_location", &files.certificate_location)?,
+        key: read("key_location", &files.key_location)?,
+        client_ca: client_ca.map(|file| read("client_ca_location", file)).transpose()?,
+    })
+}
+
+fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) -> Result<SslAcceptor, String> {
+    let certificates = certificates("certificate_location", &files.certificate_location, &contents.certificate)?;
+    let key = key(&contents.key).map_err(|why| {
+        format!("serve.tls.key_location: {} has no private key without a password, in PEM ({why})", files.key_location.display())
+    })?;
+    let failed = |error: ErrorStack| format!("serve.tls: OpenSSL does not take these files: {error}");
+    let mut builder = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).map_err(failed)?;
+    let (own, chain) = certificates.split_first().ok_or_else(|| failed(ErrorStack::get()))?;
+    builder.set_certificate(own).map_err(failed)?;
+    for above in chain {
+        builder.add_extra_chain_cert(above.clone()).map_err(failed)?;
+    }
+    // It also says whether they belong together.
+    builder.set_private_key(&key).map_err(|_| {
+        let [key, certificate] = [&files.key_location, &files.certificate_location].map(|file| file.display());
+        format!("serve.tls.key_location: the key in {key} is not that of the certificate in {certificate}")
+    })?;
+    if let Some((file, pem)) = files.client_ca_location.as_ref().zip(contents.client_ca.as_ref()).filter(|_| wants_certificates) {
+        let mut trusted = X509StoreBuilder::new().map_err(failed)?;
+        for certificate in self::certificates("client_ca_location", file, pem)? {
+            builder.add_client_ca(&certificate).map_err(failed)?;
+            trusted.add_cert(certificate).map_err(failed)?;
+        }
+        // One between theirs and the root will do.
+        trusted.set_flags(X509VerifyFlags::PARTIAL_CHAIN).map_err(failed)?;
+        builder.set_verify_cert_store(trusted.build()).map_err(failed)?;
+        builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+        // Without it, OpenSSL refuses to go on with a session of a client that has shown a certificate.
+        builder.set_session_id_context(b"unseen").map_err(failed)?;
+    }
+    Ok(builder.build())
+}
+
+/// At least one.
+fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
+    match X509::stack_from_pem(pem) {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(format!("serve.tls.{option}: {} has no certificate in PEM", file.display())),
+    }
+}
+
+fn key(pem: &[u8]) -> Result<PKey<Private>, ErrorStack> {
+    // Without an answer here, OpenSSL asks at the terminal.
+    PKey::private_key_from_pem_callback(pem, |_| Ok(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use openssl::asn1::Asn1Time;
+    use openssl::ec::{EcGroup, EcKey};
+    use openssl::hash::MessageDigest;
+    use openssl::nid::Nid;
+    use openssl::ssl::{SslConnector, SslFiletype};
+    use openssl::symm::Cipher;
+    use openssl::x509::extension::BasicConstraints;
+    use openssl::x509::{X509Builder, X509NameBuilder};
+    use std::path::PathBuf;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// A certificate of that name, and its key; signed by another one, or by itself.
+    fn certificate(name: &str, signer: Option<&(X509, PKey<Private>)>) -> (X509, PKey<Private>) {
+        let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
+        let mut subject = X509NameBuilder::new().unwrap();
+        subject.append_entry_by_text("CN", name).unwrap();
+        let subject = subject.build();
+        let mut builder = X509Builder::new().unwrap();
+        builder.set_version(2).unwrap();
+        builder.set_subject_name(&subject).unwrap();
+        builder.set_issuer_name(signer.map_or(&subject, |(certificate, _)| certificate.subject_name())).unwrap();
+        builder.set_pubkey(&key).unwrap();
+        builder.set_not_before(&Asn1Time::days_from_now(0).unwrap()).unwrap();
+        builder.set_not_after(&Asn1Time::days_from_now(1).unwrap()).unwrap();
+        if signer.is_none() {
+            builder.append_extension(BasicConstraints::new().critical().ca().build().unwrap()).unwrap();
+        }
+        builder.sign(signer.map_or(&key, |(_, key)| key), MessageDigest::sha256()).unwrap();
+        (builder.build(), key)
+    }
+
+    struct Files {
+        dir: tempfile::TempDir,
+        ca: (X509, PKey<Private>),
+    }
+
+    impl Files {
+        fn new() -> Self {
+            let files = Self { dir: tempfile::tempdir().unwrap(), ca: certificate("root", None) };
+            files.write("ca", &files.ca.0.to_pem().unwrap());
+            files.issue("server", "localhost");
+            files.issue("client", "me");
+            files
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        fn write(&self, name: &str, bytes: &[u8]) {
+            std::fs::write(self.path(name), bytes).unwrap();
+        }
+
+        fn issue(&self, file: &str, name: &str) {
+            let (certificate, key) = certificate(name, Some(&self.ca));
+            self.write(&format!("{file}.crt"), &certificate.to_pem().unwrap());
+            self.write(&format!("{file}.key"), &key.private_key_to_pem_pkcs8().unwrap());
+        }
+
+        fn options(&self) -> config::Tls {
+            config::Tls { certificate_location: self.path("server.crt"), key_location: self.path("server.key"), client_ca_location: None }
+        }
+
+        /// Has a client send a word, and hear it again; the name of the server that it sees.
+        async fn talk(&self, tls: &Tls, client_certificate: Option<&str>) -> io::Result<String> {
+            let (here, there) = tokio::io::duplex(1 << 10);
+            let mut connector = SslConnector::builder(SslMethod::tls_client())?;
+            connector.set_ca_file(self.path("ca"))?;
+            if let Some(name) = client_certificate {
+                connector.set_certificate_file(self.path(&format!("{name}.crt")), SslFiletype::PEM)?;
+                connector.set_private_key_file(self.path(&format!("{name}.key")), SslFiletype::PEM)?;
+            }
+            let client = async {
+                let ssl = connector.build().configure()?.verify_hostname(false).into_ssl("localhost")?;
+                let mut stream = SslStream::new(ssl, there)?;
+                Pin::new(&mut stream).connect().await.map_err(io::Error::other)?;
+                stream.write_all(b"hello").await?;
+                let mut heard = [0; 5];
+                stream.read_exact(&mut heard).await?;
+                assert_eq!(&heard, b"hello");
+                let seen = stream.ssl().peer_certificate().unwrap();
+                let name = seen.subject_name().entries().next().unwrap().data().to_string()?;
+                Ok(name)
+            };
+            let server = async {
+                let mut stream = tls.accept(here).await?;
+                let mut heard = [0; 5];
+                stream.read_exact(&mut heard).await?;
+                stream.write_all(&heard).await
+            };
+            let (name, ended) = tokio::join!(client, server);
+            ended.and(name)
+        }
+    }
+
+    #[tokio::test]
+    async fn clients_see_the_certificate_and_new_ones_once_they_can_be_used() {
+        let files = Files::new();
+        let tls = Tls::new(&files.options()).unwrap();
+        assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
+        assert_eq!(tls.read_again(), Ok(false), "nothing is new");
+
+        // Half of them is new: they do not belong together.
+        let old_key = std::fs::read(files.path("server.key")).unwrap();
+        files.issue("server", "renewed");
+        let new_key = std::fs::read(files.path("server.key")).unwrap();
+        files.write("server.key", &old_key);
+        assert!(tls.read_again().unwrap_err().contains("is not that of the certificate"));
+        assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
+        files.write("server.key", &new_key);
+        assert_eq!(tls.read_again(), Ok(true));
+        assert_eq!(files.talk(&tls, None).await.unwrap(), "renewed");
+    }
+
+    #[tokio::test]
+    async fn clients_show_a_certificate_where_one_is_wanted() {
+        let files = Files::new();
+        let tls = Tls::new(&config::Tls { client_ca_location: Some(files.path("ca")), ..files.options() }).unwrap();
+        assert_eq!(files.talk(&tls, Some("client")).await.unwrap(), "localhost");
+        assert!(files.talk(&tls, None).await.is_err());
+        let (certificate, key) = certificate("a stranger", None);
+        files.write("stranger.crt", &certificate.to_pem().unwrap());
+        files.write("stranger.key", &key.private_key_to_pem_pkcs8().unwrap());
+        assert!(files.talk(&tls, Some("stranger")).await.is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        let files = Files::new();
+        let refused = |change: &dyn Fn(&mut config::Tls)| {
+            let mut options = files.options();
+            change(&mut options);
+            Tls::new(&options).unwrap_err()
+        };
+        let missing = refused(&|options| options.key_location = files.path("nowhere"));
+        assert!(missing.starts_with("serve.tls.key_location: cannot read ") && missing.contains("nowhere"), "{missing}");
+        let swapped = refused(&|options| options.certificate_location = files.path("server.key"));
+        assert!(swapped.ends_with("server.key has no certificate in PEM"), "{swapped}");
+        let other = refused(&|options| options.key_location = files.path("client.key"));
+        assert!(other.contains("client.key is not that of the certificate in "), "{other}");
+        let locked = files.ca.1.private_key_to_pem_pkcs8_passphrase(Cipher::aes_256_cbc(), b"secret").unwrap();
+        files.write("locked.key", &locked);
+        let locked = refused(&|options| options.key_location = files.path("locked.key"));
+        assert!(locked.contains("locked.key has no private key without a password, in PEM"), "{locked}");
+        let no_ca = refused(&|options| options.client_ca_location = Some(files.path("client.key")));
+        assert!(no_ca.starts_with("serve.tls.client_ca_location: "), "{no_ca}");
+    }
+}

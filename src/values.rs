@@ -1,0 +1,199 @@
+//! Records and duplicates by a value that they have, such as the name of a tenant: who repeats.
+//!
+//! Owns where that value is, and the counts of the values that matter and of the rest. Must never grow beyond its bounds, nor
+//! take back a count or a name: each is a series of its own to whoever reads metrics, for the life of the process.
+//!
+//! A value matters once it is certain to be one record in [`SHARE`]. That it is, says the algorithm of Misra and Gries
+//! ("Finding repeated elements", Science of Computer Programming 2, 1982): of `n` counters, each is at most one `n`th of the
+//! records too low, and never too high.
+
+use crate::key::{Field, Scratch};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// Most values that are counted by their names.
+pub const NAMED_MAX: usize = 64;
+/// A value is named when it is one record in so many.
+pub const SHARE: u64 = 256;
+/// And when it came so often: of the first records, chance would name some.
+const LEAST: u64 = 4;
+/// Counters of values that may be named.
+const CANDIDATES_MAX: usize = 1024;
+/// Most bytes of a value; what is longer is cut.
+const BYTES_MAX: usize = 64;
+
+/// Where the value is.
+#[derive(Clone, Debug)]
+pub enum CountBy {
+    /// In the last header of that name.
+    Header(String),
+    /// In a place of the record value, which is JSON.
+    Field(Field),
+}
+
+impl CountBy {
+    /// The value of a record; `None` where it has none, or none that is a text or a number.
+    #[must_use]
+    pub fn text<'a>(
+        &self,
+        value: Option<&'a [u8]>,
+        headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
+        scratch: &mut Scratch,
+    ) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Header(name) => {
+                let (_, value) = headers.filter(|(header, _)| header == name).last()?;
+                str::from_utf8(value?).ok().map(Cow::Borrowed)
+            }
+            Self::Field(field) => field.text_in(value?, scratch),
+        }
+    }
+}
+
+/// Records, and how many of them were duplicates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// All of them.
+    pub records: u64,
+    /// The duplicates.
+    pub duplicates: u64,
+}
+
+impl Counted {
+    fn add(&mut self, is_duplicate: bool) {
+        self.records += 1;
+        self.duplicates += u64::from(is_duplicate);
+    }
+}
+
+/// Records and duplicates by value.
+#[derive(Clone, Debug, Default)]
+pub struct ValueCounts {
+    /// Values that matter, in the order in which that was found, and what came of each since.
+    named: Vec<(String, Counted)>,
+    /// Where each is.
+    places: HashMap<String, usize>,
+    /// All others, and records without a value.
+    rest: Counted,
+    records: u64,
+    candidates: HashMap<String, u64>,
+}
+
+impl ValueCounts {
+    /// Counts a record.
+    pub fn add(&mut self, value: Option<&str>, is_duplicate: bool) {
+        self.records += 1;
+        let value = value.map_or("", |value| cut(value, BYTES_MAX));
+        if let Some(&place) = self.places.get(value) {
+            return self.named[place].1.add(is_duplicate);
+        }
+        self.rest.add(is_duplicate);
+        if value.is_empty() || self.named.len() == NAMED_MAX {
+            return;
+        }
+        let enough = LEAST.max(self.records / SHARE);
+        if let Some(count) = self.candidates.get_mut(value) {
+            *count += 1;
+            if *count >= enough {
+                self.name(value);
+            }
+        } else if self.candidates.len() < CANDIDATES_MAX {
+            self.candidates.insert(value.to_owned(), 1);
+        } else {
+            // It takes one from each that is there, itself among them. So much was added before: it is cheap on average.
+            self.candidates.retain(|_, count| {
+                *count -= 1;
+                *count > 0
+            });
+        }
+    }
+
+    fn name(&mut self, value: &str) {
+        self.candidates.remove(value);
+        self.places.insert(value.to_owned(), self.named.len());
+        self.named.push((value.to_owned(), Counted::default()));
+        if self.named.len() == NAMED_MAX {
+            self.candidates = HashMap::new();
+        }
+    }
+
+    /// The values that matter with what came of each since that was found, most records first; and at the end all else.
+    #[must_use]
+    pub fn read(&self) -> Vec<(Option<String>, Counted)> {
+        let mut all: Vec<_> = self.named.iter().map(|(value, counted)| (Some(value.clone()), *counted)).collect();
+        all.sort_by_key(|(_, counted)| std::cmp::Reverse(counted.records));
+        all.push((None, self.rest));
+        all
+    }
+}
+
+/// The beginning of a text that has more bytes than `most`.
+pub(crate) fn cut(value: &str, most: usize) -> &str {
+    let end = (0..=most.min(value.len())).rev().find(|&end| value.is_char_boundary(end));
+    &value[..end.unwrap_or_default()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_often_there_is_named_and_the_rest_is_counted_together() {
+        let mut counts = ValueCounts::default();
+        let mut strangers = 0;
+        for number in 0..100_000_u64 {
+            match number % 100 {
+                0..60 => counts.add(Some("often"), number % 2 == 0),
+                60 => counts.add(Some("seldom"), true),
+                61 => counts.add(None, false),
+                _ => {
+                    strangers += 1;
+                    counts.add(Some(&format!("stranger {number}")), false);
+                }
+            }
+        }
+        let all = counts.read();
+        assert_eq!(all.iter().map(|(value, _)| value.as_deref()).collect::<Vec<_>>(), [Some("often"), Some("seldom"), None]);
+        let [often, seldom, rest] = [0, 1, 2].map(|place: usize| all[place].1);
+        assert_eq!(often, Counted { records: 60_000 - LEAST, duplicates: 30_000 - LEAST / 2 });
+        // Only what came before it was named is among the rest.
+        assert!(seldom.records == seldom.duplicates && seldom.records > 990, "{seldom:?}");
+        assert_eq!(often.records + seldom.records + rest.records, 100_000);
+        assert!(rest.records > strangers && counts.candidates.len() <= CANDIDATES_MAX);
+    }
+
+    #[test]
+    fn names_are_few_and_stay() {
+        let mut counts = ValueCounts::default();
+        for round in 0..3 {
+            for value in 0..1000 {
+                (0..20).for_each(|_| counts.add(Some(&format!("{round}-{value}")), false));
+            }
+        }
+        assert_eq!((counts.named.len(), counts.places.len(), counts.candidates.len()), (NAMED_MAX, NAMED_MAX, 0));
+        let first: Vec<_> = (0..NAMED_MAX).map(|value| format!("0-{value}")).collect();
+        assert_eq!(counts.named.iter().map(|(value, _)| value.clone()).collect::<Vec<_>>(), first);
+    }
+
+    #[test]
+    fn long_values_are_cut_between_characters() {
+        let mut counts = ValueCounts::default();
+        let long = format!("{}é and more", "a".repeat(BYTES_MAX - 1));
+        (0..10).for_each(|_| counts.add(Some(&long), true));
+        assert_eq!(counts.read()[0], (Some("a".repeat(BYTES_MAX - 1)), Counted { records: 6, duplicates: 6 }));
+    }
+
+    #[test]
+    fn the_value_is_in_a_header_or_in_a_field() {
+        let headers = [("tenant", Some(&b"a"[..])), ("tenant", Some(b"b")), ("other", None)];
+        let text =
+            |by: &CountBy, value: &'static [u8]| by.text(Some(value), headers.into_iter(), &mut Scratch::default()).map(Cow::into_owned);
+        assert_eq!(text(&CountBy::Header("tenant".to_owned()), b"").as_deref(), Some("b"), "the last counts");
+        assert_eq!(text(&CountBy::Header("other".to_owned()), b""), None);
+        assert_eq!(text(&CountBy::Header("none".to_owned()), b""), None);
+        let field = CountBy::Field(Field::new("/a/b").unwrap());
+        for (value, expected) in [(&br#"{"a":{"b":"x"}}"#[..], Some("x")), (br#"{"a":{"b":7}}"#, Some("7")), (b"{}", None), (b"{", None)] {
+            assert_eq!(text(&field, value).as_deref(), expected);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! A server beside the workers, by the same file: it is killed, stopped and cut off, and asked for every key meanwhile.
+//!
+//! Its answers are judged at the end, when it is known what the group has read. What an answer must know follows from its
+//! `as_of_ms`, and from what was committed for certain by then.
+
+use super::options::Memory;
+use super::plan::{Conditions, Trouble};
+use super::stage::{BEFORE, Stage};
+use super::truth;
+use crate::harness::{Asker, Reader, Reply, TestRecord, Worker, client, http};
+use crate::stream::PARTITIONS;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Keys that no record has.
+const STRANGERS: usize = 3_000;
+/// How long a transaction may stay in doubt before nothing is noted down of what was committed.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it is not asked after an answer.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// And after none: the first answer comes when it has just read its changelogs.
+const SHORTLY: Duration = Duration::from_millis(20);
+/// The rates of filters that are the server's own. One is wrong often enough to show it.
+const OFTEN: f64 = 1e-3;
+const RARELY: f64 = 1e-9;
+/// Filters that are asked for a key, at most: of six partitions, for a user that is a number and for one that is a text.
+const ASKED: i32 = 12;
+
+/// What remembers the keys of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Own {
+    /// The worker's filter, where it can be followed, or else a cuckoo filter.
+    Worker,
+    /// Where nothing is retracted, or else a cuckoo filter.
+    Aging,
+    Cuckoo,
+}
+
+/// The process, and what is known of it.
+pub struct Server {
+    process: Option<Worker>,
+    /// When it was started last.
+    began_ms: i64,
+    /// Where clients of Redis ask, and where its HTTP is.
+    addresses: (String, String),
+    /// What ails it, and until when.
+    trouble: Option<(Trouble, Instant)>,
+    /// When it is asked next.
+    due: Instant,
+    /// How often it says that a key was seen that was not, at most.
+    rate: f64,
+    /// What it is asked for, in order, and the same as a question.
+    keys: Vec<Vec<u8>>,
+    question: String,
+    /// Consumers that see what is committed, and all that is there.
+    consumers: [BaseConsumer; 2],
+    /// What comes out, where only that shows what was judged: the input is brought to another topic first.
+    output: Option<Reader>,
+    sights: Vec<Sight>,
+    answers: Vec<Answer>,
+}
+
+/// What the group had committed, and every changelog with it, at a time.
+struct Sight {
+    time_ms: i64,
+    offsets: Vec<i64>,
+    /// Records that had come out.
+    came: Vec<usize>,
+}
+
+struct Answer {
+    as_of_ms: i64,
+    seen: Vec<bool>,
+    /// Where the input ended, after it was given; nowhere, if the broker did not say.
+    ends: Vec<i64>,
+    rate: f64,
+}
+
+impl Server {
+    fn new(address: &str, output: Option<Reader>, records: impl Iterator<Item = Vec<u8>>) -> Self {
+        let strangers = (0..STRANGERS).map(|number| format!("{number}/x-{number}").into_bytes());
+        let keys: Vec<_> = records.collect::<BTreeSet<_>>().into_iter().chain(strangers).collect();
+        let parts: Vec<_> = keys.iter().map(|key| parts(key)).collect();
+        let consumer = |isolation| client(address).set("isolation.level", isolation).create().expect("a consumer");
+        Self {
+            process: None,
+            began_ms: 0,
+            addresses: Default::default(),
+            trouble: None,
+            due: Instant::now(),
+            rate: 0.0,
+            question: serde_json::json!({ "keys": parts }).to_string(),
+            keys,
+            consumers: ["read_committed", "read_uncommitted"].map(consumer),
+            output,
+            sights: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+}
+
+/// User and item.
+fn parts(key: &[u8]) -> (&str, &str) {
+    std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item")
+}
+
+/// The server's own filter as an option, if it has one, and its rate.
+fn filter(conditions: &Conditions, memory: &Memory) -> (Option<String>, f64) {
+    let retracts = conditions.options.has("retract");
+    let own = |kind: &str, rate: f64| {
+        let capacity =
+            if conditions.options.window_keys().is_some() { String::new() } else { format!(", capacity = {}", conditions.capacity) };
+        (Some(format!("serve.filters.news={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}")), rate)
+    };
+    match conditions.server {
+        Own::Worker => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
+        Own::Aging if !retracts => own("aging", OFTEN),
+        // One that is often wrong would take back other keys.
+        _ => own("cuckoo", RARELY),
+    }
+}
+
+impl Stage<'_> {
+    /// Starts it, where there is a changelog to follow.
+    pub fn begin_server(&mut self) {
+        if self.conditions.options.has("state.changelog = false") {
+            return;
+        }
+        if let Some(broker) = &self.broker {
+            broker.way().mend();
+        }
+        let (stream, options) = (&self.stream, &self.conditions.options);
+        // At least once, records may come out before their keys are known.
+        let shows = options.has("repartition = true") && options.has("delivery = \"exactly_once\"");
+        let output = shows.then(|| Reader::new(&stream.broker, &stream.output, PARTITIONS));
+        self.server = Some(Server::new(&stream.broker, output, stream.records.iter().map(truth::id)));
+        self.start_server();
+    }
+
+    fn start_server(&mut self) {
+        let (filter, rate) = filter(self.conditions, &self.memory);
+        let mut overrides = self.conditions.options.overrides();
+        overrides.extend(filter);
+        overrides.extend(self.broker.as_ref().map(|broker| format!("kafka.bootstrap_servers={}", broker.way().address())));
+        let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
+        let began_ms = now_ms();
+        let (process, asked, watched) = self.stream.setup.serve_by(&self.write_config("server"), "server", &overrides);
+        self.story.tell("the server starts");
+        if let Some(server) = &mut self.server {
+            (server.process, server.addresses, server.began_ms) = (Some(process), (asked, watched), began_ms);
+            server.rate = 1.0 - (1.0 - rate).powi(ASKED);
+        }
+    }
+
+    // ---- What is done to it ----
+
+    pub fn trouble_server(&mut self, trouble: Trouble, time: Duration) {
+        self.end_trouble();
+        let Some(server) = &mut self.server else { return };
+        server.trouble = Some((trouble, Instant::now() + time));
+        match (trouble, &mut server.process) {
+            (Trouble::Killed, process) => process.take().into_iter().for_each(|mut process| process.kill9()),
+            (Trouble::Stopped, process) => process.iter_mut().for_each(Worker::sigstop),
+            (Trouble::CutOff, _) => self.broker.iter().for_each(|broker| broker.way().cut()),
+        }
+    }
+
+    /// Ends its trouble when it is time, and asks it now and then. Fails if it has ended by itself.
+    pub fn tend_server(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        if let Some(status) = server.process.as_mut().and_then(Worker::ended) {
+            panic!("the server ended by itself with {status}");
+        }
+        let is_over = server.trouble.is_some_and(|(_, until)| Instant::now() >= until);
+        if is_over {
+            self.end_trouble();
+        }
+        // At once after its trouble: it may know nothing of what came meanwhile.
+        if is_over || self.server.as_ref().is_some_and(|server| Instant::now() >= server.due) {
+            self.ask_server();
+        }
+    }
+
+    fn end_trouble(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let Some((trouble, _)) = server.trouble.take() else { return };
+        self.story.tell(format_args!("the server is not {trouble:?} any more"));
+        match trouble {
+            Trouble::Killed => self.start_server(),
+            Trouble::Stopped => server.process.iter_mut().for_each(Worker::sigcont),
+            Trouble::CutOff => self.broker.iter().for_each(|broker| broker.way().mend()),
+        }
+    }
+
+    /// Ends it in good order, if it runs, and starts it by the file of now.
+    fn renew_server(&mut self) {
+        self.story.tell("the server is told to end, for the workers have another file");
+        if let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) {
+            process.drain();
+        }
+        self.start_server();
+    }
+
+    // ---- What it says ----
+
+    /// Notes down what is committed for certain; gives up where a transaction stays in doubt.
+    pub fn note_what_is_committed(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let came = server.output.iter_mut().flat_map(|output| {
+            output.poll(SHORTLY);
+            output.records.iter().map(Vec::len)
+        });
+        let came = came.collect();
+        let (Some(offsets), Some(there)) = (self.group_offsets(), self.ends(1, &self.changelog())) else { return };
+        // A commit is in the changelog once the mark of its end is, which may come after that of the group's offsets.
+        let stands = |stage: &mut Self| {
+            stage.ends(0, &stage.changelog()).is_some_and(|ends| ends.iter().zip(&there).all(|(end, there)| end >= there))
+        };
+        if self.wait_for(PATIENCE, stands)
+            && let Some(server) = &mut self.server
+        {
+            server.sights.push(Sight { time_ms: now_ms(), offsets, came });
+        }
+    }
+
+    fn changelog(&self) -> String {
+        format!("{}-news-changelog", self.stream.setup.group())
+    }
+
+    /// Where partitions end in the eyes of one of the server's consumers, if the broker says so.
+    fn ends(&self, consumer: usize, topic: &str) -> Option<Vec<i64>> {
+        let consumer = &self.server.as_ref()?.consumers[consumer];
+        let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(1)).ok().map(|(_, end)| end);
+        (0..).take(PARTITIONS).map(end).collect()
+    }
+
+    /// Asks it for every key, and keeps the answer.
+    fn ask_server(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        server.due = Instant::now() + INTERVAL;
+        if server.process.is_none() || matches!(server.trouble, Some((Trouble::Killed | Trouble::Stopped, _))) {
+            return;
+        }
+        let (code, body) = http(&server.addresses.1, "POST /api/v1/spaces/news/contains", &server.question);
+        if code == 503 {
+            server.due = Instant::now() + SHORTLY;
+        }
+        match code {
+            503 if body.contains("give both the same file") => self.renew_server(),
+            503 => {}
+            200 => {
+                let mut answer: Value = serde_json::from_str(&body).expect("JSON");
+                let seen: Vec<bool> = serde_json::from_value(answer["seen"].take()).expect("a list");
+                // It may have become ready while it answered. By then it knows what was committed before it was started.
+                let as_of_ms = answer["as_of_ms"].as_i64().unwrap_or(server.began_ms);
+                let rate = server.rate;
+                self.story.tell(format_args!("the server: {} seen, as of {as_of_ms}", seen.iter().filter(|&&seen| seen).count()));
+                let ends = self.ends(1, &self.stream.input).unwrap_or_else(|| vec![i64::MAX; PARTITIONS]);
+                if let Some(server) = &mut self.server {
+                    server.answers.push(Answer { as_of_ms, seen, ends, rate });
+                }
+            }
+            _ => panic!("the server says {code}: {body}"),
+        }
+    }
+
+    /// Asks it once it knows all, in both ways.
+    pub fn finish_server(&mut self) {
+        if self.server.is_none() {
+            return;
+        }
+        self.end_trouble();
+        self.wait("no transaction is in doubt", |stage| {
+            let sights = |stage: &Self| stage.server.as_ref().map(|server| server.sights.len());
+            let before = sights(stage);
+            stage.note_what_is_committed();
+            sights(stage) > before
+        });
+        let now = now_ms();
+        self.wait("the server knows all", |stage| {
+            let (_, body) = http(stage.watched(), "GET /api/v1/spaces", "");
+            if body.contains("give both the same file") {
+                stage.renew_server();
+            }
+            let spaces: Value = serde_json::from_str(&body).expect("JSON");
+            spaces[0]["as_of_ms"].as_i64().is_some_and(|as_of| as_of >= now) && http(stage.watched(), "GET /readyz", "").0 == 200
+        });
+        self.ask_server();
+        let Some(server) = &mut self.server else { return };
+        let commands = server
+            .keys
+            .iter()
+            .map(|key| parts(key))
+            .map(|(user, item)| ["BF.EXISTS".to_owned(), format!("news:{{{user}}}"), item.to_owned()].into());
+        let replies = Asker::connect(&server.addresses.0).ask_all(&commands.collect::<Vec<_>>());
+        let last = server.answers.last().expect("it was just asked");
+        assert!(last.as_of_ms >= now, "an answer is older than the one before");
+        let same = last.seen.iter().zip(&replies).all(|(&seen, reply)| *reply == Reply::Integer(seen.into()));
+        assert!(same, "clients of Redis are answered otherwise than those of HTTP");
+        server.process.take().expect("it runs").drain();
+    }
+
+    fn watched(&self) -> &str {
+        self.server.as_ref().map_or("", |server| &server.addresses.1)
+    }
+
+    /// Panics unless each of its answers is true. What was there `before` the group may be remembered, or not.
+    pub fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
+        let Some(server) = self.server.take() else { return };
+        let before: BTreeSet<_> = self.stream.records[..BEFORE].iter().map(truth::id).collect();
+        let last = server.sights.last().expect("the last is of the end");
+        let is_brought = self.conditions.options.has("repartition = true");
+        // The first records may be left out.
+        let index = |offsets: &[i64]| -> Vec<usize> {
+            let records = inputs[0].iter().map(Vec::len).zip(&last.offsets).zip(offsets);
+            records.map(|((count, end), offset)| count.saturating_sub(usize::try_from(end - offset).unwrap_or(0))).collect()
+        };
+        for answer in &server.answers {
+            let Some(sight) = server.sights.iter().rev().find(|sight| sight.time_ms <= answer.as_of_ms) else { continue };
+            let is_judged = !is_brought || sight.time_ms == last.time_ms;
+            let from = if is_judged { index(&sight.offsets) } else { vec![0; PARTITIONS] };
+            let mut known = truth::known(&self.conditions.options, self.promise, inputs, &from, &index(&answer.ends));
+            for (records, &came) in server.output.iter().flat_map(|output| &output.records).zip(&sight.came) {
+                known.seen.extend(truth::ids(&records[..came]));
+            }
+            let said = |seen| server.keys.iter().zip(&answer.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
+            let denied: Vec<_> = said(false).filter(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key)).collect();
+            let when = format!("as of {}", answer.as_of_ms);
+            assert!(
+                denied.is_empty(),
+                "the server, {when}, denied {} of {} keys, such as {:?}",
+                denied.len(),
+                known.seen.len(),
+                &denied[..denied.len().min(3)]
+            );
+            let is_unseen = |key: &&Vec<u8>| !known.maybe.contains(*key) && !known.seen.contains(*key) && !before.contains(*key);
+            let unseen = server.keys.iter().filter(is_unseen).count();
+            let invented = said(true).filter(is_unseen).count();
+            let expected = answer.rate * count(unseen);
+            let most = expected + 6.0 * (expected * (1.0 - answer.rate)).sqrt();
+            assert!(
+                count(invented) <= most,
+                "the server, {when}, said of {invented} of {unseen} keys that they were seen, of which none was; {most} may be"
+            );
+            self.story.judged();
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some thousands")]
+const fn count(keys: usize) -> f64 {
+    keys as f64
+}
+
+fn now_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
+    i64::try_from(now).expect("some decades")
+}
