@@ -19,7 +19,7 @@ CASES = sorted((CHART / "ci").glob("*.yaml"))
 # What the chart asks for at least, and the newest that is known.
 OLDEST, NEWEST = "1.27", kubernetes_validate.latest_version()
 ALWAYS = ["ConfigMap", "PodDisruptionBudget", "Service", "Service", "ServiceAccount", "StatefulSet"]
-OPTIONAL = ["ConfigMap", "NetworkPolicy", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
+OPTIONAL = ["ConfigMap", "ConfigMap", "Job", "NetworkPolicy", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
 # Of the servers, which are pods of their own.
 SERVE = ["Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceMonitor"]
 # Where pods find files that this machine does not have.
@@ -212,6 +212,11 @@ def check_case(path, directory):
         check(f"{path.name}: servers run `serve`", unequal(served["args"][0], "serve"))
         paths = {name: served[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
         check(f"{path.name}: probes of servers", unequal(paths, {"liveness": "/livez", "readiness": "/readyz"}))
+        volumes = [{place["name"] for place in places} for places in (served["volumeMounts"], template["spec"]["volumes"])]
+        check(f"{path.name}: every volume of servers is mounted", unequal(*volumes))
+        encrypts = "UNSEEN__SERVE__TLS__KEY_LOCATION" in {variable["name"] for variable in served["env"]}
+        schemes = {served[f"{name}Probe"]["httpGet"]["scheme"] for name in ("liveness", "readiness")}
+        check(f"{path.name}: servers are probed as they speak", unequal(schemes, {"HTTPS" if encrypts else "HTTP"}))
     for item in objects:
         if item["metadata"]["name"].endswith("-serve"):
             selector = item["spec"].get("selector", item["spec"].get("podSelector", {}))
@@ -227,6 +232,28 @@ def check_case(path, directory):
     claims = [claim["metadata"]["name"] for claim in only(objects, "StatefulSet")["spec"].get("volumeClaimTemplates", [])]
     volumes = {volume["name"] for volume in spec["volumes"]} | set(claims)
     check(f"{path.name}: every volume is mounted", unequal(mounts, volumes))
+
+
+def check_tests(directory):
+    """The tests of a configuration run before anything is changed, with what pods have."""
+    objects = render("-f", CHART / "ci/everything.yaml")
+    job, files = (only(objects, kind, "-tests") for kind in ("Job", "ConfigMap"))
+    hooks = [item["metadata"]["annotations"]["helm.sh/hook"] for item in (job, files)]
+    check("tests run before a change", unequal(hooks, 2 * ["pre-install,pre-upgrade"]))
+    spec = job["spec"]["template"]["spec"]
+    container, worker = spec["containers"][0], pod(objects)["spec"]["containers"][0]
+    check("tests have as little rights as workers", unequal(
+        [container["securityContext"], spec["securityContext"]], [worker["securityContext"], pod(objects)["spec"]["securityContext"]]))
+    check("every volume of tests is mounted", unequal(*({place["name"] for place in places} for places in (container["volumeMounts"], spec["volumes"]))))
+    selector = only(objects, "StatefulSet")["spec"]["selector"]["matchLabels"].items()
+    check("tests are no workers", selector <= job["spec"]["template"]["metadata"]["labels"].items())
+    check("tests have the configuration of the pods", unequal(files["data"]["unseen.yaml"], configuration(objects)))
+    for name, text in files["data"].items():
+        for path, local in POD_FILES.items():
+            text = text.replace(path, f"{directory}/{local}")
+        (pathlib.Path(directory) / name).write_text(text)
+    run = subprocess.run([UNSEEN, "test", "-c", f"{directory}/unseen.yaml"], capture_output=True, text=True)
+    check("the worker passes them", unequal([run.returncode, run.stdout.splitlines()[-1:]], [0, ["1 test passed"]]) and run.stdout + run.stderr)
 
 
 def check_options():
@@ -361,6 +388,7 @@ def check_refusals():
         ([*minimal, "--set", "config.serve.password=a"], ["config.serve.password: would be readable"]),
         ([*minimal, "--set", "config.serve.listen=127.0.0.1:1"], ["config.serve: listen and http_listen are set by the chart"]),
         ([*minimal, "--set", "serve.enabled=true,serve.httpPort=6379"], ["serve.httpPort: "]),
+        ([*minimal, "--set", "serve.tlsSecretName=a,config.serve.tls.certificate_location=b,config.serve.tls.key_location=c"], ["serve.tlsSecretName: "]),
         ([*minimal, "--set", "serve.enabled=true,serve.autoscaling.enabled=true,serve.autoscaling.maxReplicas=1"], ["serve.autoscaling.minReplicas: "]),
         ([*minimal, "--set-string", f"config.topics[0].hash.siphash={'0' * 32}"], ["config.topics[0].hash.siphash: "]),
         ([*minimal, "--set", "terminationGracePeriodSeconds=20"], ["terminationGracePeriodSeconds: "]),
@@ -402,6 +430,7 @@ def main():
         for path in CASES:
             check_case(path, directory)
         check_options()
+        check_tests(directory)
         check_enabling_keda(directory)
         check_grace()
         check_examples(directory)

@@ -63,8 +63,9 @@ def wait_until(what, condition, patience=PATIENCE, pause=0.5):
     raise Failed(f"waited {patience} s in vain until {what}: {why}")
 
 
-def get(url, timeout=10):
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
+def get(url, timeout=10, body=None):
+    """What a server answers; to a POST of `body`, if there is one."""
+    with urllib.request.urlopen(url, body, timeout=timeout) as answer:
         return answer.read().decode()
 
 

@@ -11,6 +11,7 @@ Every wait is for a condition, and has a bound. Each check is one line; the last
 import json
 import os
 import re
+import socket
 import sys
 import time
 import urllib.parse
@@ -29,16 +30,19 @@ class Stack:
     """The services of docker-compose.yml, on ports of their own."""
 
     def __init__(self):
-        first = free_ports(8)
+        first = free_ports(10)
         self.first = first
         os.environ.update(
             UNSEEN_WORKER_PORT=str(first),
             UNSEEN_KAFKA_PORT=str(first + 5),
             UNSEEN_PROMETHEUS_PORT=str(first + 6),
             UNSEEN_GRAFANA_PORT=str(first + 7),
+            UNSEEN_SERVE_PORT=str(first + 8),
+            UNSEEN_SERVE_HTTP_PORT=str(first + 9),
         )
         self.prometheus = f"http://127.0.0.1:{first + 6}"
-        self.services = ["producer", "worker", "prometheus"]
+        self.server = f"http://127.0.0.1:{first + 9}"
+        self.services = ["producer", "worker", "serve", "prometheus"]
 
     def up(self, *options):
         compose("up", "--detach", "--no-build", *options, *self.services, patience=600)
@@ -138,6 +142,29 @@ def is_watched(stack):
     if firing:
         raise Failed(f"alerts fire for a worker that is well: {firing}")
     return f"{wanted} rules"
+
+
+def answers(stack):
+    """What came out was seen, and what never came was not: over the published ports, by both protocols."""
+    wait_until("the server answers /readyz with 200", lambda: get(f"{stack.server}/readyz"))
+    record = said("compose", "exec", "-T", "kafka", "/opt/kafka/bin/kafka-console-consumer.sh", "--bootstrap-server", "kafka:19092",
+                  "--topic", OUTPUT, "--from-beginning", "--isolation-level", "read_committed", "--max-messages", "1").splitlines()[0]
+    event = json.loads(record)
+    name = f"{INPUT}:{{{event['user_id']}}}"
+
+    def ask(item):
+        with socket.create_connection(("127.0.0.1", stack.first + 8), timeout=10) as client:
+            parts = ["BF.EXISTS", name, item]
+            client.sendall("".join([f"*{len(parts)}\r\n", *(f"${len(part)}\r\n{part}\r\n" for part in parts)]).encode())
+            return client.recv(1000).decode().strip()
+
+    wait_until("the server knows what came out", lambda: ask(event["news_id"]) == ":1")
+    if (answer := ask("never")) != ":0":
+        raise Failed(f"the server says {answer} of what never came")
+    question = json.dumps({"keys": [[event["user_id"], event["news_id"]], [event["user_id"], "never"]]})
+    answer = json.loads(get(f"{stack.server}/api/v1/spaces/{INPUT}/contains", question.encode()))
+    if answer["seen"] != [True, False]:
+        raise Failed(f"the server says {answer} over HTTP")
 
 
 def survives_kill_of_worker(stack):
@@ -271,6 +298,7 @@ STACK = [
     ("the stack comes up, and records flow", comes_up),
     ("the worker in the stack has no rights", is_locked_down),
     ("Prometheus scrapes the worker, and evaluates the rules", is_watched),
+    ("the server says what was seen", answers),
     ("a killed worker goes on", survives_kill_of_worker),
     ("the worker goes on after a restart of the broker", survives_restart_of_broker),
     ("two workers share the partitions, and both are scraped", scales),

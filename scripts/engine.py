@@ -55,8 +55,9 @@ def wait_until(what, condition, patience=PATIENCE):
     raise Failed(f"waited {patience} s in vain until {what}: {why}")
 
 
-def get(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+def get(url, body=None):
+    """What a server answers; to a POST of `body`, if there is one."""
+    with urllib.request.urlopen(url, body, timeout=10) as answer:
         return answer.read().decode()
 
 

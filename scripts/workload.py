@@ -20,7 +20,8 @@ CHART = Path("helm/unseen")
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 STATEFULSET = "/apis/apps/v1/namespaces/default/statefulsets/news-unseen"
-LABEL = "labelSelector=app.kubernetes.io/instance%3Dnews"
+LABEL = "labelSelector=app.kubernetes.io/instance%3Dnews,app.kubernetes.io/name%3Dunseen"
+SERVERS = "labelSelector=app.kubernetes.io/instance%3Dnews,app.kubernetes.io/name%3Dunseen-serve"
 INPUT, OUTPUT, PARTITIONS = "news.events", "news.unseen", 4
 RATE = 500  # records a second
 FIRST = 600_000  # ids before the first pod starts: enough that a restore can be met
@@ -173,6 +174,9 @@ class Release:
     def pods(self):
         items = self.cluster.get(f"{PODS}?{LABEL}")["items"]
         return {pod["metadata"]["name"]: pod for pod in items}
+
+    def servers(self):
+        return [pod for pod in self.cluster.get(f"{PODS}?{SERVERS}")["items"] if is_ready(pod)]
 
     def statefulset(self):
         return self.cluster.get(STATEFULSET)

@@ -32,6 +32,9 @@ config.serve: listen and http_listen are set by the chart; use serve.port and se
 {{- if and .enabled (eq (int .port) (int .httpPort)) }}
 serve.httpPort: must be another port than serve.port
 {{- end }}
+{{- if and .tlsSecretName (dig "serve" "tls" "" $config) }}
+serve.tlsSecretName: config.serve.tls names the files already; use one of the two
+{{- end }}
 {{- if and .enabled .autoscaling.enabled (gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas)) }}
 serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{ int .autoscaling.maxReplicas }}, got {{ int .autoscaling.minReplicas }}
 {{- end }}

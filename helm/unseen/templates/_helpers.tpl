@@ -131,6 +131,11 @@ tolerations:
 - name: config
   mountPath: /etc/unseen
   readOnly: true
+{{- include "unseen.extraMounts" . }}
+{{- end }}
+
+{{/* Of what the configuration may name: secrets, and files of the user's. */}}
+{{- define "unseen.extraMounts" -}}
 {{- if .Values.existingSecret }}
 - name: secrets
   mountPath: {{ .Values.secretMountPath }}
@@ -145,6 +150,10 @@ tolerations:
 - name: config
   configMap:
     name: {{ include "unseen.fullname" . }}
+{{- include "unseen.extraVolumes" . }}
+{{- end }}
+
+{{- define "unseen.extraVolumes" -}}
 {{- if .Values.existingSecret }}
 - name: secrets
   secret:
