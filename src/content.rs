@@ -20,7 +20,7 @@ const KEYS_UNKNOWN: u64 = 1_000_000;
 /// Most fields of a record that are kept one by one; what is beyond is kept together.
 const FIELDS_MAX: usize = 32;
 /// How deep fields may lie; what is deeper is one field.
-const DEPTH_MAX: usize = 4;
+pub(crate) const DEPTH_MAX: usize = 4;
 /// Once so many records were looked at, half as many are from then on.
 const LOOKED_MAX: u64 = 1 << 17;
 /// To save time, the share is made no smaller than one key in 2 to the power of this.
@@ -73,6 +73,7 @@ type Content = Vec<(u32, u32)>;
 /// The content of some keys. Which, their fingerprints say.
 #[derive(Debug)]
 pub struct ContentSample {
+    compare: CompareContent,
     /// One key of 2 to the power of this is of the sample.
     halvings: u32,
     /// What that comes to where as many keys come as the filter is made for. If there are more, the oldest make way.
@@ -87,21 +88,15 @@ pub struct ContentSample {
 impl ContentSample {
     /// The sample of a topic with so many keys in a window, if that is known.
     #[must_use]
-    pub fn new(keys: Option<u64>) -> Self {
+    pub fn new(keys: Option<u64>, compare: CompareContent) -> Self {
         let keys = keys.unwrap_or(KEYS_UNKNOWN);
         let least_share = (0..63).find(|&halvings| keys >> halvings <= KEYS_MAX as u64).unwrap_or(63);
         let (contents, order) = (HashMap::new(), VecDeque::new());
-        Self { halvings: 0, least_share, looked: 0, contents, order, counted: Conflicts::default() }
+        Self { compare, halvings: 0, least_share, looked: 0, contents, order, counted: Conflicts::default() }
     }
 
     /// A record with that key had that verdict. Returns the fields in which it differs from the record that it repeats, if it does.
-    pub fn take(
-        &mut self,
-        fingerprint: Fingerprint,
-        verdict: Verdict,
-        value: Option<&[u8]>,
-        compare: &CompareContent,
-    ) -> Option<Vec<String>> {
+    pub fn take(&mut self, fingerprint: Fingerprint, verdict: Verdict, value: Option<&[u8]>) -> Option<Vec<String>> {
         if !is_of(fingerprint, self.halvings) {
             return None;
         }
@@ -116,14 +111,15 @@ impl ContentSample {
             self.halve();
         }
         self.looked += 1;
-        let content = content(value, compare);
+        let object = object(value);
+        let content = content(value, object.as_ref(), &self.compare);
         let known = self.contents.get(&fingerprint).filter(|_| verdict == Verdict::Duplicate);
         let Some(known) = known else {
             self.keep(fingerprint, content);
             return None;
         };
         self.counted.compared += 1;
-        let differs = if *known == content { None } else { Some(difference(known, &content, value)) };
+        let differs = if *known == content { None } else { Some(difference(known, &content, object.as_ref())) };
         if let Some(fields) = &differs {
             self.counted.conflicts += 1;
             for field in fields {
@@ -202,10 +198,10 @@ fn object(value: Option<&[u8]>) -> Option<Value> {
     serde_json::from_slice(value?).ok().filter(Value::is_object)
 }
 
-fn content(value: Option<&[u8]>, compare: &CompareContent) -> Content {
-    let Some(object) = object(value) else { return vec![(hash(WHOLE.as_bytes()), value.map_or(0, hash))] };
+fn content(value: Option<&[u8]>, object: Option<&Value>, compare: &CompareContent) -> Content {
+    let Some(object) = object else { return vec![(hash(WHOLE.as_bytes()), value.map_or(0, hash))] };
     let mut content = Content::new();
-    leaves(&object, &mut String::new(), 0, &mut |pointer, leaf| {
+    leaves(object, &mut String::new(), 0, &mut |pointer, leaf| {
         // A field that is null is as good as none.
         if !leaf.is_null() && !compare.leaves_out(pointer) {
             content.push((hash(pointer.as_bytes()), hash(leaf.to_string().as_bytes())));
@@ -224,12 +220,12 @@ fn content(value: Option<&[u8]>, compare: &CompareContent) -> Content {
 }
 
 /// The names of the fields in which a record differs from what is known.
-fn difference(known: &Content, content: &Content, value: Option<&[u8]>) -> Vec<String> {
+fn difference(known: &Content, content: &Content, object: Option<&Value>) -> Vec<String> {
     let value_of = |content: &Content, name: u32| content.iter().find(|&&(other, _)| other == name).map(|&(_, value)| value);
     let differs = |name: u32| value_of(known, name) != value_of(content, name);
     let mut names = Vec::new();
-    if let Some(object) = object(value) {
-        leaves(&object, &mut String::new(), 0, &mut |pointer, _| {
+    if let Some(object) = object {
+        leaves(object, &mut String::new(), 0, &mut |pointer, _| {
             let name = hash(pointer.as_bytes());
             if value_of(content, name).is_some() && differs(name) {
                 names.push(cut(pointer, NAME_BYTES_MAX).to_owned());
@@ -273,16 +269,19 @@ mod tests {
         Fingerprint(xxh3_128(&number.to_le_bytes()))
     }
 
-    fn take(sample: &mut ContentSample, number: u64, verdict: Verdict, value: &str, except: &[&str]) -> Option<Vec<String>> {
-        let compare = CompareContent { except: except.iter().map(|&pointer| pointer.to_owned()).collect() };
-        sample.take(key(number), verdict, Some(value.as_bytes()), &compare)
+    fn sample(keys: u64, except: &[&str]) -> ContentSample {
+        ContentSample::new(Some(keys), CompareContent { except: except.iter().map(|&pointer| pointer.to_owned()).collect() })
+    }
+
+    fn take(sample: &mut ContentSample, number: u64, verdict: Verdict, value: &str) -> Option<Vec<String>> {
+        sample.take(key(number), verdict, Some(value.as_bytes()))
     }
 
     /// The fields in which the second differs from the first.
     fn compared(first: &str, second: &str, except: &[&str]) -> Option<Vec<String>> {
-        let mut sample = ContentSample::new(Some(1_000));
-        assert_eq!(take(&mut sample, 1, Verdict::Unseen, first, except), None);
-        let differs = take(&mut sample, 1, Verdict::Duplicate, second, except);
+        let mut sample = sample(1_000, except);
+        assert_eq!(take(&mut sample, 1, Verdict::Unseen, first), None);
+        let differs = take(&mut sample, 1, Verdict::Duplicate, second);
         assert_eq!((sample.counted.compared, sample.counted.conflicts), (1, u64::from(differs.is_some())));
         differs
     }
@@ -326,8 +325,8 @@ mod tests {
     /// A record that came out is what repeats are held against.
     #[test]
     fn what_came_out_last_counts() {
-        let mut sample = ContentSample::new(Some(1_000));
-        let mut next = |verdict, value| take(&mut sample, 1, verdict, value, &[]).is_some();
+        let mut sample = sample(1_000, &[]);
+        let mut next = |verdict, value| take(&mut sample, 1, verdict, value).is_some();
         assert!(!next(Verdict::Duplicate, "a"), "what it repeats came before the sample began");
         assert!(next(Verdict::Duplicate, "b"));
         assert!(!next(Verdict::Late, "c"));
@@ -344,9 +343,9 @@ mod tests {
     #[test]
     fn the_sample_is_bounded_and_follows_the_last_keys() {
         for keys in [1_000, 1_000_000] {
-            let mut sample = ContentSample::new(Some(keys));
+            let mut sample = sample(keys, &[]);
             for number in 0..100_000_u64 {
-                take(&mut sample, number, Verdict::Unseen, "a", &[]);
+                take(&mut sample, number, Verdict::Unseen, "a");
                 assert!(sample.contents.len() <= KEYS_MAX && sample.order.len() <= KEYS_MAX);
             }
             assert!(sample.contents.len() > KEYS_MAX / 4, "{keys}: {}", sample.contents.len());
@@ -358,9 +357,9 @@ mod tests {
     /// Of very many records, few are looked at, and conflicts are found in them all the same.
     #[test]
     fn the_share_of_records_that_are_looked_at_falls() {
-        let mut sample = ContentSample::new(Some(1_000));
+        let mut sample = sample(1_000, &[]);
         for round in 0..10_000_u64 {
-            (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, if round % 2 == 0 { "a" } else { "b" }, &[])));
+            (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, if round % 2 == 0 { "a" } else { "b" })));
         }
         let counted = sample.read();
         assert_eq!(sample.halvings, CHEAP);
@@ -372,9 +371,9 @@ mod tests {
     fn names_are_bounded() {
         let long = compared("{}", &format!("{{\"{}\":1}}", "é".repeat(1_000)), &[]).unwrap();
         assert_eq!(long[0].len(), NAME_BYTES_MAX - 1);
-        let mut sample = ContentSample::new(Some(1_000));
-        take(&mut sample, 1, Verdict::Unseen, "{}", &[]);
-        (0..200).for_each(|field| drop(take(&mut sample, 1, Verdict::Duplicate, &format!("{{\"f{field}\":1}}"), &[])));
+        let mut sample = sample(1_000, &[]);
+        take(&mut sample, 1, Verdict::Unseen, "{}");
+        (0..200).for_each(|field| drop(take(&mut sample, 1, Verdict::Duplicate, &format!("{{\"f{field}\":1}}"))));
         assert_eq!((sample.counted.conflicts, sample.counted.fields.len()), (200, NAMES_MAX));
     }
 }

@@ -98,24 +98,18 @@ pub struct SharedContents {
 
 impl SharedContents {
     /// Of a topic with so many keys in a window, if that is known.
-    fn new(keys: Option<u64>) -> Self {
-        Self { halvings: AtomicU32::new(0), sample: Mutex::new(ContentSample::new(keys)) }
+    fn new(keys: Option<u64>, compare: CompareContent) -> Self {
+        Self { halvings: AtomicU32::new(0), sample: Mutex::new(ContentSample::new(keys, compare)) }
     }
 
     /// See [`ContentSample::take`]. Says also which conflict it is, from 1.
     #[inline]
-    pub fn take(
-        &self,
-        fingerprint: Fingerprint,
-        verdict: Verdict,
-        value: Option<&[u8]>,
-        compare: &CompareContent,
-    ) -> Option<(Vec<String>, u64)> {
+    pub fn take(&self, fingerprint: Fingerprint, verdict: Verdict, value: Option<&[u8]>) -> Option<(Vec<String>, u64)> {
         if !content::is_of(fingerprint, self.halvings.load(Ordering::Relaxed)) {
             return None;
         }
         let mut sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
-        let fields = sample.take(fingerprint, verdict, value, compare);
+        let fields = sample.take(fingerprint, verdict, value);
         self.halvings.store(sample.halvings(), Ordering::Relaxed);
         fields.map(|fields| (fields, sample.conflicts()))
     }
@@ -321,10 +315,10 @@ impl Stats {
                     // Where records are only brought elsewhere, none is counted.
                     let is_counted = topic.count_by.is_some() && name == topic.input;
                     let keys = topic.filter.capacity;
-                    let is_compared = topic.key_conflicts.is_some() && name == topic.input;
+                    let compare = topic.key_conflicts.clone().filter(|_| name == topic.input);
                     TopicCounts {
                         values: is_counted.then(Mutex::default),
-                        contents: is_compared.then(|| SharedContents::new(keys)),
+                        contents: compare.map(|compare| SharedContents::new(keys, compare)),
                         ..TopicCounts::default()
                     }
                 })

@@ -671,6 +671,11 @@ fn key_conflicts_name_what_may_differ() {
             "x.toml: topics[0].key_conflicts: the pointer \"\" is the whole value, which leaves nothing to compare".to_owned(),
         ),
         (
+            "{ except = [\"/a/b/c/d/e\"] }",
+            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` lies deeper than 4 levels, where fields are not told apart; name what it lies in"
+                .to_owned(),
+        ),
+        (
             "{ except = [\"a\"] }",
             "x.toml: topics[0].key_conflicts: `a` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1"
                 .to_owned(),

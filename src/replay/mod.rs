@@ -58,7 +58,6 @@ pub struct Replay<'t> {
     schemas: Arc<dyn Schemas>,
     /// Where the value is that is counted by, if the format has it.
     count_by: Option<&'t CountBy>,
-    compare: CompareContent,
     contents: ContentSample,
     values: ValueCounts,
     counted: Summary,
@@ -228,6 +227,9 @@ impl<'t> Replay<'t> {
             Format::Kcat => {}
         }
         let partitions = options.partitions.max(1);
+        let mut compare = topic.key_conflicts.clone().unwrap_or_default();
+        // A time that is not the record's own is another for each repeat.
+        compare.except.extend(options.time.clone());
         Ok(Self {
             topic,
             rules: topic.rules(partitions),
@@ -243,11 +245,7 @@ impl<'t> Replay<'t> {
             // A line of values has no header.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
-            // A time that is not the record's own is another for each repeat.
-            compare: CompareContent {
-                except: topic.key_conflicts.iter().flat_map(|compare| compare.except.iter()).chain(&options.time).cloned().collect(),
-            },
-            contents: ContentSample::new(topic.filter.capacity),
+            contents: ContentSample::new(topic.filter.capacity, compare),
             counted: Summary::default(),
             is_wrong: false,
             only: None,
@@ -340,7 +338,7 @@ impl<'t> Replay<'t> {
             self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
         }
         if self.only.is_none() {
-            self.contents.take(fingerprint, verdict, record.value, &self.compare);
+            self.contents.take(fingerprint, verdict, record.value);
         }
         let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
         if let Some(truth) = truth {

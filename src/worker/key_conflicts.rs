@@ -4,23 +4,15 @@
 
 use super::Shared;
 use super::topics::InputTopic;
-use crate::content::CompareContent;
 use crate::kafka::Message;
 use crate::key::Fingerprint;
 use crate::record::Verdict;
 
 /// Compares a record with what it repeats, if its key is of the sample.
 #[inline]
-pub(super) fn watch(
-    shared: &Shared,
-    topic: &InputTopic,
-    compare: &CompareContent,
-    fingerprint: Fingerprint,
-    verdict: Verdict,
-    message: &Message<'_>,
-) {
+pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprint, verdict: Verdict, message: &Message<'_>) {
     let Some(contents) = &shared.stats.topics[topic.counted.0].contents else { return };
-    let Some((fields, number)) = contents.take(fingerprint, verdict, message.value(), compare) else { return };
+    let Some((fields, number)) = contents.take(fingerprint, verdict, message.value()) else { return };
     // An example each time that there are twice as many.
     if number.is_power_of_two() {
         tracing::warn!(
@@ -29,7 +21,7 @@ pub(super) fn watch(
             offset = message.offset(),
             fields = fields.join(", "),
             conflicts = number,
-            "a duplicate differs from the record that it repeats: is the key short of a part? `unseen explain` shows the two; key_conflicts.except names what may differ"
+            "a duplicate differs from the record that it repeats: is the key short of a part? `unseen explain` names the record that it repeats; key_conflicts.except names what may differ"
         );
     }
 }

@@ -346,8 +346,10 @@ impl RecordLoop<'_> {
             {
                 self.count_by(by, message, verdict);
             }
-            if let (Some(compare), Ok((fingerprint, _))) = (&topic.config.key_conflicts, keyed) {
-                key_conflicts::watch(self.shared, topic, compare, *fingerprint, verdict, message);
+            if topic.config.key_conflicts.is_some()
+                && let Ok((fingerprint, _)) = keyed
+            {
+                key_conflicts::watch(self.shared, topic, *fingerprint, verdict, message);
             }
         }
         self.carried()
