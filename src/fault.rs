@@ -66,6 +66,9 @@ pub const POINTS: &[&str] = &[
     "drain.committed",
     "drain.checkpointed",
     "drain.left",
+    "seed.written",
+    "seed.offsets_sent",
+    "seed.committed",
 ];
 
 /// Passes a point.

@@ -90,6 +90,9 @@ pub mod follower;
 pub mod explain;
 
 #[cfg(feature = "worker")]
+pub mod seed;
+
+#[cfg(feature = "worker")]
 pub mod serve;
 #[cfg(feature = "worker")]
 pub mod worker;

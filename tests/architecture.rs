@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 26] = [
+const PARTS: [&str; 27] = [
     "record",
     "key",
     "values",
@@ -30,6 +30,7 @@ const PARTS: [&str; 26] = [
     "kafka",
     "follower",
     "explain",
+    "seed",
     "serve",
     "worker",
 ];

@@ -10,7 +10,9 @@ mod progress;
 mod record;
 
 pub use pending::PendingChanges;
+pub(crate) use pending::RECORD_FINGERPRINTS_MAX;
 pub use progress::Progress;
+pub(crate) use record::insertions;
 pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;
@@ -94,7 +96,11 @@ impl Applier {
     #[must_use]
     pub fn continues(&self, record: &ChangelogRecord<'_>) -> bool {
         let same = |(span, last): (&Span<'_>, &(String, Offset, Offset))| (span.topic, span.start, span.end) == (&*last.0, last.1, last.2);
-        record.epoch == self.last_epoch && record.spans.len() == self.last.len() && record.spans.iter().zip(&self.last).all(same)
+        // What no input says, each record says by itself.
+        !record.spans.is_empty()
+            && record.epoch == self.last_epoch
+            && record.spans.len() == self.last.len()
+            && record.spans.iter().zip(&self.last).all(same)
     }
 
     /// Lets the state take one record in.

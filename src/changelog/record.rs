@@ -177,6 +177,21 @@ pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl
     fingerprints.for_each(|fingerprint| out.extend_from_slice(&fingerprint.0.to_le_bytes()));
 }
 
+/// A record that inserts keys which no record of an input has: they were seen before the group began.
+pub(crate) fn insertions(
+    origin: Origin,
+    slice: Option<Slice>,
+    time: Option<Timestamp>,
+    replay_info: Option<u64>,
+    keys: &[Fingerprint],
+) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + keys.len() * FINGERPRINT_BYTES);
+    let (epoch, end_time, spans, runs) = (0, time, Vec::new(), Vec::new());
+    push_head(&mut bytes, &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, runs });
+    push_run(&mut bytes, Mutation::Insert, keys.iter().copied());
+    bytes
+}
+
 const fn mutation(byte: u8) -> Result<Mutation, DecodeError> {
     match byte {
         b'i' => Ok(Mutation::Insert),

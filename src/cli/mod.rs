@@ -15,6 +15,7 @@ mod replay;
 mod run;
 mod schema;
 mod schemas;
+mod seed;
 mod serve;
 mod service;
 mod table;
@@ -57,6 +58,8 @@ enum Command {
     Replay(replay::Args),
     /// Run tests of a configuration: records in, and what is to become of them.
     Test(test::Args),
+    /// Begin a group with keys that were seen before, by another tool.
+    Seed(seed::Args),
     /// Say what became of a record, and why.
     Explain(explain::Args),
     /// Show what a state directory holds, or join several.
@@ -128,6 +131,7 @@ pub fn main() -> ExitCode {
         Command::Capture(args) => capture::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Seed(args) => seed::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Plan(args) => plan::run(&args),

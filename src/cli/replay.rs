@@ -117,7 +117,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The input, and a bar that follows it if there is a terminal to show one.
-fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead, ProgressBar)> {
+pub(super) fn open(path: Option<&Path>, show: bool) -> io::Result<(impl BufRead + use<>, ProgressBar)> {
     let (input, bytes): (Box<dyn Read>, _) = match path {
         None => (Box::new(io::stdin()), None),
         Some(path) => {

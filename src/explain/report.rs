@@ -120,7 +120,7 @@ pub enum Cause {
 /// That a key came out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Emission {
-    /// The records one of which it was; if it is just one offset, it was that one.
+    /// The records one of which it was; if it is just one offset, it was that one. None of a key that the group was seeded with.
     pub inputs: Vec<InputRange>,
     /// The slice that its key was inserted into; null if that is not known.
     pub slice: Option<Slice>,

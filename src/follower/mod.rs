@@ -36,7 +36,7 @@ mod applier;
 mod partition;
 mod query;
 mod report;
-mod routing;
+pub(crate) mod routing;
 mod space;
 mod watcher;
 

@@ -31,18 +31,20 @@ impl Routing {
     pub(super) fn partition(self, fingerprint: Fingerprint, record_key: Option<&[u8]>, partitions: u32) -> Option<u32> {
         match (self, record_key) {
             (Self::Repartitioned, _) => Some(crate::key::partition(fingerprint, partitions)),
-            // librdkafka puts records with an empty key anywhere.
-            (Self::ByRecordKey(Partitioner::Crc32), Some([])) => None,
-            (Self::ByRecordKey(partitioner), Some(key)) => Some(partitioner_of(partitioner, key, partitions.max(1))),
+            (Self::ByRecordKey(partitioner), Some(key)) => partition_of(partitioner, key, partitions),
             _ => None,
         }
     }
 }
 
-fn partitioner_of(partitioner: Partitioner, key: &[u8], partitions: u32) -> u32 {
+/// The partition, of so many, to which such a producer brings a record with that key.
+pub(crate) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: u32) -> Option<u32> {
+    let partitions = partitions.max(1);
     match partitioner {
-        Partitioner::Murmur2 => (murmur2(key) & 0x7fff_ffff) % partitions,
-        Partitioner::Crc32 => crc32(key) % partitions,
+        Partitioner::Murmur2 => Some((murmur2(key) & 0x7fff_ffff) % partitions),
+        // librdkafka puts records with an empty key anywhere.
+        Partitioner::Crc32 if key.is_empty() => None,
+        Partitioner::Crc32 => Some(crc32(key) % partitions),
     }
 }
 

@@ -41,6 +41,14 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
     look(config, true, stop, &|trouble| tracing::warn!("{trouble}"))
 }
 
+/// The same for a command, which says itself what is waited for.
+///
+/// # Errors
+/// As [`discover`].
+pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
+    look(config, true, stop, report)
+}
+
 /// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
 /// broker that refuses us to change its mind. What is waited for is reported meanwhile.
 ///

@@ -5,7 +5,7 @@
 use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
-use super::ffi::topic_ids;
+use super::ffi::{GroupMetadata, topic_ids};
 use super::observer::Observer;
 use super::source::{committed, unanswered};
 use super::{Committed, Error};
@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 /// Asks about a group and its topics.
 pub struct GroupView {
     observer: BaseConsumer<Observer>,
+    group: String,
 }
 
 impl GroupView {
@@ -31,7 +32,7 @@ impl GroupView {
         let observer =
             BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))?;
         cluster::wait(&observer, config, false, stop, report)?;
-        Ok(Self { observer })
+        Ok(Self { observer, group: config.kafka.group_id.clone() })
     }
 
     /// Number of a topic's partitions; none if there is no such topic.
@@ -64,6 +65,23 @@ impl GroupView {
     /// When no answer came.
     pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         committed(&self.observer, partitions)
+    }
+
+    /// What the group is doing, if it has members: in the brokers' own word.
+    ///
+    /// # Errors
+    /// When no answer came.
+    pub fn activity(&self) -> Result<Option<String>, Error> {
+        let groups = self.observer.fetch_group_list(Some(&self.group), CALL_TIMEOUT);
+        let groups = groups.map_err(|error| unanswered(&format!("look at group {:?}", self.group), &error))?;
+        let found = groups.groups().iter().find(|group| group.name() == self.group);
+        let is_idle = |state: &str| matches!(state, "" | "Empty" | "Dead");
+        Ok(found.filter(|group| !is_idle(group.state()) || !group.members().is_empty()).map(|group| group.state().to_owned()))
+    }
+
+    /// The group, as one who is no member of it names it.
+    pub(super) fn outsider(&self) -> Option<GroupMetadata> {
+        GroupMetadata::of(&self.observer)
     }
 
     /// The first offset that a partition still has, and the one after the last that a reader of committed records may have.

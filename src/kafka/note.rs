@@ -14,6 +14,8 @@ pub struct Note {
     pub stream_time: Option<Timestamp>,
     /// The id of the log that the offset is of.
     pub id: Option<String>,
+    /// Whether a seed is all that the group has done: its keys may be in the changelog, and in no checkpoint.
+    pub is_seed: bool,
 }
 
 impl Note {
@@ -27,6 +29,7 @@ impl Note {
                 Some(("stream_time", time)) => note.stream_time = time.parse().ok(),
                 Some(("topic_id", id)) => note.id = Some(id.to_owned()),
                 Some(("first", offset)) => note.first = offset.parse().ok(),
+                None if word == "seed" => note.is_seed = true,
                 _ => {}
             }
         }
@@ -43,7 +46,8 @@ impl fmt::Display for Note {
         if let Some(time) = self.stream_time {
             write!(f, " stream_time={time}")?;
         }
-        self.id.iter().try_for_each(|id| write!(f, " topic_id={id}"))
+        self.id.iter().try_for_each(|id| write!(f, " topic_id={id}"))?;
+        f.write_str(if self.is_seed { " seed" } else { "" })
     }
 }
 
@@ -56,8 +60,10 @@ mod tests {
         for first in [None, Some(0), Some(i64::MAX)] {
             for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
                 for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {
-                    let note = Note { first, stream_time, id };
-                    assert_eq!(Note::read(&note.to_string()), note);
+                    for is_seed in [false, true] {
+                        let note = Note { first, stream_time, id: id.clone(), is_seed };
+                        assert_eq!(Note::read(&note.to_string()), note);
+                    }
                 }
             }
         }

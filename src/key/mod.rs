@@ -34,7 +34,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 /// Hash of a key, 128 bits. Two different keys share one with probability 2^-128 a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {

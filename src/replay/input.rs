@@ -91,7 +91,7 @@ impl<'a> Recorded<'a> {
 }
 
 /// Integer milliseconds since the epoch, or RFC 3339.
-fn parse_time(text: &str) -> Option<Timestamp> {
+pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 

@@ -12,13 +12,13 @@ mod truth;
 
 pub use envelope::Captured;
 pub use followed::{FollowedRecord, RecordedKey};
-pub(crate) use input::Lines;
 pub use input::{Format, format_rfc3339, parse_rfc3339};
+pub(crate) use input::{Lines, parse_time};
 pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
-use crate::content::{CompareContent, Conflicts, ContentSample};
+use crate::content::{Conflicts, ContentSample};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};

@@ -119,7 +119,7 @@ impl Assignment {
             let is_whole = inputs_of(topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
             let state = self.states.get(&input.state).filter(|_| is_whole);
             let stream_time = state.and_then(|state| state.dedup.stream_time());
-            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned) };
+            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned), is_seed: false };
             (input.partition.clone(), input.position, note.to_string())
         });
         let is_noted = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());

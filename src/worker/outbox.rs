@@ -32,6 +32,8 @@ pub(super) struct Outbox {
     /// Why the worker ends with the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
+    /// How long brokers let a transaction be open.
+    transaction_timeout: Duration,
     transaction: Option<Transaction>,
     replacements: u32,
     /// When the brokers lately took another producer for ours.
@@ -55,6 +57,7 @@ impl Outbox {
             aborts: 0,
             ends_with: None,
             transactional_id,
+            transaction_timeout: shared.config.worker.transaction_timeout,
             transaction: None,
             replacements: 0,
             fencings: Vec::new(),
@@ -128,9 +131,13 @@ impl Outbox {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// The brokers take another producer for ours. A process that stood still for too long gets that error as well. But who
-    /// gets it again and again has a twin, and whoever got it first ends first.
+    /// The brokers take another producer for ours. A transaction that was open for too long is given up with the same error:
+    /// where brokers, or this process, stood still. But who gets it again and again for other transactions has a twin, and
+    /// whoever got it first ends first.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
+        if self.age().is_some_and(|age| age >= self.transaction_timeout) {
+            return Ok(());
+        }
         self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
         self.fencings.push(Instant::now());
         if self.fencings.len() <= FENCINGS_MAX {

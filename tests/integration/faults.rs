@@ -97,6 +97,9 @@ const LARGE: &[&str] = &[
     "checkpoint.trimmed:2:kill",
 ];
 
+/// Points in a seed, which `seed` kills it at.
+pub const SEEDING: &[&str] = &["seed.written:1:kill", "seed.offsets_sent:1:kill", "seed.committed:1:kill"];
+
 /// Points passed without usable state.
 const DAMAGED: &[&str] = &["quarantine.moved:1:kill", "quarantine.opened:1:kill"];
 const DELETED: &[&str] = &["restore.cold:1:kill", "restore.cold:3:kill"];
@@ -135,7 +138,7 @@ const STANDSTILLS: &[&str] =
 
 #[test]
 fn every_point_has_a_scenario() {
-    let scenarios = [READING, FAILING, DRAINING, REVOKED, LOST, WARMING_UP, LARGE, DAMAGED, DELETED, REBUILDING].concat();
+    let scenarios = [READING, FAILING, DRAINING, REVOKED, LOST, WARMING_UP, LARGE, DAMAGED, DELETED, REBUILDING, SEEDING].concat();
     let arms = scenarios.iter().flat_map(|arms| arms.split(','));
     let killed_at: BTreeSet<_> = arms.filter(|arm| !arm.ends_with(":error")).map(point).collect();
     assert_eq!(killed_at, unseen::fault::POINTS.iter().copied().collect());

@@ -34,6 +34,7 @@ mod repartition;
 mod replay;
 mod routes;
 mod security;
+mod seed;
 mod serve;
 mod serve_tls;
 mod serve_writes;

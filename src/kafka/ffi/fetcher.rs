@@ -130,8 +130,7 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
 
     /// Who we are in the group.
     pub(in crate::kafka) fn group(&self) -> Option<GroupMetadata> {
-        // SAFETY: the client lives; what it answers is ours.
-        NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(self.consumer.client().native_ptr()) }).map(GroupMetadata)
+        GroupMetadata::of(&self.consumer)
     }
 }
 
@@ -149,6 +148,12 @@ pub(in crate::kafka) struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_me
 unsafe impl Send for GroupMetadata {}
 
 impl GroupMetadata {
+    /// Of a consumer's group; its member, once it is one.
+    pub(in crate::kafka) fn of<C: ConsumerContext + 'static>(consumer: &BaseConsumer<C>) -> Option<Self> {
+        // SAFETY: the client lives; what it answers is ours.
+        NonNull::new(unsafe { rd::rd_kafka_consumer_group_metadata(consumer.client().native_ptr()) }).map(Self)
+    }
+
     /// The generation, if it names one and a member: without these, brokers do not look who writes.
     pub(in crate::kafka) fn generation(&self) -> Option<i32> {
         // SAFETY: the metadata live; the text belongs to them.

@@ -4,6 +4,8 @@
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
 mod error;
+mod first;
+mod offsets;
 mod origin;
 mod refused;
 
@@ -25,7 +27,7 @@ use origin::WrittenFrom;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use rdkafka::topic_partition_list::TopicPartitionList;
 use refused::{BYSTANDER, Failed, oversize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -318,14 +320,7 @@ impl Sink {
         source: &Source,
         meanwhile: Option<Meanwhile<'_>>,
     ) -> Result<(), SinkError> {
-        let mut list = TopicPartitionList::new();
-        for (partition, offset, note) in offsets {
-            let mut element = list.add_partition(&partition.topic, partition.partition);
-            element
-                .set_offset(Position::Offset(*offset))
-                .map_err(|error| SinkError::Exit(format!("{partition} has an impossible offset: {error}")))?;
-            element.set_metadata(note);
-        }
+        let list = offsets::list(offsets)?;
         let committed = match (self.transactional(), meanwhile) {
             (false, _) => self.commit_plain(&list, source),
             (true, None) => self.commit_transaction(&list, source.group()),

@@ -115,7 +115,8 @@ impl Worker {
         let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
-            begins(found) || (offset.is_some() && offset == found.committed.offset)
+            // A checkpoint from before a seed stands where that lets the group begin.
+            begins(found) || (offset.is_some() && offset == found.committed.offset && !found.note().is_seed)
         })
     }
 
@@ -237,7 +238,7 @@ impl Worker {
             if state.is_none() {
                 first = Some(resumption.start);
             }
-            let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned) };
+            let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned), is_seed: false };
             group = Committed { offset: None, metadata: note.to_string() };
         }
         let input = Input {

@@ -1,0 +1,166 @@
+//! `unseen seed`: what was seen before unseen came.
+
+use super::interrupt::Interrupt;
+use super::{replay, schemas, topic};
+use anyhow::Context as _;
+use indicatif::HumanCount;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use unseen::clock;
+use unseen::config::{Partitioner, flags};
+use unseen::record::Timestamp;
+use unseen::replay::{format_rfc3339, parse_rfc3339};
+use unseen::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
+
+const FORMAT_HELP: &str = "\
+Formats:
+  ndjson    each line is the value of a record, from which the topic's key is taken
+  csv       a table; its first line names the columns, one for each part of the key: `key` for the record key, `value`, `content`,
+            the name of a header, the pointer of a field with or without its first slash. A number in the column of a field means
+            the number and the text, so it counts as two keys
+  capture   each line is a record, as `unseen capture` or `kcat -J` writes it: of the input, or of what came out elsewhere";
+
+/// Options of `unseen seed`.
+#[derive(clap::Args)]
+#[command(after_long_help = FORMAT_HELP)]
+pub struct Args {
+    #[command(flatten)]
+    config: super::ConfigArgs,
+    /// The file, in which each key stands with the time when it was last seen; `-` is the standard input.
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// The input topic whose keys they are; needed if the configuration has several.
+    #[arg(short, long, value_name = "INPUT")]
+    topic: Option<String>,
+    /// What a line is.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LineFormat::Ndjson)]
+    format: LineFormat,
+    /// Where the time is: a JSON pointer, or the name of a column, by default `time`. It is in milliseconds since 1970, or in RFC 3339.
+    #[arg(long, value_name = "PLACE")]
+    time: Option<String>,
+    /// The time of lines that have none: RFC 3339, or `now`.
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    at: Option<Timestamp>,
+    /// Where the record key is, if it is not in the line itself: a JSON pointer, or the name of a column.
+    #[arg(long, value_name = "PLACE")]
+    record_key: Option<String>,
+    /// How producers choose a partition by the record key: `murmur2` (Java) or `crc32` (librdkafka). By default, as
+    /// serve.partitioner says.
+    #[arg(long, value_name = "NAME", value_enum)]
+    partitioner: Option<PartitionerName>,
+    /// Put keys whose partition is not known into each of them. Each then takes as much memory as all of them need.
+    #[arg(long)]
+    every_partition: bool,
+    /// Leave lines without a key out, and count them.
+    #[arg(long)]
+    skip_invalid: bool,
+    /// Most keys, each counted as often as it is put into a partition. Each takes 32 bytes of memory while they are sorted.
+    #[arg(long, value_name = "N", default_value = "100M", value_parser = flags::keys)]
+    max_keys: u64,
+    /// Begin where this group, the other tool's, has come to, in place of where kafka.start says.
+    #[arg(long, value_name = "GROUP")]
+    offsets_of: Option<String>,
+    /// Read the file and look at the group, but write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// No progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum LineFormat {
+    Ndjson,
+    Csv,
+    Capture,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum PartitionerName {
+    Murmur2,
+    Crc32,
+}
+
+fn moment(text: &str) -> Result<Timestamp, String> {
+    if text == "now" {
+        return Ok(clock::now());
+    }
+    let time = parse_rfc3339(text).filter(|&time| time >= 0);
+    time.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or now, got {text:?}"))
+}
+
+/// Writes the keys to the changelog.
+///
+/// # Errors
+/// When the configuration, the brokers or the file are at fault, or the group has begun. Then nothing is written.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let config = args.config.load()?;
+    args.config.check_properties(&config)?;
+    let topic = topic::choose(&config, args.topic.as_deref())?;
+    let options = Options {
+        format: match args.format {
+            LineFormat::Ndjson => Format::Ndjson,
+            LineFormat::Csv => Format::Csv,
+            LineFormat::Capture => Format::Capture,
+        },
+        time: args.time.clone(),
+        at: args.at,
+        latest: replay::max_timestamp_ms(SystemTime::now(), topic.max_future),
+        record_key: args.record_key.clone(),
+        partitioner: args.partitioner.map_or(config.serve.partitioner, |name| {
+            Some(match name {
+                PartitionerName::Murmur2 => Partitioner::Murmur2,
+                PartitionerName::Crc32 => Partitioner::Crc32,
+            })
+        }),
+        every_partition: args.every_partition,
+        skip_invalid: args.skip_invalid,
+        max_keys: args.max_keys,
+    };
+    let interrupt = Interrupt::listen()?;
+    let waiting = Waiting { stop: &|| interrupt.came(), report: &|trouble| eprintln!("{trouble}") };
+    let group = Group::find(&config, topic, &waiting)?;
+    let begin = args.offsets_of.as_ref().map_or_else(|| Ok(BTreeMap::new()), |other| group.offsets_of(other))?;
+    let mut seeds = Seeds::new(&config, topic, &options, group.partitions(), schemas::patient(&config)?)?;
+    let path = Some(&*args.input).filter(|path| *path != Path::new("-"));
+    let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let (input, progress) = replay::open(path, !args.quiet).with_context(|| name.clone())?;
+    let read = seeds.read(input, &|| interrupt.came());
+    progress.finish_and_clear();
+    match read {
+        Err(error @ seed::Error::Line { .. }) => return Err(anyhow::Error::new(error).context(name)),
+        other => other?,
+    }
+    let counts = seeds.counts();
+    if args.dry_run {
+        return super::print(&format!("{}; nothing was written\n", lines(&counts, seeds.keys())));
+    }
+    let keys = seeds.keys();
+    let seeded = group.seed(seeds, &begin)?;
+    super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))
+}
+
+fn lines(counts: &Counts, keys: u64) -> String {
+    let mut text = format!("{} lines, {} keys", HumanCount(counts.lines), HumanCount(keys));
+    for (count, what) in [(counts.invalid, "lines without a key left out"), (counts.tombstones, "lines without a value left out")] {
+        if count > 0 {
+            text += &format!(", {} {what}", HumanCount(count));
+        }
+    }
+    text
+}
+
+fn report(counts: &Counts, keys: u64, seeded: &Seeded, group: &str, partitions: u32) -> String {
+    let Seeded { keys: logged, expired, evicted, stream_time } = *seeded;
+    let latest = stream_time.map_or_else(String::new, |time| format!(", the last of them seen at {}", format_rfc3339(time)));
+    let mut text = format!("{}\n", lines(counts, keys));
+    text += &format!("group {group:?} begins with {} different keys in {partitions} partitions{latest}\n", HumanCount(logged));
+    if expired > 0 {
+        text += &format!("{} keys are older than the window, and were left out\n", HumanCount(expired));
+    }
+    if evicted > 0 {
+        text += &format!("{} keys do not fit into filter.max_memory, and will come out again\n", HumanCount(evicted));
+    }
+    text
+}

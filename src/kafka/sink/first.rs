@@ -1,0 +1,37 @@
+//! The first commit of a group, by one who is no member of it.
+//!
+//! Must never commit while the group has members: nothing but the question keeps the two apart.
+
+use super::{CALL_TIMEOUT, Sink, SinkError, offsets};
+use crate::fault;
+use crate::kafka::GroupView;
+use crate::record::{Offset, TopicPartition};
+
+impl Sink {
+    /// Commits what was sent together with the first offsets of a group. `check` is asked once the offsets are a part of the
+    /// transaction: who joins from then on learns of none before it has ended, so that a member is seen by `check`, or comes after
+    /// the commit.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn commit_first(
+        &self,
+        first: &[(TopicPartition, Offset, String)],
+        group: &GroupView,
+        check: impl FnOnce() -> Result<(), SinkError>,
+    ) -> Result<(), SinkError> {
+        let list = offsets::list(first)?;
+        let outsider = group.outsider().ok_or_else(|| SinkError::Exit("librdkafka names no group".to_owned()))?;
+        let commit = || {
+            self.flush()?;
+            fault::point("seed.written");
+            self.repeat(|| self.producer.send_offsets(&list, &outsider, CALL_TIMEOUT))?;
+            fault::point("seed.offsets_sent");
+            check()?;
+            self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))?;
+            fault::point("seed.committed");
+            Ok(())
+        };
+        commit().map_err(|failure| self.explain(failure))
+    }
+}

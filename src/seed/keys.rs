@@ -1,0 +1,246 @@
+//! The keys of one partition, and what its changelog is to say of them.
+//!
+//! Pure. Must never ask a filter whether it has a key: one that it takes for seen by mistake would be logged nowhere, and come out as
+//! soon as what it was mistaken for is forgotten.
+
+use crate::changelog::{self, Origin, RECORD_FINGERPRINTS_MAX};
+use crate::dedup::{Dedup, Mutation, Rules};
+use crate::filter::{ExactError, Slice};
+use crate::key::Fingerprint;
+use crate::record::Timestamp;
+
+/// When a key was seen, or seen no more.
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    fingerprint: Fingerprint,
+    /// In milliseconds; in a window by count, 0.
+    time: Timestamp,
+    /// How many came before it.
+    number: u32,
+    is_retraction: bool,
+}
+
+/// Keys of one partition.
+#[derive(Debug, Default)]
+pub(super) struct Keys(Vec<Sighting>);
+
+/// What the changelog of a partition says now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Logged {
+    pub(super) keys: u64,
+    /// Keys left out, for their window ends before the time of the last.
+    pub(super) expired: u64,
+    /// Keys that the filter forgets before their time, for it may not grow.
+    pub(super) evicted: u64,
+    pub(super) stream_time: Option<Timestamp>,
+}
+
+/// Why a partition cannot be logged.
+#[derive(Debug)]
+pub(super) enum Failure<E> {
+    Memory(ExactError),
+    Write(E),
+}
+
+impl Keys {
+    /// Adds what a line says of a key. Later lines of the same time prevail.
+    pub(super) fn add(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, number: u32, is_retraction: bool) {
+        self.0.push(Sighting { fingerprint, time: time.unwrap_or_default(), number, is_retraction });
+    }
+
+    /// Of each key, the last sighting, in order of time; none of those that were retracted then.
+    fn settle(&mut self) {
+        self.0.sort_unstable_by_key(|seen| (seen.fingerprint, std::cmp::Reverse((seen.time, seen.number))));
+        self.0.dedup_by_key(|seen| seen.fingerprint);
+        self.0.retain(|seen| !seen.is_retraction);
+        self.0.sort_unstable_by_key(|seen| (seen.time, seen.number));
+    }
+
+    /// Hands over the records of the changelog from which a state is made that has seen these keys.
+    pub(super) fn log<E>(
+        mut self,
+        rules: Rules,
+        origin: Origin,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Logged, Failure<E>> {
+        self.settle();
+        let (mut dedup, mut logged) = (Dedup::new(rules), Logged::default());
+        let is_timed = rules.window.length_ms().is_some();
+        let slice_at = |seen: &Sighting| rules.window.slice_at(seen.time).filter(|_| rules.is_sliced());
+        let newest = self.0.last().and_then(slice_at);
+        let oldest = newest.map(|newest| newest.before(rules.window.slices()));
+        let kept = self.0.iter().position(|seen| slice_at(seen) >= oldest).unwrap_or(0);
+        logged.expired = kept as u64;
+        let mut part = Part::default();
+        for seen in &self.0[kept..] {
+            let time = is_timed.then_some(seen.time);
+            dedup.resume(time, None, None);
+            dedup.apply(Mutation::Insert, seen.fingerprint).map_err(Failure::Memory)?;
+            if part.keys.len() == RECORD_FINGERPRINTS_MAX || !part.keys.is_empty() && part.slice != dedup.clock() {
+                part.write(origin, write)?;
+            }
+            if part.keys.is_empty() {
+                let replay_info = dedup.replay_info().filter(|_| part.slice != dedup.clock() || logged.keys == 0);
+                part = Part { slice: dedup.clock(), replay_info, time: None, keys: std::mem::take(&mut part.keys) };
+            }
+            part.time = time;
+            part.keys.push(seen.fingerprint);
+            logged.keys += 1;
+        }
+        if !part.keys.is_empty() {
+            part.write(origin, write)?;
+        }
+        logged.evicted = dedup.usage().evicted;
+        logged.stream_time = dedup.stream_time();
+        Ok(logged)
+    }
+}
+
+/// A record of the changelog that is being made. Its keys are of one slice.
+#[derive(Default)]
+struct Part {
+    slice: Option<Slice>,
+    replay_info: Option<u64>,
+    time: Option<Timestamp>,
+    keys: Vec<Fingerprint>,
+}
+
+impl Part {
+    fn write<E>(&mut self, origin: Origin, write: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), Failure<E>> {
+        let record = changelog::insertions(origin, self.slice, self.time, self.replay_info, &self.keys);
+        self.keys.clear();
+        write(&record).map_err(Failure::Write)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changelog::{Applier, ChangelogRecord, Outcome};
+    use crate::dedup::Late;
+    use crate::filter::{AgingSizing, CuckooSizing, Spec, StableSizing, Window};
+    use crate::record::Verdict;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+    use xxhash_rust::xxh3::xxh3_128;
+
+    const ORIGIN: Origin = Origin { owner: 1, keys: 2, clock: 3, kind: 4 };
+    const HOUR: i64 = 3_600_000;
+
+    fn key(number: u64) -> Fingerprint {
+        Fingerprint(xxh3_128(&number.to_le_bytes()))
+    }
+
+    fn rules(window: Window, filter: Option<Spec>, exact: bool) -> Rules {
+        Rules { window, filter, exact, refresh: false, late: Late::Emit }
+    }
+
+    /// Every kind; the last forgets at random.
+    fn kinds(window: Window) -> Vec<Rules> {
+        vec![
+            rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 1e-9))), false),
+            // So often wrong that it takes keys for seen that it was not given.
+            rules(window, Some(Spec::Aging(AgingSizing::new(window, 20, 0.3))), false),
+            rules(window, Some(Spec::Aging(AgingSizing::new(window, 200, 0.1))), true),
+            rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 400, 1e-6))), false),
+            rules(window, None, true),
+            rules(window, Some(Spec::Stable(StableSizing::new(1 << 20, 1e-6))), false),
+        ]
+    }
+
+    /// The changelog of these sightings.
+    fn log(rules: Rules, seen: &[(u64, i64, bool)]) -> (Vec<Vec<u8>>, Logged) {
+        let (mut keys, mut records) = (Keys::default(), Vec::new());
+        for (number, &(name, time, is_retraction)) in (0..).zip(seen) {
+            keys.add(key(name), rules.window.length_ms().map(|_| time), number, is_retraction);
+        }
+        let logged = keys.log::<Infallible>(rules, ORIGIN, &mut |record| {
+            records.push(record.to_vec());
+            Ok(())
+        });
+        (records, logged.ok().unwrap())
+    }
+
+    /// The state that is made from it.
+    fn state(rules: Rules, records: &[Vec<u8>]) -> Dedup {
+        let (mut dedup, mut applier) = (Dedup::new(rules), Applier::new(BTreeMap::new(), ORIGIN, BTreeMap::new(), None, 0));
+        for record in records {
+            let record = ChangelogRecord::decode(record).unwrap();
+            assert!(!applier.continues(&record), "a state may be stored between any two");
+            assert_eq!(applier.follow(&mut dedup, &record).unwrap(), Outcome::Taken);
+        }
+        assert_eq!(applier.offsets, BTreeMap::new(), "it has read nothing of any input");
+        dedup
+    }
+
+    proptest! {
+        /// A key is seen for a window from when it was seen last, in whatever order that was said, and by every kind. What was
+        /// retracted since, or was never there, an exact store calls unseen.
+        #[test]
+        fn what_was_seen_stays_seen(
+            seen in prop::collection::vec((0..60_u64, 0..3 * HOUR, prop::bool::weighted(0.1)), 1..200),
+            slices in 1..=4_u32,
+            later in 0..HOUR,
+        ) {
+            let window = Window::time(HOUR, slices);
+            let mut last = BTreeMap::new();
+            for &(name, time, is_retraction) in &seen {
+                let known = last.entry(name).or_insert((time, is_retraction));
+                if time >= known.0 {
+                    *known = (time, is_retraction);
+                }
+            }
+            for rules in kinds(window) {
+                let (records, logged) = log(rules, &seen);
+                prop_assert_eq!(logged.keys + logged.expired, last.values().filter(|known| !known.1).count() as u64);
+                let Some(newest) = last.values().filter(|known| !known.1).map(|known| known.0).max() else { continue };
+                prop_assert_eq!(logged.stream_time, Some(newest));
+                let now = newest + later;
+                for (&name, &(time, is_retraction)) in &last {
+                    let verdict = state(rules, &records).judge(key(name), Some(now), i64::MAX).unwrap();
+                    if !is_retraction && now - time <= window.length_ms().unwrap() {
+                        prop_assert_eq!(verdict, Verdict::Duplicate, "{:?}", rules);
+                    } else if is_retraction && rules.exact {
+                        prop_assert_eq!(verdict, Verdict::Unseen);
+                    }
+                }
+                if rules.exact {
+                    prop_assert_eq!(state(rules, &records).judge(key(1_000), Some(now), i64::MAX).unwrap(), Verdict::Unseen);
+                }
+            }
+        }
+
+        /// In a window by count, the last so many keys of the file are seen.
+        #[test]
+        fn the_last_keys_are_seen(names in prop::collection::vec(0..100_u64, 1..200), slices in 1..=4_u32, keys in 8..60_u64) {
+            let window = Window::keys(keys, slices);
+            let seen: Vec<_> = names.iter().map(|&name| (name, 0, false)).collect();
+            let mut last: Vec<u64> = Vec::new();
+            for name in names.iter().rev() {
+                if !last.contains(name) {
+                    last.push(*name);
+                }
+            }
+            for rules in kinds(window) {
+                let (records, _) = log(rules, &seen);
+                // The next key is inserted, and so counts as one of them.
+                for &name in last.iter().take(usize::try_from(keys).unwrap() - 1) {
+                    prop_assert_eq!(state(rules, &records).judge(key(name), None, i64::MAX).unwrap(), Verdict::Duplicate, "{:?}", rules);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_of_many_keys_is_several_records() {
+        let window = Window::time(HOUR, 2);
+        let rules = rules(window, Some(Spec::Cuckoo(CuckooSizing::new(window, 200_000, 1e-6))), false);
+        let seen: Vec<_> = (0..70_000).map(|name| (name, 5, false)).collect();
+        let (records, logged) = log(rules, &seen);
+        assert_eq!((records.len(), logged.keys), (3, 70_000));
+        assert!(records.iter().all(|record| record.len() < 600_000));
+        let mut dedup = state(rules, &records);
+        assert!((0..70_000).all(|name| dedup.judge(key(name), Some(5), i64::MAX).unwrap() == Verdict::Duplicate));
+    }
+}

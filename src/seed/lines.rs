@@ -1,0 +1,181 @@
+//! From a line of a file to the keys that it says were seen, for each format.
+//!
+//! Must never take a key in another way than the worker does.
+
+use super::error::{Error, Fault};
+use super::placement::Place;
+use super::table::Table;
+use super::{Format, Options};
+use crate::config::Topic;
+use crate::format::{Formats, NoKey, Reader, Schemas};
+use crate::key::{Field, Fingerprint, Part, Scratch};
+use crate::record::{Record, Timestamp, Verdict};
+use crate::replay::{self, LineError, Lines, Recorded, parse_time};
+use std::io::BufRead;
+use std::sync::Arc;
+
+/// What one line says.
+#[derive(Debug)]
+pub(super) struct Line<'l> {
+    /// Keys that were seen. Texts of a table may be read in several ways; then all are meant.
+    pub(super) fingerprints: &'l [Fingerprint],
+    pub(super) time: Option<Timestamp>,
+    pub(super) place: Place<'l>,
+    /// Whether the keys are retracted instead.
+    pub(super) is_retraction: bool,
+}
+
+/// What is done with a line.
+pub(super) type Take<'f> = dyn FnMut(Line<'_>) -> Result<(), Fault> + 'f;
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lines, without the first of a table.
+    pub lines: u64,
+    /// Of these, left out, for they have no key.
+    pub invalid: u64,
+    /// Of these, left out, for they have no value.
+    pub tombstones: u64,
+}
+
+/// Reads lines.
+pub(super) struct LineReader<'t> {
+    topic: &'t Topic,
+    /// The inputs whose partitions are those of the keys.
+    inputs: Vec<&'t str>,
+    options: &'t Options,
+    time: Option<Field>,
+    record_key: Option<Field>,
+    formats: Formats,
+    schemas: Arc<dyn Schemas>,
+    reader: Reader,
+    scratch: Scratch,
+    fingerprints: Vec<Fingerprint>,
+    pub(super) counts: Counts,
+}
+
+impl<'t> LineReader<'t> {
+    pub(super) fn new(topic: &'t Topic, inputs: Vec<&'t str>, options: &'t Options, schemas: Arc<dyn Schemas>) -> Result<Self, Error> {
+        let field = |option, pointer: &Option<String>| {
+            let pointer = pointer.as_deref().filter(|_| options.format == Format::Ndjson);
+            pointer.map(Field::new).transpose().map_err(|error| Error::Pointer { option, error })
+        };
+        match options.format {
+            Format::Capture if options.time.is_some() || options.record_key.is_some() => {
+                return Err(Error::Options("--time, --record-key: lines of a capture bring the record's own".to_owned()));
+            }
+            Format::Ndjson => {
+                let is_absent = |part: &&Part| match part {
+                    Part::RecordKey | Part::KeyField(_) => options.record_key.is_none(),
+                    Part::Header(_) | Part::CloudEvent(_) => true,
+                    _ => false,
+                };
+                if let Some(part) = topic.key.parts().iter().find(is_absent) {
+                    let advice = if matches!(part, Part::RecordKey | Part::KeyField(_)) {
+                        "say where it is with --record-key"
+                    } else {
+                        "write a table with a column for each part, and say --format csv"
+                    };
+                    return Err(Error::Options(format!(
+                        "the topic's key is made of {part}, which a line of ndjson does not have; {advice}"
+                    )));
+                }
+                if !topic.formats.is_json() {
+                    let sentence = "a line of ndjson is JSON, and the topic's records are not; use lines of `unseen capture`, or a table with --format csv";
+                    return Err(Error::Options(sentence.to_owned()));
+                }
+            }
+            _ => {}
+        }
+        Ok(Self {
+            topic,
+            inputs,
+            options,
+            time: field("--time", &options.time)?,
+            record_key: field("--record-key", &options.record_key)?,
+            formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
+            schemas,
+            reader: Reader::default(),
+            scratch: Scratch::default(),
+            fingerprints: Vec::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Hands over what each line says that has a key, until `take` fails.
+    pub(super) fn read(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {
+        if self.options.format == Format::Csv {
+            return self.read_table(input, take);
+        }
+        let mut lines = Lines::new(input);
+        loop {
+            let read = match lines.next_line() {
+                Ok(None) => return Ok(()),
+                Ok(Some(line)) => self.take_line(line, take),
+                Err(fault) => Err(fault.into()),
+            };
+            read.map_err(|fault| Error::Line { line: lines.number(), fault })?;
+        }
+    }
+
+    fn take_line(&mut self, line: &[u8], take: &mut Take<'_>) -> Result<(), Fault> {
+        self.counts.lines += 1;
+        let is_capture = self.options.format == Format::Capture;
+        let format = if is_capture { replay::Format::Kcat } else { replay::Format::Ndjson };
+        let recorded = Recorded::parse(format, line, None)?;
+        let record_key = match &self.record_key {
+            Some(field) => field.text(line).map(|text| text.into_owned().into_bytes()),
+            None => recorded.key.as_deref().map(<[u8]>::to_vec),
+        };
+        let headers = recorded.headers();
+        let record = Record { key: record_key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
+        let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
+        let fingerprint = match fingerprint {
+            Ok(fingerprint) => fingerprint,
+            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
+            Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
+                self.counts.tombstones += 1;
+                return Ok(());
+            }
+            Err(NoKey::Invalid(invalid)) => return self.invalid(Fault::Invalid(*invalid)),
+        };
+        let time = match &self.time {
+            Some(field) => field.text(line).map(|text| time(&text)).transpose()?,
+            None => recorded.time,
+        };
+        let is_ours = recorded.topic.as_deref().is_none_or(|topic| self.inputs.contains(&topic));
+        let place = Place { partition: (is_capture && is_ours).then_some(recorded.partition), record_key: record_key.as_deref() };
+        take(Line { fingerprints: &[fingerprint], time, place, is_retraction: self.topic.is_retraction(&headers) })
+    }
+
+    fn read_table(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {
+        let mut table = Table::new(input, &self.topic.key, self.options.time.as_deref(), self.options.record_key.as_deref())?;
+        while let Some(line) = table.next_row()? {
+            self.take_row(&table, take).map_err(|fault| Error::Line { line, fault })?;
+        }
+        Ok(())
+    }
+
+    fn take_row(&mut self, table: &Table<impl BufRead>, take: &mut Take<'_>) -> Result<(), Fault> {
+        self.counts.lines += 1;
+        self.fingerprints.clear();
+        let texts = table.columns.texts(table.row());
+        if let Err(error) = self.topic.key.fingerprints_of_texts(texts, &mut self.scratch, &mut self.fingerprints) {
+            return self.invalid(error.into());
+        }
+        let text = |column: Option<usize>| table.row().get(column?);
+        let time = text(table.columns.time).filter(|text| !text.is_empty()).map(|text| time(&String::from_utf8_lossy(text))).transpose()?;
+        let place = Place { partition: None, record_key: text(table.columns.record_key) };
+        take(Line { fingerprints: &self.fingerprints, time, place, is_retraction: false })
+    }
+
+    fn invalid(&mut self, fault: Fault) -> Result<(), Fault> {
+        self.counts.invalid += 1;
+        if self.options.skip_invalid { Ok(()) } else { Err(fault) }
+    }
+}
+
+fn time(text: &str) -> Result<Timestamp, Fault> {
+    parse_time(text).filter(|&time| time >= 0).ok_or_else(|| Fault::Time(text.chars().take(40).collect()))
+}

@@ -1,0 +1,167 @@
+//! Keys as a table: CSV, whose first line names the columns.
+//!
+//! Owns which column is which part of a key. Must never hold more than one bounded row.
+
+use super::error::{Error, Fault};
+use crate::key::{KeySpec, Part};
+use csv::{ByteRecord, Reader, ReaderBuilder};
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+/// Most bytes of a row, but for what is read ahead.
+const ROW_BYTES_MAX: u64 = 1 << 20;
+
+/// Rows of a table.
+pub(super) struct Table<R> {
+    reader: Reader<Bounded<R>>,
+    left: Rc<Cell<u64>>,
+    row: ByteRecord,
+    pub(super) columns: Columns,
+}
+
+/// Where in a row its parts are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    parts: Vec<usize>,
+    pub(super) time: Option<usize>,
+    pub(super) record_key: Option<usize>,
+}
+
+/// What is read for one row must end somewhere: a quote that nobody closes takes in the rest of the file.
+struct Bounded<R> {
+    input: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left.get() == 0 {
+            return Err(io::Error::other(format!("expected at most {ROW_BYTES_MAX} bytes in a row, got more; is a quote left open?")));
+        }
+        let read = self.input.read(buffer)?;
+        self.left.set(self.left.get().saturating_sub(read as u64));
+        Ok(read)
+    }
+}
+
+impl<R: Read> Table<R> {
+    /// A table of keys of that kind. `time` and `record_key` name further columns.
+    pub(super) fn new(input: R, key: &KeySpec, time: Option<&str>, record_key: Option<&str>) -> Result<Self, Error> {
+        let left = Rc::new(Cell::new(ROW_BYTES_MAX));
+        let mut reader = ReaderBuilder::new().from_reader(Bounded { input, left: Rc::clone(&left) });
+        let header = reader.byte_headers().map_err(|error| Error::Line { line: 1, fault: sentence(&error) })?;
+        let columns = Columns::new(header, key, time, record_key)?;
+        Ok(Self { reader, left, row: ByteRecord::new(), columns })
+    }
+
+    /// Goes on to the next row. Returns the line in which it begins.
+    pub(super) fn next_row(&mut self) -> Result<Option<u64>, Error> {
+        self.left.set(ROW_BYTES_MAX);
+        let line = self.reader.position().line();
+        match self.reader.read_byte_record(&mut self.row) {
+            Ok(true) => Ok(Some(self.row.position().map_or(line, csv::Position::line))),
+            Ok(false) => Ok(None),
+            Err(error) => Err(Error::Line { line: error.position().map_or(line, csv::Position::line), fault: sentence(&error) }),
+        }
+    }
+
+    /// The row that it has come to.
+    pub(super) const fn row(&self) -> &ByteRecord {
+        &self.row
+    }
+}
+
+fn sentence(error: &csv::Error) -> Fault {
+    Fault::Table(match error.kind() {
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("expected {expected_len} columns, as in the first line, got {len}")
+        }
+        csv::ErrorKind::Io(error) => error.to_string(),
+        _ => error.to_string(),
+    })
+}
+
+impl Columns {
+    fn new(header: &ByteRecord, key: &KeySpec, time: Option<&str>, record_key: Option<&str>) -> Result<Self, Error> {
+        let find = |name: &str| header.iter().position(|column| column == name.as_bytes());
+        let there = || header.iter().map(|column| format!("{:?}", String::from_utf8_lossy(column))).collect::<Vec<_>>().join(", ");
+        let named = |option: &str, name: &str| {
+            find(name).ok_or_else(|| Error::Options(format!("{option}: the table has no column {name:?}, but {}", there())))
+        };
+        let part = |part: &Part| {
+            let name = name(part);
+            let found = find(name).or_else(|| find(name.strip_prefix('/')?));
+            found.ok_or_else(|| {
+                let name = name.strip_prefix('/').unwrap_or(name);
+                Error::Options(format!("the first line names the columns, and has none {name:?} for {part}, but {}", there()))
+            })
+        };
+        let parts = key.parts().iter().map(part).collect::<Result<Vec<_>, _>>()?;
+        let of_key = || key.parts().iter().position(|part| *part == Part::RecordKey).map(|at| parts[at]);
+        Ok(Self {
+            time: time.map_or(Ok(find("time")), |name| named("--time", name).map(Some))?,
+            record_key: record_key.map_or_else(|| Ok(of_key()), |name| named("--record-key", name).map(Some))?,
+            parts,
+        })
+    }
+
+    /// The texts of a key's parts, in order.
+    pub(super) fn texts<'r>(&'r self, row: &'r ByteRecord) -> impl ExactSizeIterator<Item = &'r [u8]> + Clone {
+        self.parts.iter().map(|&at| row.get(at).unwrap_or_default())
+    }
+}
+
+/// What the column of a part is called. Of a field, the slash that its pointer begins with may be missing.
+fn name(part: &Part) -> &str {
+    match part {
+        Part::RecordKey => "key",
+        Part::RecordValue => "value",
+        Part::Content { .. } => "content",
+        Part::Header(name) | Part::CloudEvent(name) | Part::Field(name) | Part::KeyField(name) => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> KeySpec {
+        KeySpec::new(vec![Part::RecordKey, Part::Field("/user/id".to_owned()), Part::Header("tenant".to_owned())]).unwrap()
+    }
+
+    fn table(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
+        let mut table = Table::new(text.as_bytes(), &key(), None, None).map_err(|error| error.to_string())?;
+        let mut rows = Vec::new();
+        while let Some(line) = table.next_row().map_err(|error| error.to_string())? {
+            let texts = table.columns.texts(table.row()).map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+            rows.push((line, texts));
+        }
+        Ok(rows)
+    }
+
+    #[test]
+    fn columns_are_found_by_their_names() {
+        let rows = table("tenant,time,user/id,key\nt,1,u,\"a,\"\"b\"\"\nc\"\r\nt2,2,u2,k2\n").unwrap();
+        assert_eq!(
+            rows,
+            [
+                (2, vec!["a,\"b\"\nc".to_owned(), "u".to_owned(), "t".to_owned()]),
+                (3, vec!["k2".to_owned(), "u2".to_owned(), "t2".to_owned()])
+            ]
+        );
+        assert_eq!(
+            table("tenant,key\n").unwrap_err(),
+            "the first line names the columns, and has none \"user/id\" for field `/user/id`, but \"tenant\", \"key\""
+        );
+        let wrong = Table::new(&b"tenant,key,/user/id\n"[..], &key(), Some("when"), None).err().unwrap().to_string();
+        assert_eq!(wrong, "--time: the table has no column \"when\", but \"tenant\", \"key\", \"/user/id\"");
+    }
+
+    #[test]
+    fn rows_that_are_none_are_told_by_their_line() {
+        assert_eq!(table("tenant,/user/id,key\na,b,c\na,b\n").unwrap_err(), "line 3: expected 3 columns, as in the first line, got 2");
+        let open = format!("tenant,/user/id,key\na,b,\"{}", "x".repeat(3_000_000));
+        assert_eq!(table(&open).unwrap_err(), "line 2: expected at most 1048576 bytes in a row, got more; is a quote left open?");
+    }
+}
