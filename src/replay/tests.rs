@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
+use crate::content::CompareContent;
 use crate::filter::{Growth, Window};
 use crate::format::Formats;
 use crate::key::KeySpec;

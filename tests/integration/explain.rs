@@ -168,7 +168,7 @@ fn a_capture_says_the_same() {
     let config = setup.write_config("a").display().to_string();
     let (code, _, error) = unseen(["capture", "-c", &config, "-o", &file]);
     assert_eq!(code, Some(0), "{error}");
-    check(&setup, &input, &truth, &["first", "repeat", "false_positive"], &["--capture", &file]);
+    check(&setup, &input, &truth, &["first", "repeat", "false_positive"], &["--capture", &file, "--partitions", "1"]);
 }
 
 #[test]
