@@ -401,7 +401,7 @@ fn a_configuration_is_tested() {
     let records = |verdict: &str| {
         format!(
             "tests:\n  - name: an hour\n    records:\n      - value: {{ id: 1 }}\n      - {{ at: +59m, value: {{ id: 1 }}, expect: {verdict} }}\n\
-             \x20 - name: a file\n    file: {{ path: in.ndjson }}\n    expect: {{ unseen: 1, duplicate: 1 }}\n"
+             \x20 - name: a file\n    file: {{ path: in.ndjson, time: none }}\n    expect: {{ unseen: 1, duplicate: 1 }}\n"
         )
     };
     fs::write(setup.path("in.ndjson"), "{\"id\":1}\n{\"id\":1}\n").unwrap();
@@ -417,7 +417,21 @@ fn a_configuration_is_tested() {
     assert_eq!(code, Some(1), "{said}{error}");
     assert!(said.contains("- verdict: unseen\n            + verdict: duplicate: it repeats record 1"), "{said}");
     assert!(error.contains("1 of 2 tests failed"), "{error}");
-    assert!(fs::read_to_string(report).unwrap().contains("failures=\"1\""));
+    assert!(fs::read_to_string(&report).unwrap().contains("failures=\"1\""));
+    fs::write(setup.path("later.yaml"), "tests: [{ name: n }]").unwrap();
+    refused(
+        &setup,
+        &[
+            "test",
+            "--junit",
+            report.to_str().unwrap(),
+            setup.path("unseen.test.yaml").to_str().unwrap(),
+            setup.path("later.yaml").to_str().unwrap(),
+        ],
+        "later.yaml: tests[0].records: expected records",
+    );
+    let written = fs::read_to_string(report).unwrap();
+    assert!(written.contains("failures=\"1\"") && written.contains("<error message=\"tests[0].records: expected records"), "{written}");
     fs::write(setup.path("unseen.test.yaml"), "tests: [{ name: n, records: [{ verdict: unseen }] }]").unwrap();
     refused(&setup, &["test"], "unseen.test.yaml: tests[0].records[0].verdict: unknown field `verdict`");
 }

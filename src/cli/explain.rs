@@ -41,9 +41,9 @@ pub struct Args {
     /// Replay this file of `unseen capture`, and ask no broker.
     #[arg(long, value_name = "FILE", conflicts_with = "key")]
     capture: Option<PathBuf>,
-    /// With --capture, how many partitions the topic has.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    partitions: u32,
+    /// With --capture, how many partitions the topic has. Without it, 1 is taken, and what a filter would say is not certain.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), requires = "capture")]
+    partitions: Option<u32>,
     /// With --capture, when the stream was read, in RFC 3339; without it, when the file was last written. As in `unseen replay`.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_rfc3339_weak, requires = "capture")]
     read_at: Option<SystemTime>,

@@ -5,7 +5,9 @@ use anyhow::Context as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use unseen::config;
+use std::sync::Arc;
+use unseen::config::{self, Config};
+use unseen::format::Schemas;
 use unseen::testing::{self, Report, TestFile};
 
 /// Options of `unseen test`.
@@ -34,25 +36,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let schemas = schemas::patient(&config)?;
     let files = if args.files.is_empty() { beside(&args.config.config)? } else { args.files.clone() };
     let mut ran: Vec<(String, Vec<Report>)> = Vec::new();
+    let mut all_ran = Ok(());
     for path in files {
         let name = path.display().to_string();
-        let tree = config::document(&path).map_err(|message| anyhow::anyhow!("{name}: {message}"))?;
-        let file = TestFile::new(&tree).map_err(|message| anyhow::anyhow!("{name}: {message}"))?;
-        let dir = path.parent().unwrap_or(Path::new(""));
-        let open = |file: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(BufReader::new(File::open(dir.join(file))?))) };
-        let mut reports = Vec::new();
-        for test in &file.tests {
-            if args.only.as_ref().is_some_and(|text| !test.name.contains(text)) {
-                continue;
-            }
-            reports.push(testing::run(&config, test, &schemas, &open));
+        let reports = run_file(&path, &config, &schemas, args.only.as_deref());
+        all_ran = match &reports {
+            Ok(reports) => super::print(&testing::text(&name, reports)),
+            Err(message) => Err(anyhow::anyhow!("{name}: {message}")),
+        };
+        ran.push((name, reports.unwrap_or_else(|message| vec![Report::not_run("the file can be read", &message)])));
+        if all_ran.is_err() {
+            break;
         }
-        super::print(&testing::text(&name, &reports))?;
-        ran.push((name, reports));
     }
+    // Also of a run that ends here: what reads it would take an old report for that of this run.
     if let Some(path) = &args.junit {
         std::fs::write(path, testing::junit(&ran)).with_context(|| format!("--junit: cannot write {}", path.display()))?;
     }
+    all_ran?;
     let all = || ran.iter().flat_map(|(_, reports)| reports);
     let (count, failed) = (all().count(), all().filter(|report| !report.passed()).count());
     anyhow::ensure!(
@@ -62,6 +63,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     );
     anyhow::ensure!(failed == 0, "{failed} of {count} tests failed");
     super::print(&format!("{count} test{} passed\n", if count == 1 { "" } else { "s" }))
+}
+
+/// What became of the tests of a file whose names contain `only`; or why it cannot be read.
+fn run_file(path: &Path, config: &Config, schemas: &Arc<dyn Schemas>, only: Option<&str>) -> Result<Vec<Report>, String> {
+    let file = TestFile::new(&config::document(path)?)?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let open = |file: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(BufReader::new(File::open(dir.join(file))?))) };
+    let chosen = file.tests.iter().filter(|test| only.is_none_or(|text| test.name.contains(text)));
+    Ok(chosen.map(|test| testing::run(config, test, schemas, &open)).collect())
 }
 
 /// The files of tests beside a configuration.

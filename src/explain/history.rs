@@ -3,7 +3,7 @@
 //! Owns what is kept of that, which is bounded, however long the changelog is. Pure: who reads the changelog is for others to
 //! know. Must never take what did not happen for what did: a group that was set back voids what it had logged.
 
-use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome};
+use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome, Span};
 use crate::dedup::{Mutation, Rules};
 use crate::filter::Slice;
 use crate::key::Fingerprint;
@@ -164,6 +164,16 @@ pub(super) struct Wanted {
     pub(super) record: Option<(String, Offset)>,
 }
 
+/// How far a group has read a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// Where it began, as far as that is known.
+    pub(super) first: Option<Offset>,
+    pub(super) committed: Option<Offset>,
+    /// Stream time of the state when that was committed.
+    pub(super) stream_time: Option<Timestamp>,
+}
+
 /// What a changelog has of a key.
 #[derive(Debug)]
 pub(super) struct History<'w> {
@@ -180,7 +190,7 @@ pub(super) struct History<'w> {
     first_slice: Option<Slice>,
     /// For each log, the first offset that the changelog knows of.
     pub(super) starts: BTreeMap<String, Offset>,
-    /// Whether records before the first were of other keys.
+    /// Whether the state may have been changed before its first record, or between two of them, by what it does not have.
     begins_later: bool,
     /// Whether records are of other keys.
     pub(super) has_other_keys: bool,
@@ -235,6 +245,8 @@ impl<'w> History<'w> {
             return Next::On;
         }
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
+        let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
+        let has_gap = !continues && record.spans.iter().any(lacks);
         match self.applier.accept(record) {
             Outcome::Taken => {}
             Outcome::Foreign => return Next::Foreign,
@@ -246,6 +258,10 @@ impl<'w> History<'w> {
                 }
                 return Next::On;
             }
+        }
+        if has_gap {
+            // What was judged in between was logged for other keys, or not at all. It begins anew.
+            (self.begins_later, self.first_slice) = (true, None);
         }
         let is_alike = record.origin.clock == self.origin.clock;
         self.has_other_slices |= !is_alike;
@@ -317,17 +333,29 @@ impl<'w> History<'w> {
         is_it
     }
 
-    /// Whether the changelog has every insertion that a state whose clock has come to `clock` can still have. `begins` says
-    /// where the group began with each log, as far as that is known.
-    pub(super) fn is_whole(&self, clock: Option<Slice>, begins: &BTreeMap<String, Offset>) -> bool {
-        let is_first = |(log, &start): (&String, &Offset)| start == 0 || begins.get(log) == Some(&start);
-        if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) {
+    /// Whether the changelog has every insertion that a state whose clock has come to `clock` can still have. `readings` has
+    /// the logs of the state, and how far the group has read each.
+    pub(super) fn is_whole(&self, clock: Option<Slice>, readings: &BTreeMap<String, Reading>) -> bool {
+        let is_first =
+            |(log, &start): (&String, &Offset)| start == 0 || readings.get(log).is_some_and(|reading| reading.first == Some(start));
+        // Read, and not logged: while `state.changelog` was false, or in a part that was trimmed.
+        let is_lacking = |&(log, reading): &(&String, &Reading)| {
+            let come_to = self.applier.offsets.get(log).copied().or(reading.first).unwrap_or_default();
+            reading.committed.is_some_and(|committed| come_to < committed)
+        };
+        let mut lacking = readings.iter().filter(is_lacking).map(|(_, reading)| reading.stream_time).peekable();
+        if self.low == 0 && !self.begins_later && self.starts.iter().all(is_first) && lacking.peek().is_none() {
             return true;
         }
         // A filter alone does not log a renewal that it takes for done: what it renews may be trimmed.
         let logs_renewals = !self.rules.refresh || self.rules.exact;
         let (Some(first), Some(clock), true) = (self.first_slice, clock, logs_renewals) else { return false };
         let oldest = clock.before(self.rules.window.slices());
+        let has_expired =
+            |time: Option<Timestamp>| time.and_then(|time| self.rules.window.slice_at(time)).is_some_and(|slice| slice < oldest);
+        if !lacking.all(has_expired) {
+            return false;
+        }
         match self.low {
             _ if !self.rules.is_sliced() => false,
             // Nothing says how much of its first slice it lacks.

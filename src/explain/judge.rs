@@ -2,10 +2,10 @@
 //!
 //! Owns that conclusion. Pure. Must never call certain what another course of things would explain as well.
 
-use super::fate::{Before, Fate, Occurrence, clock_at, may_be_late, was_late, was_old};
+use super::fate::{Before, Fate, Occurrence, Occurrences, clock_at, may_be_late, was_late, was_old};
 use super::history::{Emission, Memory, Target};
 use super::report::{Cause, VerdictName};
-use crate::dedup::Rules;
+use crate::dedup::{Mutation, Rules};
 
 /// What was decided, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +46,15 @@ impl Judgement {
 
 const OTHER_SETTINGS: &str =
     "it was decided under another window or kind of filter than the configuration says; explain it by the configuration of then";
+const OTHER_RETRACT: &str =
+    "its commit took the key back more often or less often than `retract` says now, so that may have been another then";
 const NOT_WHOLE: &str = "the changelog does not have all that had been seen then, so a repeat and a false positive look alike";
 const RENEWALS: &str =
     "a filter with `refresh` renews only what it lacks in the open slice, so a renewal that would explain this may be in no changelog";
 
 /// Judges what became of a record. The changelog `is_whole` if it has all that the state could remember then.
-pub(super) fn judge(fate: Fate, record: &Occurrence, target: &Target, is_whole: bool, rules: &Rules) -> Judgement {
+pub(super) fn judge(fate: Fate, at: usize, occurrences: &Occurrences, target: &Target, is_whole: bool, rules: &Rules) -> Judgement {
+    let record = &occurrences.all[at];
     let judgement = match fate {
         Fate::Retracted => Judgement { cause: None, ..Judgement::certain(VerdictName::Retracted, Cause::First) },
         Fate::Emitted(before) => emitted(before, record, target, is_whole, rules),
@@ -63,7 +66,17 @@ pub(super) fn judge(fate: Fate, record: &Occurrence, target: &Target, is_whole: 
             ),
         ),
     };
-    if target.is_alike { judgement } else { judgement.doubtful(OTHER_SETTINGS) }
+    let judgement = if target.is_alike { judgement } else { judgement.doubtful(OTHER_SETTINGS) };
+    if retracts_alike(fate, occurrences, target) { judgement } else { judgement.doubtful(OTHER_RETRACT) }
+}
+
+/// Whether what a commit did to the key is what `retract` asks for now. A filter alone logs each retraction. An exact store
+/// logs those that took something back; of another one, the changelog does not show that it was one.
+fn retracts_alike(fate: Fate, occurrences: &Occurrences, target: &Target) -> bool {
+    let deletions = target.changes.iter().filter(|(mutation, _)| *mutation == Mutation::Delete).count();
+    let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
+    let took_back_and_emitted = fate == Fate::Retracted && target.emissions() > occurrences.all.len() - retracting;
+    deletions == retracting && !took_back_and_emitted
 }
 
 fn emitted(before: Option<Before>, record: &Occurrence, target: &Target, is_whole: bool, rules: &Rules) -> Judgement {

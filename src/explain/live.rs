@@ -13,7 +13,7 @@ use super::report::{
 use super::state::StateView;
 use super::words;
 use crate::config::{Config, Topic};
-use crate::dedup::{Late, Mutation};
+use crate::dedup::Late;
 use crate::format::{NoSchemas, Schemas};
 use crate::key::{self, Fingerprint, Part, Scratch};
 use crate::record::{Offset, TopicPartition, Verdict, log_topic};
@@ -189,7 +189,7 @@ impl View<'_> {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let known = &history.known[which];
         let memory = known.memory(rules, (history.clock, history.clock));
-        let is_whole = history.is_whole(history.clock, &self.state.begins());
+        let is_whole = history.is_whole(history.clock, &self.state.readings());
         explanation.first = known.first.as_ref().map(|emission| self.emission(emission));
         explanation.last = known.seen.as_ref().map(|seen| self.emission(&seen.emission));
         explanation.emissions = known.emissions;
@@ -234,18 +234,11 @@ impl View<'_> {
         let (history, rules) = (&self.scanned.history, &self.state.rules);
         let occurrences = self.occurrences(&target.commit, fingerprint, explanation, wanted)?;
         let at = occurrences.all.iter().position(|other| is_it(other, &target.commit, explanation)).unwrap_or_default();
-        let is_whole = history.is_whole(target.clock.0, &self.state.begins());
+        let is_whole = history.is_whole(target.clock.0, &self.state.readings());
         let fate = occurrences.fate(at, target, rules);
-        let Judgement { verdict, cause, is_certain, repeats, limit } = judge(fate, &occurrences.all[at], target, is_whole, rules);
+        let Judgement { verdict, cause, is_certain, repeats, limit } = judge(fate, at, &occurrences, target, is_whole, rules);
         (explanation.verdict, explanation.cause, explanation.certain) = (Some(verdict), cause, is_certain);
         explanation.limits.extend(limit);
-        let deletions = target.changes.iter().filter(|(mutation, _)| *mutation == Mutation::Delete).count();
-        let retracting = occurrences.all.iter().filter(|other| other.retracts).count();
-        let took_back_and_emitted = fate == Fate::Retracted && target.emissions() > occurrences.all.len() - retracting;
-        if deletions > retracting || took_back_and_emitted {
-            explanation.certain = false;
-            explanation.limits.push("its commit does not fit what `retract` says now, so it was another then".to_owned());
-        }
         explanation.repeats = match repeats {
             Some(Repeated::Record(other)) => Some(self.exact(&target.commit, &occurrences.all[other], target.inserted_into())),
             Some(Repeated::Emission(emission)) => Some(self.resolve(&emission, fingerprint)?),
@@ -298,31 +291,39 @@ impl View<'_> {
                 None => false,
             };
         }
-        let never_came_out = known.emissions == 0 && history.is_whole(None, &self.state.begins());
-        (explanation.verdict, explanation.cause, explanation.certain) = if retracts {
-            (Some(VerdictName::Retracted), None, is_read)
+        let never_came_out = known.emissions == 0 && history.is_whole(None, &self.state.readings());
+        (explanation.verdict, explanation.cause) = if retracts {
+            (Some(VerdictName::Retracted), None)
         } else if never_came_out && is_read && !self.state.rules.exact && self.was_always_brought(explanation) {
-            (Some(VerdictName::Duplicate), Some(Cause::FalsePositive), true)
+            (Some(VerdictName::Duplicate), Some(Cause::FalsePositive))
         } else {
-            (Some(VerdictName::Unknown), Some(Cause::Unknown), false)
+            (Some(VerdictName::Unknown), Some(Cause::Unknown))
         };
-        if !explanation.certain {
-            let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
-            explanation.limits.push(format!(
-                "it was decided in partition {} of {between:?}, which does not say which record of the input each of its own was; what is known of its key follows",
-                self.state.partition
-            ));
+        // Whether it was brought there at all, nothing says.
+        explanation.certain = false;
+        let between = self.state.inputs.first().map_or("", |input| &input.read.topic);
+        explanation.limits.push(format!(
+            "it was decided in partition {} of {between:?}, which does not say which record of the input each of its own was; what is known of its key follows",
+            self.state.partition
+        ));
+        if explanation.cause == Some(Cause::FalsePositive) {
+            explanation.limits.push(
+                "if `repartition`, the key or `state.changelog` was another when it was read, or the topic in between was made anew since, it may have been left out for another reason"
+                    .to_owned(),
+            );
         }
         Ok(())
     }
 
-    /// Whether nothing else would explain that it did not come out: that it was late, or was judged in its own partition, before
-    /// `repartition` was set.
+    /// Whether nothing that the changelog shows would explain that it did not come out: that it was late, or was judged by another
+    /// key or window, or in its own partition, before `repartition` was set.
     fn was_always_brought(&self, explanation: &Explanation) -> bool {
         let record = explanation.record.as_ref();
         let may_be_late = self.state.rules.late != Late::Emit && record.is_some_and(|record| record.time_ms.is_some());
         let is_input = |log: &String| record.is_some_and(|record| record.topic == log_topic(log));
-        !may_be_late && !self.scanned.history.starts.keys().any(is_input)
+        let history = &self.scanned.history;
+        let is_alike = !history.starts.is_empty() && !history.has_other_keys && !history.has_other_slices;
+        !may_be_late && is_alike && !history.starts.keys().any(is_input)
     }
 
     /// Why no commit has a record that the group has read.

@@ -1,11 +1,12 @@
 //! An explanation from a capture: a replay judges the records again, with an exact window beside it for the one key.
 //!
-//! Owns what a capture can say. Must never take its beginning for the group's: what came before it is not known.
+//! Owns what a capture can say. Must never take its beginning for the group's: what came before it is not known. Nor does it
+//! know whether a group has come to the record: it says what this configuration makes of it.
 
 use super::live::{empty, key_parts};
 use super::report::{Cause, Emission, ExplainedRecord, Explanation, Forgetting, InputRange, VerdictName};
 use super::{Error, words};
-use crate::config::{Config, Topic};
+use crate::config::{Config, Start, Topic};
 use crate::filter::Slice;
 use crate::format::Schemas;
 use crate::record::{Offset, Timestamp, Verdict};
@@ -19,8 +20,8 @@ pub struct Captured<'c> {
     pub open: &'c dyn Fn() -> io::Result<Box<dyn BufRead>>,
     /// Its name, for messages.
     pub name: &'c str,
-    /// How many partitions the topic has.
-    pub partitions: u32,
+    /// How many partitions the topic has, if that is known; 1 is taken if not.
+    pub partitions: Option<u32>,
     /// As in [`Replay::run_and_list`].
     pub max_timestamp: &'c dyn Fn() -> Timestamp,
 }
@@ -48,7 +49,8 @@ pub fn recorded(
     (partition, offset): (i32, Offset),
     captured: &Captured<'_>,
 ) -> Result<Explanation, Error> {
-    let options = Options { format: Format::Kcat, time: None, partitions: captured.partitions, truth: true };
+    let partitions = captured.partitions.unwrap_or(1);
+    let options = Options { format: Format::Kcat, time: None, partitions, truth: true };
     let open = || (captured.open)().map_err(|error| Error::Question(format!("{}: {error}", captured.name)));
     let replay = || Ok::<_, Error>(Replay::new(topic, &options)?.with_schemas(Arc::clone(schemas)));
     let Some(RecordedKey { time, fingerprint, texts, first_offset }) = replay()?.find(open()?, &topic.input, partition, offset)? else {
@@ -60,6 +62,7 @@ pub fn recorded(
     let record = ExplainedRecord { topic: topic.input.clone(), partition, offset, time_ms: time };
     let parts = key_parts(topic, texts);
     let mut explanation = Explanation { record: Some(record), key: parts, partition: Some(partition), ..empty(topic) };
+    limit(&mut explanation, config, topic, first_offset, captured.partitions);
     let fingerprint = match fingerprint {
         Ok(fingerprint) => fingerprint,
         Err(invalid) => {
@@ -72,7 +75,7 @@ pub fn recorded(
     };
     let of = |record: &FollowedRecord| emission(topic, partition, record);
     let mut known = Known::default();
-    let is_sliced = topic.rules(captured.partitions).is_sliced();
+    let is_sliced = topic.rules(partitions).is_sliced();
     let (slice, stream_time) = replay()?.follow(open()?, (partition, fingerprint), captured.max_timestamp, &mut |followed| {
         if followed.offset == Some(offset) {
             let (verdict, cause, repeats) = judged(&known, &followed, is_sliced);
@@ -92,29 +95,32 @@ pub fn recorded(
         slice,
         stream_time_ms: stream_time,
     });
-    limit(&mut explanation, config, topic, first_offset);
     explanation.sentences = words::sentences(&explanation, topic, None);
     Ok(explanation)
 }
 
-/// Says what the capture does not.
-fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_offset: Option<Offset>) {
-    if let Some(first) = first_offset.filter(|&first| first > 0) {
-        explanation.certain &= explanation.cause == Some(Cause::Repeat);
-        explanation.limits.push(format!(
+/// Says what the capture does not. Where there is anything of that, nothing is certain.
+fn limit(explanation: &mut Explanation, config: &Config, topic: &Topic, first_offset: Option<Offset>, partitions: Option<u32>) {
+    let begins = first_offset.filter(|&first| first > 0).map(|first| {
+        format!(
             "the capture begins at offset {first} of this partition, and the replay with nothing seen: what came out before is not known"
-        ));
-    }
-    if topic.repartition {
-        explanation.certain = false;
-        explanation
-            .limits
-            .push("the worker brings records of this topic to other partitions before it judges them, and this replay does not".to_owned());
-    }
-    if config.space_of(topic).topics.len() > 1 {
-        explanation.certain = false;
-        explanation.limits.push("other topics share the key space, and a replay has this one alone".to_owned());
-    }
+        )
+    });
+    let limits = [
+        (
+            config.kafka.start == Start::Latest,
+            "kafka.start is \"latest\", so the group may have begun within the capture, and the replay begins with it",
+        ),
+        (
+            partitions.is_none() && !topic.filter.is_exact(),
+            "the size of the filter follows from the number of partitions, and 1 was taken; say with --partitions how many the topic has",
+        ),
+        (topic.repartition, "the worker brings records of this topic to other partitions before it judges them, and this replay does not"),
+        (config.space_of(topic).topics.len() > 1, "other topics share the key space, and a replay has this one alone"),
+    ];
+    explanation.limits.extend(begins);
+    explanation.limits.extend(limits.into_iter().filter(|(holds, _)| *holds).map(|(_, limit)| limit.to_owned()));
+    explanation.certain = explanation.limits.is_empty();
 }
 
 /// What was decided of a record, and why.
@@ -154,4 +160,77 @@ fn emission(topic: &Topic, partition: i32, record: &FollowedRecord) -> Emission 
     let offset = record.offset.unwrap_or_default();
     let only = InputRange { topic: topic.input.clone(), partition, first_offset: offset, last_offset: offset };
     Emission { inputs: vec![only], slice: record.slice, committed_at_ms: None, changelog_offset: None, epoch: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::NoSchemas;
+
+    const CONFIG: &str = r#"
+[kafka]
+bootstrap_servers = "localhost:9092"
+
+[[topics]]
+input = "news"
+output = "news-unseen"
+key = { field = "/id" }
+window = "1h"
+on_invalid = "drop"
+filter = { kind = "aging", capacity = 1000, false_positive_rate = 1e-9 }
+"#;
+
+    fn line(topic: &str, partition: i32, offset: Offset, value: &str) -> String {
+        let value = value.replace('"', "\\\"");
+        format!(r#"{{"topic":"{topic}","partition":{partition},"offset":{offset},"ts":5000,"key":null,"payload":"{value}"}}"#) + "\n"
+    }
+
+    /// What is said of a record of partition 0.
+    fn said(config: &str, partitions: Option<u32>, lines: &str, offset: Offset) -> Explanation {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        std::fs::write(&file, config).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+        let captured = Captured {
+            open: &|| Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))),
+            name: "capture",
+            partitions,
+            max_timestamp: &|| Timestamp::MAX,
+        };
+        recorded(&config, &config.topics[0], &schemas, (0, offset), &captured).unwrap()
+    }
+
+    #[test]
+    fn only_a_stream_from_its_beginning_judged_as_it_was_is_certain() {
+        let whole = line("news", 0, 0, r#"{"id":1}"#) + &line("news", 0, 1, r#"{"id":1}"#) + &line("news", 0, 2, "{}");
+        for (offset, verdict, cause) in [
+            (0, VerdictName::Unseen, Some(Cause::First)),
+            (1, VerdictName::Duplicate, Some(Cause::Repeat)),
+            (2, VerdictName::Invalid, None),
+        ] {
+            let certain = |said: &Explanation| {
+                assert_eq!((said.verdict, said.cause), (Some(verdict), cause));
+                assert_eq!(said.certain, said.limits.is_empty(), "{:?}", said.limits);
+                said.certain
+            };
+            assert!(certain(&said(CONFIG, Some(1), &whole, offset)));
+            assert!(!certain(&said(CONFIG, None, &whole, offset)), "the size of the filter is not known");
+            let exact = CONFIG.replace("1e-9 }", "1e-9, confirm = true }");
+            assert!(certain(&said(&exact, None, &whole, offset)));
+            let latest = CONFIG.replace("[kafka]", "[kafka]\nstart = \"latest\"");
+            assert!(!certain(&said(&latest, Some(1), &whole, offset)));
+            let brought = CONFIG.replace("window", "repartition = true\nwindow");
+            assert!(!certain(&said(&brought, Some(1), &whole, offset)));
+            let later = whole.replace("\"offset\":", "\"offset\":7");
+            assert!(!certain(&said(CONFIG, Some(1), &later, 70 + offset)), "also of a repeat: what it repeats may have been another");
+        }
+    }
+
+    #[test]
+    fn records_of_other_topics_are_not_judged() {
+        let mixed = line("wire", 0, 0, r#"{"id":1}"#) + &line("wire", 9, 0, "{}") + &line("news", 0, 0, r#"{"id":1}"#);
+        let said = said(&CONFIG.replace("on_invalid = \"drop\"", ""), Some(1), &mixed, 0);
+        assert_eq!((said.cause, said.emissions, said.certain), (Some(Cause::First), 1, true));
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Must never hold the state itself: one key is asked for, and the others need not be known.
 
+use super::history::Reading;
 use crate::changelog::Origin;
 use crate::config::Topic;
 use crate::dedup::Rules;
@@ -38,8 +39,10 @@ impl<'c> StateView<'c> {
         self.inputs.iter().find(|input| input.topic.input == topic.input && input.read.topic == topic.input)
     }
 
-    /// Where the group began with each log, as far as that is known.
-    pub(super) fn begins(&self) -> BTreeMap<String, Offset> {
-        self.inputs.iter().filter_map(|input| Some((input.log.clone(), input.note.first?))).collect()
+    /// How far the group has read each log.
+    pub(super) fn readings(&self) -> BTreeMap<String, Reading> {
+        let reading =
+            |input: &InputView<'_>| Reading { first: input.note.first, committed: input.committed, stream_time: input.note.stream_time };
+        self.inputs.iter().map(|input| (input.log.clone(), reading(input))).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! What is said of a record for certain is what an exact model says, whatever remembers.
 
 use super::fate::{Occurrence, Occurrences};
-use super::history::{History, Next, Wanted};
-use super::judge::{Repeated, judge};
+use super::history::{History, Next, Reading, Wanted};
+use super::judge::{Judgement, Repeated, judge};
 use super::report::{Cause, VerdictName};
 use crate::changelog::{ChangelogRecord, Cut, Origin, PendingChanges, Progress, Span};
 use crate::dedup::{Dedup, Late, Rules};
@@ -55,6 +55,9 @@ struct Judged {
     repeats: Option<(usize, Offset)>,
 }
 
+/// A topic, and an offset of it.
+type Place = (usize, Offset);
+
 /// The key's last emission, and the slice that it is remembered by.
 type Emitted = (usize, Offset, Option<Slice>);
 
@@ -64,6 +67,8 @@ struct Live {
     pending: PendingChanges,
     position: [Offset; 2],
     committed: [Offset; 2],
+    /// Stream time at the last commit of each.
+    committed_at: [Option<Timestamp>; 2],
     log: Vec<Vec<u8>>,
     progress: Progress,
     emitted: HashMap<u64, Emitted>,
@@ -77,6 +82,7 @@ impl Live {
             pending: PendingChanges::default(),
             position: [0; 2],
             committed: [0; 2],
+            committed_at: [None; 2],
             log: Vec::new(),
             progress: Progress::default(),
             emitted: HashMap::new(),
@@ -144,11 +150,23 @@ impl Live {
             self.log.push(record);
         }
         self.pending.committed(&by_number);
+        for (topic, _) in (0..).zip(ends).filter(|&(topic, end)| end > self.committed[topic]) {
+            self.committed_at[topic] = self.dedup.stream_time();
+        }
         self.committed = ends;
     }
 
-    /// Explains a record by the changelog from `low` on. Returns whether that was certain.
-    fn explain(&self, judged: &Judged, low: usize) -> Result<bool, TestCaseError> {
+    /// What the group has committed, with the notes beside that.
+    fn readings(&self) -> BTreeMap<String, Reading> {
+        let reading = |topic: usize| {
+            let (committed, stream_time) = (Some(self.committed[topic]), self.committed_at[topic]);
+            (TOPICS[topic].to_owned(), Reading { first: Some(0), committed, stream_time })
+        };
+        (0..2).map(reading).collect()
+    }
+
+    /// Judges a record by the changelog from `low` on, if that has it. Returns the places of the records with its key, too.
+    fn judge(&self, judged: &Judged, low: usize) -> Result<Option<(Judgement, Vec<Place>)>, TestCaseError> {
         let rules = *self.dedup.rules();
         let wanted = Wanted { fingerprints: vec![key(judged.number)], record: Some((TOPICS[judged.topic].to_owned(), judged.offset)) };
         let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), Offset::try_from(low).unwrap());
@@ -156,7 +174,7 @@ impl Live {
             let next = history.take(Offset::try_from(at).unwrap(), None, &ChangelogRecord::decode(bytes).unwrap(), &[]);
             prop_assert_eq!(next, Next::On);
         }
-        let Some(target) = &history.target else { return Ok(false) };
+        let Some(target) = &history.target else { return Ok(None) };
         let mut occurrences = Occurrences::default();
         for (span, (topic, offsets)) in target.commit.spans.iter().enumerate() {
             let is_it = |other: &&Judged| TOPICS[other.topic] == topic && offsets.contains(&other.offset) && other.number == judged.number;
@@ -169,10 +187,17 @@ impl Live {
             let topic = &target.commit.spans[occurrence.span].0;
             (TOPICS.iter().position(|name| name == topic).unwrap(), occurrence.offset)
         };
-        let at = (0..occurrences.all.len()).find(|&at| place(at) == (judged.topic, judged.offset)).unwrap();
-        let is_whole = history.is_whole(target.clock.0, &BTreeMap::new());
+        let places: Vec<_> = (0..occurrences.all.len()).map(place).collect();
+        let at = places.iter().position(|&place| place == (judged.topic, judged.offset)).unwrap();
+        let is_whole = history.is_whole(target.clock.0, &self.readings());
         let fate = occurrences.fate(at, target, &rules);
-        let judgement = judge(fate, &occurrences.all[at], target, is_whole, &rules);
+        Ok(Some((judge(fate, at, &occurrences, target, is_whole, &rules), places)))
+    }
+
+    /// Explains a record by the changelog from `low` on. Returns whether that was certain.
+    fn explain(&self, judged: &Judged, low: usize) -> Result<bool, TestCaseError> {
+        let rules = *self.dedup.rules();
+        let Some((judgement, places)) = self.judge(judged, low)? else { return Ok(false) };
         let verdict = match judged.verdict {
             Verdict::Unseen => VerdictName::Unseen,
             Verdict::Duplicate => VerdictName::Duplicate,
@@ -187,7 +212,7 @@ impl Live {
             return Ok(false);
         }
         match (judgement.cause, judgement.repeats) {
-            (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(place(other)), judged.repeats),
+            (Some(Cause::Repeat), Some(Repeated::Record(other))) => prop_assert_eq!(Some(places[other]), judged.repeats),
             (Some(Cause::Repeat), Some(Repeated::Emission(emission))) => {
                 let Some((topic, offset)) = judged.repeats else {
                     // A kind without slices does not say what it still remembers.
@@ -265,10 +290,15 @@ proptest! {
 
 /// A commit of the offsets of topic `a` that inserts a key.
 fn committed(log: &mut Vec<Vec<u8>>, epoch: i64, (start, end): (Offset, Offset), number: u64) {
+    logged(log, epoch, &[Span { topic: "a", start, end }], number, 1_000);
+}
+
+/// A commit of these offsets that inserts a key at a time.
+fn logged(log: &mut Vec<Vec<u8>>, epoch: i64, spans: &[Span<'_>], number: u64, time: Timestamp) {
     let (mut dedup, mut pending) = (Dedup::new(rules(Window::time(1_000, 4), 3, false, Late::Emit)), PendingChanges::default());
-    dedup.judge(key(number), Some(1_000), i64::MAX).unwrap();
-    pending.note(&dedup, TopicId(0), start, key(number));
-    let records = pending.records(&dedup, ORIGIN, epoch, &[Span { topic: "a", start, end }], &[(TopicId(0), end)], Some(1_000));
+    dedup.judge(key(number), Some(time), i64::MAX).unwrap();
+    pending.note(&dedup, TopicId(0), 0, key(number));
+    let records = pending.records(&dedup, ORIGIN, epoch, spans, &[(TopicId(0), Offset::MAX)], Some(time));
     log.extend(records.into_iter().map(|(_, record)| record));
 }
 
@@ -314,6 +344,85 @@ fn what_lies_past_the_group_or_is_of_other_keys_is_left_out() {
         assert_eq!(other.take(0, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
     }
     assert_eq!((other.known[0].emissions, other.has_other_keys), (0, true));
+}
+
+/// Else a drop would be called wrong for certain, where what it repeats came out and was not logged.
+#[test]
+fn what_was_read_and_not_logged_is_not_taken_for_nothing() {
+    let rules = rules(Window::time(1_000, 4), 1, false, Late::Emit);
+    let wanted = Wanted { fingerprints: vec![key(1)], record: None };
+    let a = |start, end| Span { topic: "a", start, end };
+    let is_whole = |log: &[Vec<u8>], readings: &[(&str, Reading)]| {
+        let mut history = History::new(&wanted, &rules, ORIGIN, BTreeMap::new(), 0);
+        for (at, bytes) in (0..).zip(log) {
+            assert_eq!(history.take(at, None, &ChangelogRecord::decode(bytes).unwrap(), &[]), Next::On);
+        }
+        let readings = readings.iter().map(|&(log, reading)| (log.to_owned(), reading)).collect();
+        history.is_whole(history.clock, &readings)
+    };
+    let read = |committed, stream_time| Reading { first: Some(0), committed: Some(committed), stream_time };
+    let mut log = Vec::new();
+    logged(&mut log, 1, &[a(0, 10)], 1, 10_000);
+    assert!(is_whole(&log, &[("a", read(10, None))]));
+    assert!(!is_whole(&log, &[("a", read(12, Some(10_000)))]), "the changelog was switched off again");
+    assert!(is_whole(&log, &[("a", read(10, None)), ("b", Reading::default())]), "nothing of it is committed");
+    assert!(is_whole(&log, &[("a", read(10, None)), ("b", read(0, None))]), "nothing of it was read");
+    assert!(!is_whole(&log, &[("a", read(10, None)), ("b", read(5, Some(10_000)))]), "it was read, and not logged");
+    assert!(!is_whole(&log, &[("a", read(10, None)), ("b", Reading { first: None, ..read(5, None) })]));
+    // The same, and a window later.
+    logged(&mut log, 1, &[a(10, 20)], 2, 12_000);
+    assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(11_000)))]));
+    assert!(is_whole(&log, &[("a", read(20, None)), ("b", read(5, Some(10_000)))]));
+    assert!(!is_whole(&log, &[("a", read(20, None)), ("b", read(5, None))]));
+
+    // A part is missing.
+    logged(&mut log, 1, &[a(25, 30)], 3, 12_000);
+    assert!(!is_whole(&log, &[("a", read(30, None))]));
+    logged(&mut log, 1, &[a(30, 40)], 4, 13_000);
+    assert!(!is_whole(&log, &[("a", read(40, None))]));
+    logged(&mut log, 1, &[a(40, 50)], 5, 14_000);
+    assert!(is_whole(&log, &[("a", read(50, None))]), "what came before it has left the window");
+
+    // An idle partition.
+    assert!(!is_whole(&[], &[("a", read(10, None))]));
+    assert!(is_whole(&[], &[("a", read(0, None))]));
+    // Keys that were there before the group began.
+    let mut log = Vec::new();
+    logged(&mut log, 0, &[], 1, 10_000);
+    logged(&mut log, 0, &[], 2, 10_000);
+    let began = Reading { first: Some(7), ..read(7, None) };
+    assert!(is_whole(&log, &[("a", began), ("b", began)]));
+    logged(&mut log, 1, &[a(7, 9)], 3, 10_000);
+    assert!(is_whole(&log, &[("a", Reading { committed: Some(9), ..began }), ("b", began)]));
+}
+
+/// `retract` was configured only later: what retracts now was judged as any other.
+#[test]
+fn what_did_not_take_its_key_back_is_not_called_so_for_certain() {
+    let arrival = |number, retracts, commits| Arrival { topic: 0, number, after: 1, behind: 0, retracts, commits };
+    for kind in 2..=4 {
+        let rules = rules(Window::time(1_000_000, 1), kind, false, Late::Emit);
+        for arrivals in [
+            vec![arrival(7, false, false), arrival(7, false, true)],
+            vec![arrival(7, false, true), arrival(7, false, true)],
+            vec![arrival(7, false, true), arrival(7, false, false), arrival(7, false, true)],
+            vec![arrival(8, false, true), arrival(7, true, false), arrival(7, false, false), arrival(7, false, true)],
+        ] {
+            let mut live = Live::run(rules, &arrivals);
+            let last = live.judged.len() - 1;
+            live.judged[last].retracts = true;
+            let judged = live.judged[last];
+            let (judgement, places) = live.judge(&judged, 0).unwrap().unwrap();
+            assert!(!judgement.is_certain, "{arrivals:?}: {judgement:?}");
+            assert!(judgement.limit.is_some());
+            // Nor is anything else of that commit.
+            for other in live.judged.iter().filter(|other| places.contains(&(other.topic, other.offset))) {
+                assert!(!live.judge(other, 0).unwrap().unwrap().0.is_certain, "{arrivals:?}: {other:?}");
+            }
+        }
+        let taken_back = Live::run(rules, &[arrival(7, false, true), arrival(7, true, true)]);
+        assert_eq!(taken_back.explain_all(0).unwrap(), 2);
+    }
 }
 
 #[test]

@@ -151,11 +151,11 @@ fn emission(emission: &Emission) -> String {
             }
         })
         .collect();
-    let is_exact = matches!(&emission.inputs[..], [range] if range.first_offset == range.last_offset);
-    let which = if is_exact { "" } else { "one of " };
     let committed = emission.committed_at_ms.map_or_else(String::new, |at| format!(", committed at {}", format_rfc3339(at)));
     if ranges.is_empty() {
         return format!("what the group was seeded with{committed}");
     }
+    let is_exact = matches!(&emission.inputs[..], [range] if range.first_offset == range.last_offset);
+    let which = if is_exact { "" } else { "one of " };
     format!("{which}{}{committed}", ranges.join(" or "))
 }

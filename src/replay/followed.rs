@@ -2,7 +2,7 @@
 //!
 //! Must never keep what other keys did: the exact window is kept for this key alone.
 
-use super::{Error, Format, LineError, Lines, Recorded, Replay};
+use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
 use crate::format::NoKey;
 use crate::key::Fingerprint;
@@ -81,7 +81,7 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time: recorded.time, fingerprint, texts, first_offset: None }))
     }
 
-    /// Judges all records of `input`, and hands over what became of each with this key in this partition, in order. The exact
+    /// Judges all records of `input` but those of other topics, and hands over what became of each with this key in this partition, in order. The exact
     /// window is kept for that key alone. `max_timestamp` is as in [`Replay::run_and_list`]. Returns the slice that the
     /// partition has come to, and its stream time.
     ///
@@ -94,7 +94,7 @@ impl Replay<'_> {
         max_timestamp: impl Fn() -> Timestamp,
         take: &mut dyn FnMut(FollowedRecord),
     ) -> Result<(Option<Slice>, Option<Timestamp>), Error> {
-        (self.truth, self.only) = (true, Some(only));
+        (self.truth, self.only, self.others) = (true, Some(only), Others::PassedOver);
         let mut lines = Lines::new(input);
         loop {
             self.is_wrong = false;

@@ -67,6 +67,18 @@ pub struct Replay<'t> {
     only: Option<(i32, Fingerprint)>,
     /// The verdict of the last record, if it is of that key.
     followed: Option<FollowedRecord>,
+    others: Others,
+}
+
+/// What becomes of a line that names another topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// It is judged by this topic's settings.
+    Taken,
+    /// It is passed over.
+    PassedOver,
+    /// It is an error.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -172,6 +184,14 @@ pub enum LineError {
     /// It is not in the format that was named.
     #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
     Envelope(String),
+    /// The record is of another topic.
+    #[error("the record is of topic {got:?}, and {expected:?} was asked for")]
+    Topic {
+        /// Its topic.
+        got: String,
+        /// The one that is replayed.
+        expected: String,
+    },
     /// The record's partition is one that the topic does not have.
     #[error("the record is of partition {partition}, but the topic is taken to have {partitions}; say how many it has with --partitions")]
     Partition {
@@ -250,7 +270,14 @@ impl<'t> Replay<'t> {
             is_wrong: false,
             only: None,
             followed: None,
+            others: Others::Taken,
         })
+    }
+
+    /// The same, for which a line that names another topic is an error.
+    #[must_use]
+    pub fn refusing_other_topics(self) -> Self {
+        Self { others: Others::Refused, ..self }
     }
 
     /// The same, with schemas from elsewhere. Without them, records that name a schema are invalid.
@@ -302,6 +329,13 @@ impl<'t> Replay<'t> {
     /// Whether a line is to be emitted.
     fn line(&mut self, line: &[u8], max_timestamp: impl Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
+        if let Some(other) = recorded.topic.as_ref().filter(|other| **other != self.topic.input) {
+            match self.others {
+                Others::Taken => {}
+                Others::PassedOver => return Ok(false),
+                Others::Refused => return Err(LineError::Topic { got: other.clone().into_owned(), expected: self.topic.input.clone() }),
+            }
+        }
         self.counted.records += 1;
         self.counted.untimed += u64::from(recorded.time.is_none());
         place(&mut self.partitions, recorded.partition)?;

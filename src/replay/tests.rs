@@ -1,5 +1,6 @@
 use super::*;
 use crate::config::{self, OnDuplicate, OnTombstone};
+use crate::content::CompareContent;
 use crate::filter::{Growth, Window};
 use crate::format::Formats;
 use crate::key::KeySpec;
@@ -204,7 +205,7 @@ fn repeats_are_compared_with_what_they_repeat() {
     let lines = text((0..30).map(|number| format!("{{\"id\":{},\"version\":{},\"at\":{number}}}", number % 10, number / 20)));
     let conflicts = |except: &[&str], time: Option<&str>| {
         let except = except.iter().map(|&pointer| pointer.to_owned()).collect();
-        let topic = Topic { key_conflicts: Some(crate::content::CompareContent { except }), ..by_id() };
+        let topic = Topic { key_conflicts: Some(CompareContent { except }), ..by_id() };
         let options = Options { time: time.map(str::to_owned), ..options(Format::Ndjson) };
         replay(&topic, &options, lines.as_bytes()).unwrap().1.key_conflicts
     };

@@ -57,8 +57,15 @@ pub struct Recording {
     /// What a line is.
     #[serde(default)]
     pub format: Format,
-    /// For ndjson, JSON pointer to a record's time.
+    /// For ndjson, JSON pointer to a record's time; or `none`, if the records are to have none.
     pub time: Option<String>,
+}
+
+impl Recording {
+    /// Whether its records are to have no time.
+    pub(super) fn is_untimed(&self) -> bool {
+        self.time.as_deref() == Some("none")
+    }
 }
 
 /// How many records of a stream get which verdict. What is left out is not looked at.
@@ -190,6 +197,9 @@ impl Test {
             if let Some(verdict) = record.expected().verdict.filter(|verdict| !VERDICTS.contains(&verdict.as_str())) {
                 return Err(fault(format!("expect: expected one of {}, got {verdict:?}", VERDICTS.join(", "))));
             }
+        }
+        if self.file.is_none() && self.records.iter().all(|record| record.expected() == Outcome::default()) {
+            return Err("records: expected what is to become of at least one of them, such as expect = \"unseen\"".to_owned());
         }
         Ok(())
     }

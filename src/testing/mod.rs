@@ -38,6 +38,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// That something could not be run at all, for that reason.
+    #[must_use]
+    pub fn not_run(name: &str, why: &str) -> Self {
+        Self { error: Some(why.to_owned()), ..Self::new(name) }
+    }
+
+    fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), records: 0, differences: Vec::new(), left_out: 0, error: None }
+    }
+
     /// Whether all was as it should be.
     #[must_use]
     pub const fn passed(&self) -> bool {
@@ -75,7 +85,7 @@ pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 /// read.
 #[must_use]
 pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<'_>) -> Report {
-    let mut report = Report { name: test.name.clone(), records: 0, differences: Vec::new(), left_out: 0, error: None };
+    let mut report = Report::new(&test.name);
     let ran = match &test.file {
         Some(recording) => replay(config, test, recording, schemas, open, &mut report),
         None => judge(config, test, schemas, &mut report),
@@ -149,17 +159,28 @@ fn replay(
     let topic: &Topic = &config.topics[topic(config, test.topic.as_deref())?];
     let expected = test.expect.clone().unwrap_or_default();
     let truth = expected.false_positive.is_some();
-    let options = Options { format: recording.format, time: recording.time.clone(), partitions: test.partitions, truth };
+    let time = recording.time.clone().filter(|_| !recording.is_untimed());
+    let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
     // The replay's own advice is for its command.
     let fault = |error: replay::Error| format!("file: {name}: {}", sentence(&error).replace("--partitions", "`partitions` of the test"));
-    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas));
+    let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).refusing_other_topics();
     let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
     // What has no time of its own to be read at is read when it was made.
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);
     replay.run(input, io::sink(), || topic.max_timestamp(read_at)).map_err(fault)?;
     let summary = replay.summary();
     report.records = summary.records;
+    if summary.records == 0 {
+        return Err(format!("file: {name} has no record"));
+    }
+    // It would pass under any window.
+    let goes_by_time = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
+    if goes_by_time && summary.untimed == summary.records && !recording.is_untimed() {
+        return Err(format!(
+            "file: no record of {name} has a time, so nothing leaves the window; say with `time` where it is, or time = \"none\" if there is none"
+        ));
+    }
     for (what, expected, got) in totals(&expected, &summary) {
         if let Some(expected) = expected.filter(|&expected| expected != got) {
             let (expected, got) = (expected.to_string(), got.to_string());

@@ -1,7 +1,7 @@
 //! What is said of tests that ran: to a person, and to a machine.
 //!
 //! Owns both forms. That of `JUnit` has no specification; this is what Jenkins and GitLab read: `testsuites`, a `testsuite` for each
-//! file, a `testcase` for each test, `failure` in those that failed.
+//! file, a `testcase` for each test, `failure` in those that failed, `error` in those that could not be run.
 
 use super::Report;
 use std::fmt::Write as _;
@@ -43,9 +43,10 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
 pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
     for (file, reports) in files {
-        let failures = reports.iter().filter(|report| !report.passed()).count();
+        let errors = reports.iter().filter(|report| report.error.is_some()).count();
+        let failures = reports.iter().filter(|report| !report.passed()).count() - errors;
         let file = escape(file);
-        let _ = writeln!(xml, "  <testsuite name=\"{file}\" tests=\"{}\" failures=\"{failures}\" errors=\"0\">", reports.len());
+        let _ = writeln!(xml, "  <testsuite name=\"{file}\" tests=\"{}\" failures=\"{failures}\" errors=\"{errors}\">", reports.len());
         for report in reports {
             let name = escape(&report.name);
             if report.passed() {
@@ -54,9 +55,13 @@ pub fn junit(files: &[(String, Vec<Report>)]) -> String {
             }
             let mut text = String::new();
             differences(report, "", &mut text);
-            let count = report.differences.len() as u64 + report.left_out + u64::from(report.error.is_some());
+            let count = report.differences.len() as u64 + report.left_out;
+            let (element, message) = match &report.error {
+                Some(error) => ("error", escape(error)),
+                None => ("failure", format!("{count} differences")),
+            };
             let _ = writeln!(xml, "    <testcase classname=\"{file}\" name=\"{name}\">");
-            let _ = writeln!(xml, "      <failure message=\"{count} differences\">{}</failure>", escape(&text));
+            let _ = writeln!(xml, "      <{element} message=\"{message}\">{}</{element}>", escape(&text));
             let _ = writeln!(xml, "    </testcase>");
         }
         xml.push_str("  </testsuite>\n");

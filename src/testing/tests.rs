@@ -111,7 +111,7 @@ fn a_file_of_records_is_replayed_and_counted() {
         Ok(Box::new(lines.as_bytes()))
     };
     let expect = |expect: Value| {
-        let test = json!({ "name": "n", "topic": "news", "file": { "path": "news.ndjson" }, "expect": expect });
+        let test = json!({ "name": "n", "topic": "news", "file": { "path": "news.ndjson", "time": "none" }, "expect": expect });
         let file = TestFile::new(&json!({ "tests": [test] })).unwrap();
         let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
         run(&config, &file.tests[0], &schemas, &open)
@@ -138,15 +138,48 @@ fn what_cannot_be_run_is_said_with_its_place() {
         (json!({ "name": "n", "file": { "path": "a" }, "expect": {} }), "tests[0].expect: "),
         (json!({ "name": "n", "read_at": "noon", "records": [{}] }), "tests[0].read_at: "),
         (json!({ "name": "n", "partitions": 0, "records": [{}] }), "tests[0].partitions: "),
+        (json!({ "name": "n", "records": [{}, { "expect": {} }] }), "tests[0].records: expected what is to become of at least one"),
     ] {
         let message = refused(test);
         assert!(message.starts_with(place), "{message} begins with {place}");
     }
-    let file = TestFile::new(&json!({ "tests": [{ "name": "n", "records": [{ "value": 1 }] }] })).unwrap();
+    let file = TestFile::new(&json!({ "tests": [{ "name": "n", "records": [{ "value": 1, "expect": "unseen" }] }] })).unwrap();
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
     let report = run(&config(CONFIG), &file.tests[0], &schemas, &no_files);
     assert_eq!(report.error.as_deref(), Some("records[0].topic: there are several topics; choose one: news, wire"));
-    assert!(!report.passed() && text("f", &[report]).contains("FAILED  n (0 records)\n          records[0].topic: "));
+    assert!(!report.passed() && text("f", std::slice::from_ref(&report)).contains("FAILED  n (0 records)\n          records[0].topic: "));
+    let xml = junit(&[("f".to_owned(), vec![report])]);
+    assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("<error message=\"records[0].topic: "), "{xml}");
+}
+
+/// It would pass, whatever the configuration says.
+#[test]
+fn a_stream_that_can_show_nothing_is_an_error() {
+    let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
+    let said = |config: &Config, lines: &str, file: Value| {
+        let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.to_owned().into_bytes()))) };
+        let test = json!({ "name": "n", "topic": "news", "file": file, "expect": { "invalid": 0 } });
+        let tests = TestFile::new(&json!({ "tests": [test] })).unwrap();
+        let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
+        run(config, &tests.tests[0], &schemas, &open).error.unwrap_or_default()
+    };
+    let values = |time: &str| json!({ "path": "a", "time": time });
+    assert_eq!(said(&config, "\n", values("none")), "file: a has no record");
+    assert_eq!(said(&config, "{\"id\":1,\"t\":5}", values("/t")), "");
+    assert_eq!(said(&config, "{\"id\":1,\"t\":5}", values("none")), "");
+    for (lines, file) in [("{\"id\":1,\"t\":5}", values("/time")), ("{\"id\":1}", json!({ "path": "a" }))] {
+        assert!(said(&config, lines, file).starts_with("file: no record of a has a time, so nothing leaves the window;"));
+    }
+    // A window by count has no need of times.
+    let by_count = CONFIG.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, ", "");
+    let by_count = self::config(&by_count.replace("retract = { header = \"gone\" }", "").replace("late = \"dead_letter\"", ""));
+    assert_eq!(said(&by_count, "{\"id\":1}", json!({ "path": "a" })), "");
+
+    let line = |topic: &str| format!("{{\"topic\":\"{topic}\",\"partition\":0,\"ts\":5,\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
+    let capture = || json!({ "path": "a", "format": "capture" });
+    assert_eq!(said(&config, &line("news"), capture()), "");
+    let other = said(&config, &(line("news") + &line("wire")), capture());
+    assert!(other.contains("line 2") && other.contains("the record is of topic \"wire\", and \"news\" was asked for"), "{other}");
 }
 
 /// What a worker stops at, it never gets past.
@@ -180,7 +213,7 @@ fn a_recorded_stream_is_brought_there_too() {
     let line = |partition: i32| format!("{{\"partition\":{partition},\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}\n");
     let lines = line(0) + &line(5);
     let open = |_: &Path| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(io::Cursor::new(lines.clone().into_bytes()))) };
-    let file = json!({ "path": "news.jsonl", "format": "capture" });
+    let file = json!({ "path": "news.jsonl", "format": "capture", "time": "none" });
     let test = json!({ "name": "n", "topic": "news", "partitions": 8, "file": file, "expect": { "unseen": 1, "duplicate": 1 } });
     let tests = TestFile::new(&json!({ "tests": [test] })).unwrap();
     let schemas: Arc<dyn Schemas> = Arc::new(NoSchemas);
