@@ -182,9 +182,9 @@ impl Setup {
 }
 
 impl Drop for Setup {
-    /// What a failed test leaves behind is kept to be looked at.
+    /// What a failed test leaves behind is kept to be looked at; with `UNSEEN_TEST_KEEP`, what any does.
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || std::env::var_os("UNSEEN_TEST_KEEP").is_some() {
             self.dir.disable_cleanup(true);
             eprintln!("state and logs are kept in {}", self.dir.path().display());
         }
