@@ -189,11 +189,11 @@ fn the_same_stream_gives_the_same_verdicts_in_either_format() {
 #[test]
 fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
-    let lines = text((0..30).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 21 { "a" } else { "b" })));
+    let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // Each is named by its fourth record, and every third record is the first with its id.
+    // Each is named by its sixteenth record, and every third record is the first with its id.
     let counted = |records, duplicates| Counted { records, duplicates };
-    assert_eq!(summary.values, [(Some("a".to_owned()), counted(17, 12)), (Some("b".to_owned()), counted(5, 4)), (None, counted(8, 4))]);
+    assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
     let (_, summary) = replay(&by(CountBy::Header("tenant".to_owned())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
     assert_eq!(summary.values, [], "a line of values has no header");
