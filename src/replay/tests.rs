@@ -218,6 +218,21 @@ fn repeats_are_compared_with_what_they_repeat() {
     assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
 }
 
+/// What came out of one partition is nothing to another, nor does the frame around a value count.
+#[test]
+fn repeats_are_compared_within_a_partition_and_a_frame() {
+    let line = |partition: u32, schema: u32, version: u32| {
+        let payload = format!("\\u0000\\u0000\\u0000\\u0000\\u{schema:04x}{{\\\"id\\\":1,\\\"version\\\":{version}}}");
+        format!("{{\"partition\":{partition},\"key\":\"k\",\"payload\":\"{payload}\"}}")
+    };
+    let mut topic = topic(vec![Part::RecordKey]);
+    topic.formats.value.format = format::Format::JsonSchema;
+    let options = Options { partitions: 2, ..options(Format::Kcat) };
+    let lines = text([line(0, 1, 1), line(1, 1, 2), line(0, 2, 1), line(1, 2, 2), line(1, 2, 3)].into_iter());
+    let conflicts = replay(&topic, &options, lines.as_bytes()).unwrap().1.key_conflicts;
+    assert_eq!((conflicts.compared, conflicts.conflicts, conflicts.fields), (3, 1, vec![("/version".to_owned(), 1)]));
+}
+
 #[test]
 fn the_exact_window_finds_false_positives() {
     for window in [Window::time(60_000, 4), Window::keys(1_000, 4)] {
