@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use unseen::config::{Config, Topic, flags};
+use unseen::content::CompareContent;
 use unseen::filter::Window;
 use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
@@ -73,8 +74,8 @@ pub struct Args {
     /// capture, the whole line of ndjson.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     key: Vec<String>,
-    /// For a proposal, JSON pointer to a field in which repeats may differ, such as the number of an attempt. May be given more
-    /// than once.
+    /// For a proposal, JSON pointer to a field in which repeats may differ, with all that is in it, such as the number of an attempt.
+    /// May be given more than once.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
     ignore: Vec<String>,
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
@@ -132,7 +133,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn propose(args: &Args, path: &Path) -> anyhow::Result<Proposal> {
     let name = || path.display().to_string();
     let input = BufReader::with_capacity(1 << 16, File::open(path).with_context(name)?);
-    Proposal::new(input, args.format.into(), time(args).as_ref(), &args.ignore).with_context(name)
+    let compare = CompareContent::new(args.ignore.clone()).unwrap_or_else(|message| usage(format!("--ignore: {message}")));
+    Proposal::new(input, args.format.into(), time(args).as_ref(), &compare).with_context(name)
 }
 
 /// The field that holds a record's time.

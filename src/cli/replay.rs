@@ -242,7 +242,8 @@ fn conflicts(all: &Conflicts, topic: &Topic) -> String {
     let share = all.share() * 100.0;
     let share = if share >= 1.0 { format!("{share:.0} %") } else { format!("{share:.2} %") };
     let fields: Vec<_> = all.fields.iter().take(FIELDS_MAX).map(|(field, _)| field.as_str()).collect();
-    let pointers: Vec<_> = fields.iter().filter(|field| field.starts_with('/')).map(|field| format!("{field:?}")).collect();
+    let pointers: Vec<_> =
+        fields.iter().filter(|field| field.starts_with('/')).map(|&field| serde_json::Value::from(field).to_string()).collect();
     let except = if pointers.is_empty() {
         String::new()
     } else {

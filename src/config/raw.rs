@@ -8,7 +8,7 @@ use super::forms;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
-use crate::content::{CompareContent, DEPTH_MAX};
+use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
 use crate::key::{Field, Hashing, Part};
@@ -450,16 +450,7 @@ pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, Str
         _ => {}
     }
     let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false or { except = [\"/pointer\"] }", value))?;
-    for pointer in &except {
-        Field::new(pointer).map_err(|error| error.to_string())?;
-        if pointer.is_empty() {
-            return Err("the pointer \"\" is the whole value, which leaves nothing to compare".to_owned());
-        }
-        if pointer.matches('/').count() > DEPTH_MAX {
-            return Err(format!("`{pointer}` lies deeper than {DEPTH_MAX} levels, where fields are not told apart; name what it lies in"));
-        }
-    }
-    Ok(Some(CompareContent { except }))
+    CompareContent::new(except).map(Some)
 }
 
 /// One part of a key.

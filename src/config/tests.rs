@@ -685,6 +685,25 @@ fn key_conflicts_name_what_may_differ() {
     }
 }
 
+/// What is compared as a whole has no fields to leave out.
+#[cfg(feature = "formats")]
+#[test]
+fn fields_are_left_out_of_json_only() {
+    let with = |format: &str, line: &str| {
+        let topics =
+            format!("[schema_registry]\nurl = \"http://registry\"\n[[topics]]\nvalue_format = \"{format}\"\nkey_conflicts = {line}");
+        load(&MINIMAL.replace("[[topics]]", &topics))
+    };
+    for (format, name) in [("avro", "Avro"), ("protobuf", "Protobuf")] {
+        assert!(with(format, "true").is_ok());
+        assert_eq!(
+            with(format, "{ except = [\"/a\"] }").unwrap_err().trim(),
+            format!("x.toml: topics[0].key_conflicts: values of {name} are compared as a whole, so no field of them can be left out")
+        );
+    }
+    assert!(with("json_schema", "{ except = [\"/a\"] }").is_ok());
+}
+
 #[test]
 fn a_preset_takes_what_identifies_an_event() {
     let with = |key: &str| MINIMAL.replace("{ record = \"key\" }", key);

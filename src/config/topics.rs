@@ -4,6 +4,7 @@ use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
 use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
+use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
 use crate::format::{Format, Formats};
@@ -51,8 +52,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
     late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
-    let key_conflicts = raw.key_conflicts.as_ref().map(raw::key_conflicts).transpose();
-    let key_conflicts = key_conflicts.map_err(|message| diagnostics.add(&at("key_conflicts"), message)).ok().flatten().flatten();
+    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), formats.as_ref(), &at("key_conflicts"), diagnostics);
     let count_by = count_by(raw.count_by.as_ref(), formats.as_ref(), &at("count_by"), diagnostics);
 
     let mut names = vec![("input", input.as_ref()), ("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
@@ -149,6 +149,16 @@ fn count_by(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnost
         diagnostics.add(path, format!("a field of {format} cannot be counted by, only one of JSON; count by a header"));
     }
     Some(by)
+}
+
+/// What may differ where repeats are compared, if they are.
+fn key_conflicts(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
+    let compare = raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
+    let format = formats.map_or_else(Format::default, |formats| formats.value.format);
+    if !compare.except.is_empty() && !matches!(format, Format::Json | Format::JsonSchema) {
+        diagnostics.add(path, format!("values of {format} are compared as a whole, so no field of them can be left out"));
+    }
+    Some(compare)
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {

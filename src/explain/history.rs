@@ -192,6 +192,8 @@ pub(super) struct History<'w> {
     pub(super) starts: BTreeMap<String, Offset>,
     /// Whether the state may have been changed before its first record, or between two of them, by what it does not have.
     begins_later: bool,
+    /// Whether it has come to a record.
+    has_begun: bool,
     /// Whether records are of other keys.
     pub(super) has_other_keys: bool,
     /// Whether records count other slices.
@@ -229,6 +231,7 @@ impl<'w> History<'w> {
             target: None,
             first_slice: None,
             starts: BTreeMap::new(),
+            has_begun: false,
             begins_later: false,
             has_other_keys: false,
             has_other_slices: false,
@@ -273,7 +276,7 @@ impl<'w> History<'w> {
         let mut is_whole = true;
         if !continues {
             // Where a changelog was trimmed, parts of its first commit may be gone.
-            is_whole = self.low == 0 || !self.starts.is_empty();
+            is_whole = self.low == 0 || self.has_begun;
             self.begin_commit(at, time, record);
         }
         if let Some(slice) = slice {
@@ -297,6 +300,7 @@ impl<'w> History<'w> {
             target.clock.1 = target.clock.1.max(clock);
             target.stream_time.1 = target.stream_time.1.max(end);
         }
+        self.has_begun = true;
         self.clock = clock;
         self.stream_time = self.stream_time.max(end);
         Next::On

@@ -399,6 +399,16 @@ impl Field {
     }
 }
 
+/// A digest of a JSON value: the same whatever its white space, the order of its members and the escapes of its strings. Numbers
+/// are taken as they are written. None for null.
+///
+/// # Errors
+/// [`Invalid`] when it is not JSON, or has too many containers within each other.
+pub fn digest(json: &[u8], scratch: &mut Scratch) -> Result<Option<u128>, Box<Invalid>> {
+    let (scan, room) = scratch.json.whole(json);
+    Content::default().digest(scan, &Hashing::Xxh3, room)
+}
+
 /// Room for the values of places, in `few` if they are no more than that.
 #[inline]
 pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {

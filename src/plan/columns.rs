@@ -3,11 +3,10 @@
 //! Owns a table of hashes: a row for each record, a column for each field that the first records have, and one for all that
 //! has none. Must never take more memory, whatever it reads: of a longer stream it has the beginning.
 
-use crate::content;
-use crate::key::Field;
+use crate::content::{self, CompareContent};
+use crate::key::{self, Field, Scratch};
 use crate::record::Timestamp;
 use crate::replay::{Error as ReplayError, Format, Lines, Recorded, parse_rfc3339};
-use serde_json::Value;
 use std::collections::HashMap;
 use std::io::BufRead;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -79,13 +78,15 @@ pub(super) struct Columns {
 
 impl Columns {
     /// Reads the beginning of `input`. `time` is the field that holds a record's time, for formats whose lines have no other.
-    pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>) -> Result<Self, ReplayError> {
+    /// What is not compared is not part of [`Place::Rest`].
+    pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, ReplayError> {
         let mut lines = Lines::new(input);
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), records: 0, is_cut: false, time: None };
         let mut found: HashMap<Place, usize> = HashMap::new();
         // Of fields that are times: the times themselves, by column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
+        let mut scratch = Scratch::default();
         loop {
             let fault = match lines.next_line() {
                 Ok(None) => break,
@@ -95,7 +96,8 @@ impl Columns {
                 }
                 Ok(Some(line)) => match Recorded::parse(format, line, time) {
                     Ok(recorded) => {
-                        table.add(&recorded, &mut found, &mut read);
+                        let (fields, rest) = fields(&recorded, &mut scratch);
+                        table.add(recorded.time, fields, rest, compare, &mut found, &mut read);
                         continue;
                     }
                     Err(fault) => fault,
@@ -117,37 +119,37 @@ impl Columns {
         Ok(table)
     }
 
-    fn add(&mut self, recorded: &Recorded<'_>, found: &mut HashMap<Place, usize>, read: &mut HashMap<usize, Vec<Option<Timestamp>>>) {
+    /// Adds a record of these fields; `rest` is of what it has besides.
+    fn add(
+        &mut self,
+        time: Option<Timestamp>,
+        fields: Vec<FieldOfRow>,
+        mut rest: u64,
+        compare: &CompareContent,
+        found: &mut HashMap<Place, usize>,
+        read: &mut HashMap<usize, Vec<Option<Timestamp>>>,
+    ) {
         let row = self.records;
         self.records += 1;
-        self.times.push(recorded.time);
-        let (mut fields, mut rest) = (Vec::new(), MISSING);
-        if let Some(key) = recorded.key.as_deref() {
-            fields.push((Place::RecordKey, hash(0, key), None));
-        }
-        for (name, value) in recorded.headers() {
-            let value = value.map_or(MISSING, |value| hash(0, value));
-            fields.push((Place::Header(name.to_owned()), value, None));
-        }
-        match recorded.value.as_deref().map(|value| (value, serde_json::from_slice::<Value>(value))) {
-            Some((_, Ok(value @ Value::Object(_)))) => flatten(&value, &mut fields),
-            Some((value, _)) => rest = hash(2, value),
-            None => {}
-        }
+        self.times.push(time);
         for (place, hash, time) in fields {
             let known = found.get(&place).copied();
-            let left_out = if known.is_some() { String::new() } else { format!("{place:?}") };
             let number = known.or_else(|| {
                 let is_new = row < RECORDS_OF_COLUMNS && self.fields.len() < COLUMNS_MAX;
                 is_new.then(|| {
                     found.insert(place.clone(), self.fields.len());
-                    self.fields.push(Column { place, hashes: vec![MISSING; row], times: 0 });
+                    self.fields.push(Column { place: place.clone(), hashes: vec![MISSING; row], times: 0 });
                     self.fields.len() - 1
                 })
             });
             let Some(number) = number else {
                 // Together they are alike if each is.
-                rest = rest.wrapping_add(xxh3_64_with_seed(left_out.as_bytes(), hash));
+                if let Place::Field(pointer) = &place
+                    && hash != MISSING
+                    && !compare.leaves_out(pointer)
+                {
+                    rest = rest.wrapping_add(xxh3_64_with_seed(pointer.as_bytes(), hash));
+                }
                 continue;
             };
             let column = &mut self.fields[number];
@@ -186,21 +188,37 @@ fn hash(kind: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, kind).max(1)
 }
 
-/// The fields of a value, by JSON pointer, with the times among them.
-fn flatten(value: &Value, fields: &mut Vec<(Place, u64, Option<Timestamp>)>) {
-    content::leaves(value, &mut String::new(), 0, &mut |pointer, leaf| {
-        let (hash, time) = match leaf {
-            Value::Null => (MISSING, None),
-            Value::String(text) => {
-                let time = (text.len() >= "2000-01-01T00:00:00".len()).then(|| parse_rfc3339(text)).flatten();
-                (hash(0, text.as_bytes()), time)
-            }
-            Value::Number(number) => {
-                let time = number.as_i64().filter(|time| TIMES.contains(time));
-                (hash(1, number.to_string().as_bytes()), time)
-            }
-            other => (hash(2, other.to_string().as_bytes()), None),
+/// A field of one record: where it is, the hash of its value, and the time that it is, if it is one.
+type FieldOfRow = (Place, u64, Option<Timestamp>);
+
+/// The fields of a record, and a hash of a value that has none.
+fn fields(recorded: &Recorded<'_>, scratch: &mut Scratch) -> (Vec<FieldOfRow>, u64) {
+    let mut fields = Vec::new();
+    if let Some(key) = recorded.key.as_deref() {
+        fields.push((Place::RecordKey, hash(0, key), None));
+    }
+    for (name, value) in recorded.headers() {
+        let value = value.map_or(MISSING, |value| hash(0, value));
+        fields.push((Place::Header(name.to_owned()), value, None));
+    }
+    let Some(value) = recorded.value.as_deref() else { return (fields, MISSING) };
+    let is_object = content::leaves(value, &mut |pointer, leaf| {
+        let value = match key::digest(leaf.as_bytes(), scratch) {
+            Ok(None) => MISSING,
+            Ok(Some(digest)) => hash(1, &digest.to_le_bytes()),
+            Err(_) => hash(2, leaf.as_bytes()),
         };
-        fields.push((Place::Field(pointer.to_owned()), hash, time));
+        fields.push((Place::Field(pointer.to_owned()), value, time(leaf)));
     });
+    let rest = if is_object { MISSING } else { hash(2, value) };
+    (fields, rest)
+}
+
+/// The time that a field is.
+fn time(leaf: &str) -> Option<Timestamp> {
+    if leaf.starts_with('"') {
+        let is_long = leaf.len() >= "\"2000-01-01T00:00:00\"".len();
+        return serde_json::from_str::<String>(leaf).ok().filter(|_| is_long).and_then(|text| parse_rfc3339(&text));
+    }
+    leaf.parse().ok().filter(|time| TIMES.contains(time))
 }

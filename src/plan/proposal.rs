@@ -5,6 +5,7 @@
 
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
+use crate::content::{self, CompareContent};
 use crate::key::{Field, Part};
 use crate::record::Timestamp;
 use crate::replay::Format;
@@ -64,16 +65,16 @@ pub struct Proposal {
 
 impl Proposal {
     /// Looks at the beginning of `input`. `time` is the field of a record's time, for formats whose lines have no other. Repeats
-    /// may differ in the fields of `ignored`, by JSON pointer.
+    /// may differ in what `compare` leaves out, and in record keys and headers: they are compared as `key_conflicts` does.
     ///
     /// # Errors
     /// When a line is at fault, or there is no record with a field.
-    pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, ignored: &[String]) -> Result<Self, SampleError> {
-        let table = Columns::read(input, format, time)?;
+    pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, SampleError> {
+        let table = Columns::read(input, format, time, compare)?;
         if table.records == 0 {
             return Err(SampleError::Empty);
         }
-        Ok(propose(&table, ignored))
+        Ok(propose(&table, compare))
     }
 
     /// The proposal as text.
@@ -113,6 +114,8 @@ struct Judged {
     conflicts: usize,
     /// By column, in how many of the conflicts it differs.
     differ: Vec<(usize, usize)>,
+    /// The headers, or the record key, in which repeats differ. They are not compared.
+    aside: Vec<usize>,
     /// From each repeat back to the record before it, in milliseconds.
     distances: Vec<u64>,
 }
@@ -128,8 +131,8 @@ impl Judged {
     }
 }
 
-fn propose(table: &Columns, ignored: &[String]) -> Proposal {
-    let judge = |parts| judge(table, ignored, parts);
+fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
+    let judge = |parts| judge(table, compare, parts);
     let could: Vec<_> = (0..table.fields.len()).filter(|&number| could_be_a_part(&table.fields[number], table.records)).collect();
     let mut judged: Vec<_> = could.iter().map(|&number| judge(vec![number])).filter(|judged| judged.repeats > 0).collect();
     rank(&mut judged);
@@ -158,7 +161,7 @@ fn propose(table: &Columns, ignored: &[String]) -> Proposal {
         parts: Vec::new(),
     };
     match judged.first() {
-        Some(best) if best.fits() => fill(&mut proposal, table, ignored, best),
+        Some(best) if best.fits() => fill(&mut proposal, table, compare, best),
         Some(_) => proposal.reasons.push(
             "No key fits: under each, records come again that are not the same. If they differ in what is of the delivery only, such as the number of an attempt, say so with --ignore POINTER.".to_owned(),
         ),
@@ -183,7 +186,7 @@ fn rank(all: &mut [Judged]) {
     });
 }
 
-fn judge(table: &Columns, ignored: &[String], parts: Vec<usize>) -> Judged {
+fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged {
     let columns = &table.fields;
     let mut last: HashMap<Vec<u64>, usize> = HashMap::new();
     let mut pairs = Vec::new();
@@ -197,42 +200,56 @@ fn judge(table: &Columns, ignored: &[String], parts: Vec<usize>) -> Judged {
         }
     }
     let differs = |column: &Column, &(before, row): &(usize, usize)| column.hashes[before] != column.hashes[row];
-    let is_compared = |&number: &usize| !matches!(&columns[number].place, Place::Field(pointer) if ignored.contains(pointer));
-    let compared: Vec<_> = (0..columns.len()).filter(is_compared).collect();
+    let is_compared = |&number: &usize| match &columns[number].place {
+        Place::Field(pointer) => !compare.leaves_out(pointer),
+        Place::Rest => true,
+        Place::RecordKey | Place::Header(_) => false,
+    };
+    let (compared, others): (Vec<_>, Vec<_>) = (0..columns.len()).partition(is_compared);
     // That repeats are the same records, another field must show; a whole record that comes again shows it, too.
     let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
-    let is_shown = compared.iter().any(shows) || compared.len() == columns.len();
+    let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other));
     let conflict = |pair: &&(usize, usize)| !is_shown || compared.iter().any(|&number| differs(&columns[number], pair));
     let conflicts: Vec<_> = pairs.iter().filter(conflict).collect();
     let count = |&number: &usize| (number, conflicts.iter().filter(|pair| differs(&columns[number], pair)).count());
     let mut differ: Vec<_> = compared.iter().map(count).collect();
     differ.retain(|&(_, count)| count > 0);
     differ.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    let is_aside = |&number: &usize| {
+        let column = &columns[number];
+        !matches!(column.place, Place::Field(_)) && !parts.contains(&number) && pairs.iter().any(|pair| differs(column, pair))
+    };
+    let aside = others.into_iter().filter(is_aside).collect();
     let distance = |&(before, row): &(usize, usize)| Some(table.times[row]?.abs_diff(table.times[before]?));
     Judged {
         distinct: last.len(),
         repeats: pairs.len(),
         conflicts: conflicts.len(),
         differ,
+        aside,
         distances: pairs.iter().filter_map(distance).collect(),
         parts,
     }
 }
 
 fn candidate(table: &Columns, judged: &Judged) -> Candidate {
-    let name = |&(number, _): &(usize, usize)| match &table.fields[number].place {
-        Place::RecordKey => "the record key".to_owned(),
-        Place::Header(name) => format!("header {name}"),
-        Place::Field(pointer) => pointer.clone(),
-        Place::Rest => "the rest of the value".to_owned(),
-    };
     Candidate {
         key: key(table, &judged.parts),
         distinct: judged.distinct as u64,
         repeats: judged.repeats as u64,
         conflicts: judged.conflicts as u64,
         conflict_share: rounded(judged.conflict_share()),
-        differ_in: judged.differ.iter().take(3).map(name).collect(),
+        differ_in: judged.differ.iter().take(3).map(|&(number, _)| name(&table.fields[number].place)).collect(),
+    }
+}
+
+/// A place as a text for people.
+fn name(place: &Place) -> String {
+    match place {
+        Place::RecordKey => "the record key".to_owned(),
+        Place::Header(name) => format!("header {}", content::shown(name)),
+        Place::Field(pointer) => content::shown(pointer),
+        Place::Rest => "the rest of the value".to_owned(),
     }
 }
 
@@ -254,7 +271,7 @@ fn key(table: &Columns, parts: &[usize]) -> String {
 }
 
 /// Fills in what follows from a key that fits.
-fn fill(proposal: &mut Proposal, table: &Columns, ignored: &[String], best: &Judged) {
+fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best: &Judged) {
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => Some(Part::RecordKey),
         Place::Header(name) => Some(Part::Header(name.clone())),
@@ -267,8 +284,15 @@ fn fill(proposal: &mut Proposal, table: &Columns, ignored: &[String], best: &Jud
         "key: {} of {} records come again under it, and none of them differs from the record before.",
         best.repeats, table.records
     ));
-    if !ignored.is_empty() {
-        reasons.push(format!("What differs in {} was not looked at, as you said.", ignored.join(", ")));
+    if !compare.except.is_empty() {
+        reasons.push(format!("What differs in {} was not looked at, as you said.", compare.except.join(", ")));
+    }
+    if !best.aside.is_empty() {
+        let names: Vec<_> = best.aside.iter().map(|&number| name(&table.fields[number].place)).collect();
+        reasons.push(format!(
+            "Repeats differ in {}, which is not compared: if it tells records apart, make it part of the key.",
+            names.join(", ")
+        ));
     }
     if table.is_cut {
         reasons.push(format!("These are the first {} records; the rest was not looked at.", table.records));
@@ -305,13 +329,13 @@ fn fill(proposal: &mut Proposal, table: &Columns, ignored: &[String], best: &Jud
         "[[topics]]\ninput = \"the topic\"\noutput = \"the-topic-unseen\"\nkey = {}\nwindow = \"{}\"\nfilter = {{ capacity = {capacity} }}\nkey_conflicts = {}\n",
         key(table, &best.parts),
         duration(window_ms),
-        key_conflicts(ignored),
+        key_conflicts(compare),
     ));
 }
 
 /// How a worker watches whether repeats go on being the same.
-fn key_conflicts(ignored: &[String]) -> String {
-    let pointers: Vec<_> = ignored.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
+fn key_conflicts(compare: &CompareContent) -> String {
+    let pointers: Vec<_> = compare.except.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }
 }
 
@@ -354,7 +378,8 @@ mod tests {
 
     fn proposal(lines: impl Iterator<Item = String>) -> Proposal {
         let text: Vec<_> = lines.collect();
-        Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &["/attempt".to_owned(), "/sent".to_owned()]).unwrap()
+        let compare = CompareContent::new(vec!["/attempt".to_owned(), "/sent".to_owned()]).unwrap();
+        Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &compare).unwrap()
     }
 
     /// Orders whose webhooks are sent again: each third one, 40 s later, with another number of the attempt.
@@ -417,11 +442,31 @@ mod tests {
         assert_eq!((many.parts.len(), many.candidates[0].differ_in.as_slice()), (0, &["the rest of the value".to_owned()][..]));
         let captured = |row: u64| format!("{{\"partition\":0,\"key\":\"k{}\",\"payload\":\"[{row}]\"}}", row % 10);
         let captured: Vec<_> = (0..100).map(captured).collect();
-        let opaque = Proposal::new(captured.join("\n").as_bytes(), Format::Kcat, None, &[]).unwrap();
+        let opaque = Proposal::new(captured.join("\n").as_bytes(), Format::Kcat, None, &CompareContent::default()).unwrap();
         assert_eq!((opaque.configuration, opaque.candidates[0].conflicts), (None, 90));
         let status = proposal((0..90).map(|row| format!("{{\"order\":{},\"customer\":7,\"status\":\"s{}\"}}", row / 3, row % 3)));
         assert_eq!(status.configuration, None);
         let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
         assert!(unique.reasons[0].starts_with("Nothing comes again in 100 records"), "{:?}", unique.reasons);
+    }
+
+    /// What `--ignore` leaves out is what the worker leaves out by the section that is printed.
+    #[test]
+    fn repeats_are_compared_as_a_worker_compares_them() {
+        let row = |row: u64, attempt: u64| {
+            let fields: Vec<_> = (10..45).map(|field| format!("\\\"f{field}\\\":1")).collect();
+            let value = format!("{{\\\"id\\\":{row},\\\"x\\\":null,{},\\\"zmeta\\\":{{\\\"attempt\\\":{attempt}}}}}", fields.join(","));
+            format!("{{\"partition\":0,\"key\":\"k{row}\",\"headers\":[\"attempt\",\"{attempt}\"],\"payload\":\"{value}\"}}")
+        };
+        let lines: Vec<_> = (0..200).map(|number| row(number / 2, number % 2)).collect();
+        let propose = |except: &[&str]| {
+            let compare = CompareContent::new(except.iter().map(|&pointer| pointer.to_owned()).collect()).unwrap();
+            Proposal::new(lines.join("\n").as_bytes(), Format::Kcat, None, &compare).unwrap()
+        };
+        assert_eq!(propose(&[]).configuration, None);
+        let proposal = propose(&["/zmeta"]);
+        assert_eq!(proposal.parts, [Part::RecordKey]);
+        let text = proposal.text();
+        assert!(text.contains("- Repeats differ in header attempt, which is not compared"), "{text}");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
 use crate::config::{OnInvalid, OnTombstone, Topic};
-use crate::content::{Conflicts, ContentSample};
+use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};
@@ -59,6 +59,7 @@ pub struct Replay<'t> {
     /// Where the value is that is counted by, if the format has it.
     count_by: Option<&'t CountBy>,
     contents: ContentSample,
+    compare: CompareContent,
     values: ValueCounts,
     counted: Summary,
     /// Whether the last record was dropped though its key had not been seen.
@@ -265,7 +266,8 @@ impl<'t> Replay<'t> {
             // A line of values has no header.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
-            contents: ContentSample::new(topic.filter.capacity, compare),
+            contents: ContentSample::new(topic.filter.capacity),
+            compare,
             counted: Summary::default(),
             is_wrong: false,
             only: None,
@@ -372,7 +374,9 @@ impl<'t> Replay<'t> {
             self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
         }
         if self.only.is_none() {
-            self.contents.take(fingerprint, verdict, record.value);
+            let key = PartitionKey { partition: number, fingerprint };
+            let value = record.value.map(|value| self.formats.value.bare_value(value, headers.iter().copied()));
+            self.contents.take(key, verdict, value, &self.compare, &mut self.scratch);
         }
         let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
         if let Some(truth) = truth {

@@ -190,11 +190,11 @@ fn the_same_stream_gives_the_same_verdicts_in_either_format() {
 #[test]
 fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
-    let lines = text((0..30).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 21 { "a" } else { "b" })));
+    let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // Each is named by its fourth record, and every third record is the first with its id.
+    // Each is named by its sixteenth record, and every third record is the first with its id.
     let counted = |records, duplicates| Counted { records, duplicates };
-    assert_eq!(summary.values, [(Some("a".to_owned()), counted(17, 12)), (Some("b".to_owned()), counted(5, 4)), (None, counted(8, 4))]);
+    assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
     let (_, summary) = replay(&by(CountBy::Header("tenant".to_owned())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
     assert_eq!(summary.values, [], "a line of values has no header");
@@ -217,6 +217,21 @@ fn repeats_are_compared_with_what_they_repeat() {
     assert_eq!(conflicts(&[], None), found(20, &[("/at", 20), ("/version", 10)]));
     assert_eq!(conflicts(&[], Some("/at")), found(10, &[("/version", 10)]));
     assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
+}
+
+/// What came out of one partition is nothing to another, nor does the frame around a value count.
+#[test]
+fn repeats_are_compared_within_a_partition_and_a_frame() {
+    let line = |partition: u32, schema: u32, version: u32| {
+        let payload = format!("\\u0000\\u0000\\u0000\\u0000\\u{schema:04x}{{\\\"id\\\":1,\\\"version\\\":{version}}}");
+        format!("{{\"partition\":{partition},\"key\":\"k\",\"payload\":\"{payload}\"}}")
+    };
+    let mut topic = topic(vec![Part::RecordKey]);
+    topic.formats.value.format = format::Format::JsonSchema;
+    let options = Options { partitions: 2, ..options(Format::Kcat) };
+    let lines = text([line(0, 1, 1), line(1, 1, 2), line(0, 2, 1), line(1, 2, 2), line(1, 2, 3)].into_iter());
+    let conflicts = replay(&topic, &options, lines.as_bytes()).unwrap().1.key_conflicts;
+    assert_eq!((conflicts.compared, conflicts.conflicts, conflicts.fields), (3, 1, vec![("/version".to_owned(), 1)]));
 }
 
 #[test]

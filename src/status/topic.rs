@@ -47,7 +47,7 @@ pub struct ConflictStatus {
     pub compared: u64,
     /// Of these, the ones whose content differs.
     pub conflicts: u64,
-    /// In how many of these each field differs, by JSON pointer: up to 64.
+    /// In how many of these each field differs at least, by JSON pointer: up to 64.
     pub fields: BTreeMap<String, u64>,
 }
 

@@ -3,16 +3,32 @@
 //! Owns what is said of them. [`crate::content`] compares. Must never change a verdict, nor say what is in a record.
 
 use super::Shared;
-use super::topics::InputTopic;
+use super::topics::{InputTopic, Topics};
+use crate::content::PartitionKey;
 use crate::kafka::Message;
-use crate::key::Fingerprint;
-use crate::record::Verdict;
+use crate::key::{Fingerprint, Scratch};
+use crate::record::{TopicPartition, Verdict};
 
 /// Compares a record with what it repeats, if its key is of the sample.
 #[inline]
-pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprint, verdict: Verdict, message: &Message<'_>) {
+pub(super) fn watch(
+    shared: &Shared,
+    topic: &InputTopic,
+    fingerprint: Fingerprint,
+    verdict: Verdict,
+    message: &Message<'_>,
+    scratch: &mut Scratch,
+) {
+    let key = PartitionKey { partition: message.partition(), fingerprint };
+    if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
+        // What repeats it in another topic of the space does not repeat what came out there before.
+        for others in topic.compared_beside.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
+            others.forget(key);
+        }
+    }
     let Some(contents) = &shared.stats.topics[topic.counted.0].contents else { return };
-    let Some((fields, number)) = contents.take(fingerprint, verdict, message.value()) else { return };
+    let value = message.value().map(|value| topic.config.formats.value.bare_value(value, message.headers()));
+    let Some((fields, number)) = contents.take(key, verdict, value, scratch) else { return };
     // An example each time that there are twice as many.
     if number.is_power_of_two() {
         tracing::warn!(
@@ -23,5 +39,15 @@ pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprin
             conflicts = number,
             "a duplicate differs from the record that it repeats: is the key short of a part? `unseen explain` names the record that it repeats; key_conflicts.except names what may differ"
         );
+    }
+}
+
+/// Forgets what came out of partitions that come or go: of what others let through meanwhile, this process knows nothing.
+pub(super) fn forget(shared: &Shared, topics: &Topics, partitions: &[TopicPartition]) {
+    for partition in partitions {
+        let topic = topics.find(&partition.topic).map(|topic| &topics[topic]).filter(|topic| topic.forward.is_none());
+        if let Some(contents) = topic.and_then(|topic| shared.stats.topics[topic.counted.0].contents.as_ref()) {
+            contents.forget_partition(partition.partition);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the order of things when the group changes: commit and checkpoint before letting go, restore
 //! before reading. Must never commit for a partition that is someone else's.
 
-use super::{Error, Worker, partition};
+use super::{Error, Worker, key_conflicts, partition};
 use crate::fault;
 use crate::kafka::{Rebalance, SinkError, Source};
 use crate::record::TopicPartition;
@@ -14,6 +14,8 @@ impl Worker {
         add(&self.shared.stats.rebalances, 1);
         self.reporter.joined = true;
         self.reporter.hurry();
+        let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
+        key_conflicts::forget(&self.shared, &self.topics, partitions);
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 fault::point("assign.begin");

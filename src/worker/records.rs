@@ -39,7 +39,7 @@ const fn is_counted_by_value(offset: Offset) -> bool {
 pub(super) struct Buffers {
     prefetched: Vec<Fingerprint>,
     headers: AddedHeaders,
-    /// For values that are counted by.
+    /// For values that are counted by, or compared.
     scratch: Scratch,
 }
 
@@ -346,10 +346,10 @@ impl RecordLoop<'_> {
             {
                 self.count_by(by, message, verdict);
             }
-            if topic.config.key_conflicts.is_some()
+            if topic.keeps_content()
                 && let Ok((fingerprint, _)) = keyed
             {
-                key_conflicts::watch(self.shared, topic, *fingerprint, verdict, message);
+                key_conflicts::watch(self.shared, topic, *fingerprint, verdict, message, self.scratch);
             }
         }
         self.carried()

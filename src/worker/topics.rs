@@ -37,9 +37,16 @@ pub(super) struct InputTopic {
     /// Whether it is a topic that records were brought to.
     pub(super) is_internal: bool,
     pub(super) routes: Routes,
+    /// Other topics of its space whose repeats are compared with what came out.
+    pub(super) compared_beside: Vec<CountsId>,
 }
 
 impl InputTopic {
+    /// Whether the content of what came out is kept for itself, or for another topic of its space.
+    pub(super) const fn keeps_content(&self) -> bool {
+        self.config.key_conflicts.is_some() || !self.compared_beside.is_empty()
+    }
+
     /// Whose state it is, as the store calls it.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }
@@ -74,6 +81,9 @@ impl Topics {
             let is_internal = repartitioned.is_some();
             let topic = Topic { input: repartitioned.unwrap_or_else(|| topic.input.clone()), ..topic.clone() };
             let rules = topic.rules(partitions(&topic.input));
+            let is_beside =
+                |&(other, beside): &(usize, &Topic)| other != number && beside.space == topic.space && beside.key_conflicts.is_some();
+            let compared_beside = config.topics.iter().enumerate().filter(is_beside).map(|(other, _)| CountsId(other)).collect();
             InputTopic {
                 space,
                 rules,
@@ -86,6 +96,7 @@ impl Topics {
                 forward: None,
                 is_internal,
                 routes: Routes::new(&topic, &shared.cluster),
+                compared_beside,
                 config: topic,
             }
         };
@@ -106,6 +117,7 @@ impl Topics {
                 forward: Some(Forward { partitions: partitions(&name), topic: name }),
                 is_internal: false,
                 routes: Routes::new(topic, &shared.cluster),
+                compared_beside: Vec::new(),
             });
         }
         Self(topics)

@@ -143,10 +143,10 @@ fn are_counted_by_tenant(values: &Value, keys: u64) {
     let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
     let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
     // Three partitions have a record without a key behind all others.
-    let rest = 4 * 4 + 3 * sampled(2 * keys..2 * keys + 1);
+    let rest = 4 * 16 + 3 * sampled(2 * keys..2 * keys + 1);
     assert_eq!(values.pop(), Some((Value::Null, Some(rest), Some(0))));
     values.sort_by_key(|(value, ..)| value.to_string());
-    let named = (0..4).map(|partition| (Value::from(tenant(partition)), Some(sampled(0..2 * keys) - 4), Some(sampled(keys..2 * keys))));
+    let named = (0..4).map(|partition| (Value::from(tenant(partition)), Some(sampled(0..2 * keys) - 16), Some(sampled(keys..2 * keys))));
     assert_eq!(values, named.collect::<Vec<_>>());
 }
 

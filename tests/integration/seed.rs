@@ -4,8 +4,8 @@
 use crate::faults::SEEDING;
 use crate::harness::state::digests;
 use crate::harness::{
-    News, Setup, TestRecord, broker, committed_offset, move_offset, offset_of, produce, read_committed, topic, unseen, unseen_with,
-    wait_for_output,
+    News, Setup, TestRecord, broker, committed_offset, delete_group, move_offset, offset_of, produce, read_committed, topic, unseen,
+    unseen_with, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use serde_json::json;
@@ -147,13 +147,18 @@ fn a_seed_is_written_whole_or_not_at_all() {
     }
 }
 
-/// A worker that was started too early, and found nothing to read, leaves a checkpoint that knows of no seed.
+/// A group that was started too early, and found nothing to read, leaves checkpoints that know of no seed. Its offsets were
+/// deleted since, and its state directory was not.
 #[test]
 fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     let seeded = Seeded::new("seed-early", AGING);
-    // Its first checkpoints come before its first commit.
-    let mut worker = seeded.stream.setup.start_armed("a", &["worker.commit_interval=4s"], "commit.begin:1:kill");
-    worker.wait(LIMIT);
+    let mut worker = seeded.stream.setup.start("a");
+    wait_until("all partitions are read", LIMIT, || {
+        assert!(worker.runs(), "the worker has ended");
+        (worker.log().matches("partition restored").count() == PARTITIONS).then_some(())
+    });
+    worker.drain();
+    delete_group(broker(), seeded.stream.setup.group());
     assert_eq!(digests(&seeded.stream.setup.state_dir("a")).len(), PARTITIONS);
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");

@@ -125,6 +125,16 @@ impl RecordFormat {
         !matches!(self.format, Format::Json) && self.schema.is_none()
     }
 
+    /// A value without the frame that names its schema, which is in a header or before it. What has no frame stays as it is.
+    #[must_use]
+    pub fn bare_value<'a>(&self, value: &'a [u8], headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> &'a [u8] {
+        if !self.is_framed() {
+            return value;
+        }
+        let header = headers.filter(|(name, _)| *name == VALUE_HEADER).last().and_then(|(_, frame)| frame);
+        Frame::split(self.format, value, header).map_or(value, |frame| frame.body)
+    }
+
     /// Whether the schemas that frames name are needed. The schema of a JSON text says nothing that its text does not.
     #[must_use]
     pub const fn needs_registry(&self) -> bool {

@@ -1,17 +1,19 @@
 //! What is counted and reported while records flow, for whoever shows it.
 //!
 //! Written by the workers once a batch, and by each a report once a second; read by anyone. Must never hold a
-//! key, nor grow with anything but topics, partitions, the few values of [`ValueCounts`] and a [`ContentSample`]
-//! of each topic.
+//! key, nor grow with anything but topics, partitions, the few values of [`ValueCounts`] and a
+//! [`crate::content::ContentSample`] of each topic.
+
+mod contents;
+
+pub use contents::SharedContents;
 
 use crate::config::{Config, Topic};
-use crate::content::{self, CompareContent, Conflicts, ContentSample};
 use crate::dedup::Observed;
-use crate::key::Fingerprint;
 use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
 use crate::values::ValueCounts;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -87,38 +89,6 @@ pub struct TopicCounts {
     pub values: Option<Mutex<ValueCounts>>,
     /// Of a sample, what the content of repeats is held against, if there are `key_conflicts`.
     pub contents: Option<SharedContents>,
-}
-
-/// The content of a sample of keys, for several workers. Which keys are not of it, each sees without waiting.
-#[derive(Debug)]
-pub struct SharedContents {
-    halvings: AtomicU32,
-    sample: Mutex<ContentSample>,
-}
-
-impl SharedContents {
-    /// Of a topic with so many keys in a window, if that is known.
-    fn new(keys: Option<u64>, compare: CompareContent) -> Self {
-        Self { halvings: AtomicU32::new(0), sample: Mutex::new(ContentSample::new(keys, compare)) }
-    }
-
-    /// See [`ContentSample::take`]. Says also which conflict it is, from 1.
-    #[inline]
-    pub fn take(&self, fingerprint: Fingerprint, verdict: Verdict, value: Option<&[u8]>) -> Option<(Vec<String>, u64)> {
-        if !content::is_of(fingerprint, self.halvings.load(Ordering::Relaxed)) {
-            return None;
-        }
-        let mut sample = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
-        let fields = sample.take(fingerprint, verdict, value);
-        self.halvings.store(sample.halvings(), Ordering::Relaxed);
-        fields.map(|fields| (fields, sample.conflicts()))
-    }
-
-    /// What was counted so far.
-    #[must_use]
-    pub fn read(&self) -> Conflicts {
-        self.sample.lock().unwrap_or_else(PoisonError::into_inner).read()
-    }
 }
 
 /// What became of one space's keys.

@@ -1,0 +1,416 @@
+//! Key conflicts: records that have the same key and another content, the sign of a key that lacks a part.
+//!
+//! Owns what is kept of the content of some keys, and the counts. Pure. Must never grow beyond its bounds, hold a value, nor change
+//! a verdict.
+//!
+//! Each field of a record that is kept takes eight bytes: hashes of its name and of its value, 32 bits each. Two unlike values
+//! look alike once in four thousand million times.
+
+use crate::key::{self, Field, Fingerprint, Scratch};
+use crate::record::Verdict;
+use crate::values::cut;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most keys whose content is kept.
+const KEYS_MAX: usize = 1 << 13;
+/// Keys of a window where nobody says how many.
+const KEYS_UNKNOWN: u64 = 1_000_000;
+/// Most fields of a record that are kept one by one; what is beyond is kept together.
+const FIELDS_MAX: usize = 32;
+/// How deep fields may lie; what is deeper is one field.
+const DEPTH_MAX: usize = 4;
+/// Once so many records of a minute were looked at, half as many are from then on.
+const LOOKED_MAX: usize = 1 << 17;
+/// A value of so many bytes counts as one more record.
+const LOOKED_BYTES: usize = 1 << 12;
+/// To save time, the share is made no smaller than one key in 2 to the power of this.
+const CHEAP: u32 = 6;
+/// Most bytes of a field's name; what is longer is cut.
+const NAME_BYTES_MAX: usize = 128;
+/// Most fields that conflicts are counted by.
+const NAMES_MAX: usize = 64;
+/// What a value is called that is no object of JSON, and what the fields are called that are kept together.
+const WHOLE: &str = "the value";
+const REST: &str = "the rest of the value";
+const GONE: &str = "a field that is gone";
+
+/// What to leave out of the comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompareContent {
+    /// JSON pointers of fields that may differ, with all that is in them.
+    pub except: Vec<String>,
+}
+
+impl CompareContent {
+    /// Leaves out these fields.
+    ///
+    /// # Errors
+    /// A sentence about the pointer that leads to no field.
+    pub fn new(except: Vec<String>) -> Result<Self, String> {
+        for pointer in &except {
+            Field::new(pointer).map_err(|error| error.to_string())?;
+            if pointer.is_empty() {
+                return Err("the pointer \"\" is the whole value, which leaves nothing to compare".to_owned());
+            }
+            if pointer.matches('/').count() > DEPTH_MAX {
+                return Err(format!(
+                    "`{pointer}` lies deeper than {DEPTH_MAX} levels, where fields are not told apart; name what it lies in"
+                ));
+            }
+        }
+        Ok(Self { except })
+    }
+
+    /// Whether a field is left out.
+    pub(crate) fn leaves_out(&self, pointer: &str) -> bool {
+        self.except.iter().any(|except| pointer.strip_prefix(except.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    }
+
+    /// What is compared of a value.
+    #[must_use]
+    pub fn content(&self, value: Option<&[u8]>, scratch: &mut Scratch) -> Content {
+        let (mut fields, mut rest) = (Vec::new(), None);
+        let is_object = value.is_some_and(|value| {
+            leaves(value, &mut |pointer, leaf| {
+                // A field that is null is as good as none.
+                let Some(value) = digest(leaf, scratch).filter(|_| !self.leaves_out(pointer)) else { return };
+                let pair = (hash(pointer.as_bytes()), value);
+                if fields.len() < FIELDS_MAX {
+                    return fields.push(pair);
+                }
+                let pair = u64::from(pair.0) << 32 | u64::from(pair.1);
+                rest = Some(rest.unwrap_or(0_u32).wrapping_add(hash(&pair.to_le_bytes())));
+            })
+        });
+        if !is_object {
+            fields.push((hash(WHOLE.as_bytes()), value.map_or(0, hash)));
+        }
+        fields.extend(rest.map(|rest| (hash(REST.as_bytes()), rest)));
+        fields.sort_unstable();
+        Content(fields.into_boxed_slice())
+    }
+}
+
+/// How often repeats were compared, and differed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conflicts {
+    /// Duplicates that were compared with the record that they repeat.
+    pub compared: u64,
+    /// Of these, the ones that differ from it.
+    pub conflicts: u64,
+    /// In how many of these each field differs at least, most first.
+    pub fields: Vec<(String, u64)>,
+}
+
+impl Conflicts {
+    /// Conflicts over repeats that were compared.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    pub fn share(&self) -> f64 {
+        if self.compared == 0 { 0.0 } else { self.conflicts as f64 / self.compared as f64 }
+    }
+}
+
+/// A key of a partition: each partition remembers by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartitionKey {
+    /// The number of the partition.
+    pub partition: i32,
+    /// The key.
+    pub fingerprint: Fingerprint,
+}
+
+/// The fields of one record: the hashes of their names, in order, and of their values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content(Box<[(u32, u32)]>);
+
+impl Content {
+    fn get(&self, name: u32) -> Option<u32> {
+        let place = self.0.binary_search_by_key(&name, |&(name, _)| name).ok()?;
+        Some(self.0[place].1)
+    }
+}
+
+/// A record and what it repeats, which differ.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    known: Content,
+    content: Content,
+}
+
+impl Difference {
+    /// The names of the fields in which they differ, out of the record's value.
+    #[must_use]
+    pub fn fields(&self, value: Option<&[u8]>) -> Vec<String> {
+        let Self { known, content } = self;
+        let [whole, rest] = [WHOLE, REST].map(|name| hash(name.as_bytes()));
+        if known.get(whole).or(content.get(whole)).is_some() {
+            return vec![WHOLE.to_owned()];
+        }
+        // Of many fields, one that is on one side only may be among the rest of the other.
+        let is_wide = known.get(rest).or(content.get(rest)).is_some();
+        let mut names = Vec::new();
+        leaves(value.unwrap_or_default(), &mut |pointer, _| {
+            let name = hash(pointer.as_bytes());
+            let differs = match (known.get(name), content.get(name)) {
+                (Some(known), Some(content)) => known != content,
+                (None, Some(_)) => !is_wide,
+                (_, None) => false,
+            };
+            if differs {
+                names.push(cut(&shown(pointer), NAME_BYTES_MAX).to_owned());
+            }
+        });
+        if known.get(rest) != content.get(rest) {
+            names.push(REST.to_owned());
+        }
+        let is_gone = !is_wide && known.0.iter().any(|&(name, _)| content.get(name).is_none());
+        if is_gone || names.is_empty() {
+            names.push(GONE.to_owned());
+        }
+        names
+    }
+}
+
+/// In how many conflicts a field differs.
+#[derive(Debug)]
+struct Named {
+    field: String,
+    count: u64,
+    /// So much of the count may be another field's that made way.
+    before: u64,
+}
+
+/// The content of some keys. Which, their fingerprints say.
+#[derive(Debug)]
+pub struct ContentSample {
+    /// One key of 2 to the power of this is of the sample.
+    halvings: u32,
+    /// What that must be at least, for more would not find room.
+    least_halvings: u32,
+    /// What that comes to where as many keys come as the filter is made for. If there are more, the oldest make way.
+    most_halvings: u32,
+    /// Since the share was last halved, or a minute passed.
+    looked: usize,
+    /// None of a key that was retracted, which keeps its place in the order.
+    contents: HashMap<PartitionKey, Option<Content>>,
+    order: VecDeque<PartitionKey>,
+    counted: Conflicts,
+    named: Vec<Named>,
+}
+
+impl ContentSample {
+    /// The sample of a topic with so many keys in a window, if that is known.
+    #[must_use]
+    pub fn new(keys: Option<u64>) -> Self {
+        let keys = keys.unwrap_or(KEYS_UNKNOWN);
+        let most_halvings = (0..63).find(|&halvings| keys >> halvings <= KEYS_MAX as u64).unwrap_or(63);
+        Self {
+            halvings: 0,
+            least_halvings: 0,
+            most_halvings,
+            looked: 0,
+            contents: HashMap::new(),
+            order: VecDeque::new(),
+            counted: Conflicts::default(),
+            named: Vec::new(),
+        }
+    }
+
+    /// A record with that key had that verdict. Returns the fields in which it differs from the record that it repeats, if it does.
+    pub fn take(
+        &mut self,
+        key: PartitionKey,
+        verdict: Verdict,
+        value: Option<&[u8]>,
+        compare: &CompareContent,
+        scratch: &mut Scratch,
+    ) -> Option<Vec<String>> {
+        if verdict == Verdict::Retracted {
+            self.forget(key);
+        }
+        if !is_of(key.fingerprint, self.halvings) || !is_compared(verdict) {
+            return None;
+        }
+        let content = compare.content(value, scratch);
+        let fields = self.look(key, verdict, value.map_or(0, <[u8]>::len), content)?.fields(value);
+        self.count(&fields);
+        Some(fields)
+    }
+
+    /// What of it changes the sample: the content of a value of so many bytes is compared, or kept.
+    pub fn look(&mut self, key: PartitionKey, verdict: Verdict, bytes: usize, content: Content) -> Option<Difference> {
+        if self.looked >= LOOKED_MAX && self.halvings < CHEAP {
+            self.halve();
+        }
+        if !is_of(key.fingerprint, self.halvings) {
+            return None;
+        }
+        self.looked += 1 + bytes / LOOKED_BYTES;
+        let known = self.contents.get(&key).and_then(Option::as_ref).filter(|_| verdict == Verdict::Duplicate);
+        let Some(known) = known else {
+            self.keep(key, content);
+            return None;
+        };
+        self.counted.compared += 1;
+        if *known == content {
+            return None;
+        }
+        self.counted.conflicts += 1;
+        Some(Difference { known: known.clone(), content })
+    }
+
+    fn keep(&mut self, key: PartitionKey, content: Content) {
+        if self.contents.insert(key, Some(content)).is_some() {
+            return;
+        }
+        self.order.push_back(key);
+        if self.order.len() <= KEYS_MAX {
+            return;
+        }
+        if self.halvings < self.most_halvings {
+            self.halve();
+            self.least_halvings = self.halvings;
+        } else if let Some(oldest) = self.order.pop_front() {
+            self.contents.remove(&oldest);
+        }
+    }
+
+    fn halve(&mut self) {
+        self.halvings += 1;
+        self.looked = 0;
+        let halvings = self.halvings;
+        // Nobody looks whether what is kept of the others still holds.
+        self.retain(|key| is_of(key.fingerprint, halvings));
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(PartitionKey) -> bool) {
+        self.contents.retain(|&key, _| is_kept(key));
+        self.order.retain(|&key| is_kept(key));
+    }
+
+    /// So many minutes have passed. Where few records were looked at, twice as many keys are from now on.
+    pub fn pass_minutes(&mut self, minutes: u64) {
+        for _ in 0..minutes.min(CHEAP.into()) {
+            if self.looked < LOOKED_MAX / 4 && self.halvings > self.least_halvings {
+                self.halvings -= 1;
+            }
+            self.looked = 0;
+        }
+    }
+
+    /// What is kept of that key does not hold any more.
+    pub fn forget(&mut self, key: PartitionKey) {
+        if let Some(content) = self.contents.get_mut(&key) {
+            *content = None;
+        }
+    }
+
+    /// What is kept of that partition's keys does not hold any more.
+    pub fn forget_partition(&mut self, partition: i32) {
+        self.retain(|key| key.partition != partition);
+    }
+
+    /// Counts the fields of a conflict.
+    pub fn count(&mut self, fields: &[String]) {
+        for field in fields {
+            if let Some(named) = self.named.iter_mut().find(|named| named.field == *field) {
+                named.count += 1;
+            } else if self.named.len() < NAMES_MAX {
+                self.named.push(Named { field: field.clone(), count: 1, before: 0 });
+            } else if let Some(least) = self.named.iter_mut().min_by_key(|named| named.count) {
+                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a field that differs often is never crowded out.
+                *least = Named { field: field.clone(), count: least.count + 1, before: least.count };
+            }
+        }
+    }
+
+    /// One key of 2 to the power of this is looked at now.
+    #[must_use]
+    pub const fn halvings(&self) -> u32 {
+        self.halvings
+    }
+
+    /// Conflicts so far.
+    #[must_use]
+    pub const fn conflicts(&self) -> u64 {
+        self.counted.conflicts
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn read(&self) -> Conflicts {
+        let mut fields: Vec<_> = self.named.iter().map(|named| (named.field.clone(), named.count - named.before)).collect();
+        fields.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+        Conflicts { fields, ..self.counted.clone() }
+    }
+}
+
+/// Whether a key is of a share of one in 2 to the power of `halvings`. The bits that choose it are not those that a filter takes.
+#[must_use]
+#[inline]
+pub const fn is_of(fingerprint: Fingerprint, halvings: u32) -> bool {
+    (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= halvings
+}
+
+/// Whether records with that verdict have content that is compared or kept.
+#[must_use]
+#[inline]
+pub const fn is_compared(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Unseen | Verdict::Duplicate)
+}
+
+fn hash(bytes: &[u8]) -> u32 {
+    (xxh3_64(bytes) >> 32) as u32
+}
+
+/// The same for values that differ in white space, in the order of members or in escapes only; none for null.
+fn digest(leaf: &str, scratch: &mut Scratch) -> Option<u32> {
+    match key::digest(leaf.as_bytes(), scratch) {
+        Ok(digest) => digest.map(|digest| (digest >> 96) as u32),
+        // It has too many lists within each other, or half a character.
+        Err(_) => Some(hash(leaf.as_bytes())),
+    }
+}
+
+/// The name of a field as it is shown: names are data, and what shows them may be a terminal.
+pub(crate) fn shown(name: &str) -> String {
+    let mut shown = String::with_capacity(name.len());
+    for character in name.chars() {
+        if character.is_control() { shown.extend(character.escape_unicode()) } else { shown.push(character) }
+    }
+    shown
+}
+
+/// Visits the fields of an object that are no objects, by JSON pointer, in order. A list is a field of its own. Returns whether
+/// it is an object.
+pub(crate) fn leaves(json: &[u8], visit: &mut impl FnMut(&str, &str)) -> bool {
+    let Some(members) = members(json) else { return false };
+    walk(&members, &mut String::new(), 1, visit);
+    true
+}
+
+/// Of two equal names the last counts.
+fn members(json: &[u8]) -> Option<BTreeMap<String, &RawValue>> {
+    let is_object = json.trim_ascii_start().starts_with(b"{");
+    if is_object { serde_json::from_slice(json).ok() } else { None }
+}
+
+fn walk(all: &BTreeMap<String, &RawValue>, pointer: &mut String, depth: usize, visit: &mut impl FnMut(&str, &str)) {
+    let length = pointer.len();
+    for (name, member) in all {
+        pointer.push('/');
+        pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
+        let inner = if depth < DEPTH_MAX { members(member.get().as_bytes()) } else { None };
+        match inner {
+            Some(inner) => walk(&inner, pointer, depth + 1, visit),
+            None => visit(pointer, member.get()),
+        }
+        pointer.truncate(length);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Key conflicts, counted by several workers together.
+//!
+//! Owns who waits for a sample of content, and what time it is for it. Must never let one worker wait while another reads a record.
+
+use crate::content::{self, CompareContent, Conflicts, ContentSample, PartitionKey};
+use crate::key::Scratch;
+use crate::record::Verdict;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// The content of a sample of keys, for several workers. Which keys are not of it, each sees without waiting.
+#[derive(Debug)]
+pub struct SharedContents {
+    compare: CompareContent,
+    halvings: AtomicU32,
+    sample: Mutex<TimedSample>,
+}
+
+#[derive(Debug)]
+struct TimedSample {
+    sample: ContentSample,
+    /// When the minute began that it is in.
+    minute: Instant,
+}
+
+impl SharedContents {
+    /// Of a topic with so many keys in a window, if that is known.
+    pub(super) fn new(keys: Option<u64>, compare: CompareContent) -> Self {
+        let sample = TimedSample { sample: ContentSample::new(keys), minute: Instant::now() };
+        Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }
+    }
+
+    /// See [`ContentSample::take`]. Says also which conflict it is, from 1.
+    #[inline]
+    pub fn take(&self, key: PartitionKey, verdict: Verdict, value: Option<&[u8]>, scratch: &mut Scratch) -> Option<(Vec<String>, u64)> {
+        if verdict == Verdict::Retracted {
+            self.forget(key);
+        }
+        if !self.is_of(key) || !content::is_compared(verdict) {
+            return None;
+        }
+        // Others wait for the sample, but not for what takes long.
+        let content = self.compare.content(value, scratch);
+        let bytes = value.map_or(0, <[u8]>::len);
+        let (difference, number) = self.with(|sample| Some((sample.look(key, verdict, bytes, content)?, sample.conflicts())))?;
+        let fields = difference.fields(value);
+        self.with(|sample| sample.count(&fields));
+        Some((fields, number))
+    }
+
+    /// See [`ContentSample::forget`].
+    #[inline]
+    pub fn forget(&self, key: PartitionKey) {
+        if self.is_of(key) {
+            self.with(|sample| sample.forget(key));
+        }
+    }
+
+    /// See [`ContentSample::forget_partition`].
+    pub fn forget_partition(&self, partition: i32) {
+        self.with(|sample| sample.forget_partition(partition));
+    }
+
+    fn is_of(&self, key: PartitionKey) -> bool {
+        content::is_of(key.fingerprint, self.halvings.load(Ordering::Relaxed))
+    }
+
+    fn with<T>(&self, does: impl FnOnce(&mut ContentSample) -> T) -> T {
+        let mut timed = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
+        let minutes = timed.minute.elapsed().as_secs() / 60;
+        if minutes > 0 {
+            timed.sample.pass_minutes(minutes);
+            timed.minute = Instant::now();
+        }
+        let done = does(&mut timed.sample);
+        self.halvings.store(timed.sample.halvings(), Ordering::Relaxed);
+        done
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn read(&self) -> Conflicts {
+        self.with(|sample| sample.read())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Fingerprint;
+
+    #[test]
+    fn conflicts_are_numbered_and_what_came_out_elsewhere_is_forgotten() {
+        let contents = SharedContents::new(Some(1_000), CompareContent::default());
+        let key = |partition| PartitionKey { partition, fingerprint: Fingerprint(7) };
+        let take =
+            |partition, verdict, value: &str| contents.take(key(partition), verdict, Some(value.as_bytes()), &mut Scratch::default());
+        let differs = |number| Some((vec!["the value".to_owned()], number));
+        assert_eq!(take(0, Verdict::Unseen, "a"), None);
+        assert_eq!((take(0, Verdict::Duplicate, "b"), take(0, Verdict::Duplicate, "c")), (differs(1), differs(2)));
+        assert_eq!(take(1, Verdict::Duplicate, "b"), None, "another partition");
+        contents.forget(key(0));
+        assert_eq!((take(0, Verdict::Duplicate, "b"), take(0, Verdict::Duplicate, "a")), (None, differs(3)));
+        contents.forget_partition(0);
+        assert_eq!((take(0, Verdict::Duplicate, "c"), take(1, Verdict::Duplicate, "c")), (None, differs(4)));
+        assert_eq!(take(1, Verdict::Retracted, "x"), None);
+        assert_eq!(take(1, Verdict::Duplicate, "d"), None);
+        let Conflicts { compared, conflicts, .. } = contents.read();
+        assert_eq!((compared, conflicts), (4, 4));
+    }
+}
