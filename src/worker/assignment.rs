@@ -25,6 +25,8 @@ pub(super) struct Assignment {
     pub(super) warming: bool,
     /// Whether any partition waits for a schema.
     pub(super) awaiting: bool,
+    /// Whether the transaction is full, and records that it must carry are still to come: new ones wait for those.
+    pub(super) holding: bool,
     /// The store's epoch when the states in it were last known to be there.
     pub(super) store_epoch: u64,
 }
@@ -45,6 +47,7 @@ impl Assignment {
             beginnings: BTreeMap::new(),
             warming: false,
             awaiting: false,
+            holding: false,
             store_epoch,
         }
     }

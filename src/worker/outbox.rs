@@ -74,11 +74,6 @@ impl Outbox {
         self.transaction.as_ref().map(|transaction| transaction.begun.elapsed())
     }
 
-    /// Records that the open transaction carries.
-    pub(super) fn records(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.records)
-    }
-
     /// Begins a transaction, if none is open.
     #[inline]
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {

@@ -25,7 +25,7 @@ const FILLING: f64 = 0.7;
 /// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
-/// How a topic-partition waits: for the warm-up of another that shares its state, or for a schema.
+/// How a topic-partition waits: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// It does not.
@@ -62,7 +62,7 @@ pub(super) struct Input {
     /// Up to where the changelog has what its records did.
     pub(super) logged: Offset,
     pub(super) verdicts: Verdicts,
-    /// Whether it waits, for another topic of its state to warm up or for a schema.
+    /// Whether it waits.
     pub(super) wait: Wait,
     /// The schema that its next record is of, while that is asked for.
     pub(super) awaits: Option<SchemaId>,

@@ -1,5 +1,5 @@
-//! Partitions that must not be read for a while: topics that share a state wait for each other's warm-up, and a record
-//! waits for its schema.
+//! Partitions that must not be read for a while: topics that share a state wait for each other's warm-up, a record waits for
+//! its schema, and new records wait for those that a full transaction must carry.
 //!
 //! Owns who of them is paused. A record must not be judged by a state that is still to learn what another topic of the
 //! space had emitted by then, nor be passed over because nobody knows yet what its key is. Must never wait for a record
@@ -22,10 +22,10 @@ impl Worker {
         self.assignment.awaiting = true;
     }
 
-    /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state or for a
-    /// schema, and has those go on that need not wait any more.
+    /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state, for a schema
+    /// or for what the transaction must carry, and has those go on that need not wait any more.
     pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
-        if !self.assignment.warming && !self.assignment.awaiting {
+        if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
         }
         // One that waits for a schema has records to come, though they were at hand.
@@ -37,10 +37,13 @@ impl Worker {
         }
         let states: BTreeSet<_> = self.assignment.inputs.values().map(|input| input.state).collect();
         let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();
+        let holding = self.assignment.holding && self.outbox.is_open() && self.assignment.must_repeat();
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values_mut() {
             input.awaits = input.awaits.filter(|&schema| self.key_reader.awaits(schema));
-            let must_wait = warming.contains(&input.state) && !input.is_warm_up(input.position) || input.awaits.is_some();
+            let must_warm_up = warming.contains(&input.state) && !input.is_warm_up(input.position);
+            let is_new = holding && input.verdicts.is_all_carried();
+            let must_wait = must_warm_up || is_new || input.awaits.is_some();
             if must_wait && input.wait != Wait::Paused {
                 waiting.push((input.partition.clone(), input.position));
                 input.wait = Wait::Paused;
@@ -62,6 +65,7 @@ impl Worker {
                 self.fetch_again(source, &names(&elsewhere))?;
             }
         }
+        self.assignment.holding = holding;
         self.assignment.warming = !warming.is_empty();
         self.assignment.awaiting = self.assignment.inputs.values().any(|input| input.awaits.is_some());
         Ok(())

@@ -7,7 +7,7 @@ use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
 use super::key_reader::Keyed;
 use super::outbox::Outbox;
-use super::partition::{Input, PartitionState};
+use super::partition::{Input, PartitionState, Wait};
 use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::Route;
 use super::topics::InputTopic;
@@ -148,10 +148,11 @@ impl Worker {
             input.pass_over();
             return None;
         }
-        if input.awaits.is_some() {
+        if input.awaits.is_some() || self.assignment.holding && input.verdicts.is_all_carried() {
             input.pass_over();
         }
-        if input.ends_worker || input.awaits.is_some() {
+        // What was passed over comes first, though nothing may be in its way any more.
+        if input.ends_worker || input.wait != Wait::No {
             return None;
         }
         let topic = &self.topics[of.topic];
@@ -178,10 +179,10 @@ impl Worker {
     fn stopped(&mut self, source: &Source, of: InputId, message: &Message<'_>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // What must be in it may come behind much that is new.
+            // What must be in it may come behind much that is new, which has to wait.
             Stop::Full if self.assignment.must_repeat() => {
-                let is_too_full = self.outbox.records() >= 2 * self.shared.config.worker.max_transaction_records;
-                if is_too_full { self.give_up_repeating(source).map(|()| Flow::Back) } else { Ok(Flow::On) }
+                self.assignment.holding = true;
+                Ok(Flow::On)
             }
             Stop::Full => {
                 let flow = self.commit(source)?;

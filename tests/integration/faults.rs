@@ -404,6 +404,20 @@ fn steps_that_fail() {
     }
 }
 
+/// Behind a backlog, what was decided before an abort comes again among much that is new. The new waits for it.
+#[test]
+fn what_was_decided_comes_before_what_is_new() {
+    for repeats in 0..3 {
+        let mut lives = Lives::new("faults-backlog", 60, 24 * HOUR, AGING).with_instance();
+        lives.overrides.push(format!("worker.max_transaction_records={}", 50 << repeats));
+        lives.stream.produce(..);
+        let faults = ["commit.begin:2:error", "transaction.send:900:error", "commit.offsets_sent:9:error", "commit.begin:15:error"];
+        let log = lives.stream.check(lives.start(&faults.join(",")));
+        assert_eq!(log.matches("transaction aborted").count(), faults.len(), "{log}");
+        assert!(!log.contains("restoring partitions"), "{log}");
+    }
+}
+
 #[test]
 fn standstills_past_the_end_of_the_transaction() {
     let mut lives = Lives::new("faults-stops", STANDSTILLS.len(), HOUR / 3, AGING).with_instance();

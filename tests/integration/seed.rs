@@ -4,8 +4,8 @@
 use crate::faults::SEEDING;
 use crate::harness::state::digests;
 use crate::harness::{
-    News, Setup, TestRecord, broker, committed_offset, delete_group, move_offset, offset_of, produce, read_committed, topic, unseen,
-    unseen_with, wait_for_output, wait_until,
+    News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, move_offset, offset_of, produce, read_committed, topic,
+    unseen, unseen_with, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use serde_json::json;
@@ -152,19 +152,20 @@ fn a_seed_is_written_whole_or_not_at_all() {
 #[test]
 fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     let seeded = Seeded::new("seed-early", AGING);
-    let mut worker = seeded.stream.setup.start("a");
-    wait_until("all partitions are read", LIMIT, || {
-        assert!(worker.runs(), "the worker has ended");
-        (worker.log().matches("partition restored").count() == PARTITIONS).then_some(())
-    });
-    worker.drain();
+    let restored = |mut worker: Worker, times: usize| {
+        wait_until("all partitions are read", LIMIT, || {
+            assert!(worker.runs(), "the worker has ended");
+            (worker.log().matches("partition restored").count() == times * PARTITIONS).then_some(())
+        });
+        worker.drain();
+    };
+    restored(seeded.stream.setup.start("a"), 1);
     delete_group(broker(), seeded.stream.setup.group());
     assert_eq!(digests(&seeded.stream.setup.state_dir("a")).len(), PARTITIONS);
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
     // It writes a checkpoint with the seed, and ends before it has committed anything.
-    let worker = seeded.stream.setup.start("a");
-    worker.drain();
+    restored(seeded.stream.setup.start("a"), 2);
     seeded.stream.produce(..);
     seeded.stream.check(seeded.stream.setup.start("a"));
 }
