@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use unseen::clock;
-use unseen::config::{Partitioner, flags};
+use unseen::config::{Config, Partitioner, Topic, flags};
 use unseen::record::Timestamp;
 use unseen::replay::{format_rfc3339, parse_rfc3339};
 use unseen::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
@@ -33,6 +33,22 @@ pub struct Args {
     /// The input topic whose keys they are; needed if the configuration has several.
     #[arg(short, long, value_name = "INPUT")]
     topic: Option<String>,
+    #[command(flatten)]
+    file: FileArgs,
+    /// Begin where this group, the other tool's, has come to, in place of where kafka.start says.
+    #[arg(long, value_name = "GROUP")]
+    offsets_of: Option<String>,
+    /// Read the file and look at the group, but write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// No progress.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// How the file is to be read.
+#[derive(clap::Args)]
+struct FileArgs {
     /// What a line is.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LineFormat::Ndjson)]
     format: LineFormat,
@@ -58,15 +74,6 @@ pub struct Args {
     /// Most keys, each counted as often as it is put into a partition. Each takes 32 bytes of memory while they are sorted.
     #[arg(long, value_name = "N", default_value = "100M", value_parser = flags::keys)]
     max_keys: u64,
-    /// Begin where this group, the other tool's, has come to, in place of where kafka.start says.
-    #[arg(long, value_name = "GROUP")]
-    offsets_of: Option<String>,
-    /// Read the file and look at the group, but write nothing.
-    #[arg(long)]
-    dry_run: bool,
-    /// No progress.
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -98,26 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     let topic = topic::choose(&config, args.topic.as_deref())?;
-    let options = Options {
-        format: match args.format {
-            LineFormat::Ndjson => Format::Ndjson,
-            LineFormat::Csv => Format::Csv,
-            LineFormat::Capture => Format::Capture,
-        },
-        time: args.time.clone(),
-        at: args.at,
-        latest: replay::max_timestamp_ms(SystemTime::now(), topic.max_future),
-        record_key: args.record_key.clone(),
-        partitioner: args.partitioner.map_or(config.serve.partitioner, |name| {
-            Some(match name {
-                PartitionerName::Murmur2 => Partitioner::Murmur2,
-                PartitionerName::Crc32 => Partitioner::Crc32,
-            })
-        }),
-        every_partition: args.every_partition,
-        skip_invalid: args.skip_invalid,
-        max_keys: args.max_keys,
-    };
+    let options = args.file.options(&config, topic);
     let interrupt = Interrupt::listen()?;
     let waiting = Waiting { stop: &|| interrupt.came(), report: &|trouble| eprintln!("{trouble}") };
     let group = Group::find(&config, topic, &waiting)?;
@@ -141,26 +129,46 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))
 }
 
-fn lines(counts: &Counts, keys: u64) -> String {
-    let mut text = format!("{} lines, {} keys", HumanCount(counts.lines), HumanCount(keys));
-    for (count, what) in [(counts.invalid, "lines without a key left out"), (counts.tombstones, "lines without a value left out")] {
-        if count > 0 {
-            text += &format!(", {} {what}", HumanCount(count));
+impl FileArgs {
+    fn options(&self, config: &Config, topic: &Topic) -> Options {
+        Options {
+            format: match self.format {
+                LineFormat::Ndjson => Format::Ndjson,
+                LineFormat::Csv => Format::Csv,
+                LineFormat::Capture => Format::Capture,
+            },
+            time: self.time.clone(),
+            at: self.at,
+            latest: replay::max_timestamp_ms(SystemTime::now(), topic.max_future),
+            record_key: self.record_key.clone(),
+            partitioner: self.partitioner.map_or(config.serve.partitioner, |name| {
+                Some(match name {
+                    PartitionerName::Murmur2 => Partitioner::Murmur2,
+                    PartitionerName::Crc32 => Partitioner::Crc32,
+                })
+            }),
+            every_partition: self.every_partition,
+            skip_invalid: self.skip_invalid,
+            max_keys: self.max_keys,
         }
     }
-    text
+}
+
+fn lines(counts: &Counts, keys: u64) -> String {
+    let left_out = [(counts.invalid, "lines without a key left out"), (counts.tombstones, "lines without a value left out")];
+    let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
+    let read = [format!("{} lines", HumanCount(counts.lines)), format!("{} keys", HumanCount(keys))];
+    read.into_iter().chain(left_out).collect::<Vec<_>>().join(", ")
 }
 
 fn report(counts: &Counts, keys: u64, seeded: &Seeded, group: &str, partitions: u32) -> String {
     let Seeded { keys: logged, expired, evicted, stream_time } = *seeded;
     let latest = stream_time.map_or_else(String::new, |time| format!(", the last of them seen at {}", format_rfc3339(time)));
-    let mut text = format!("{}\n", lines(counts, keys));
-    text += &format!("group {group:?} begins with {} different keys in {partitions} partitions{latest}\n", HumanCount(logged));
-    if expired > 0 {
-        text += &format!("{} keys are older than the window, and were left out\n", HumanCount(expired));
-    }
-    if evicted > 0 {
-        text += &format!("{} keys do not fit into filter.max_memory, and will come out again\n", HumanCount(evicted));
-    }
-    text
+    let begins = format!("group {group:?} begins with {} different keys in {partitions} partitions{latest}", HumanCount(logged));
+    let left_out = [
+        (expired, "keys are older than the window, and were left out"),
+        (evicted, "keys do not fit into filter.max_memory, and will come out again"),
+    ];
+    let left_out = left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{} {what}", HumanCount(*count)));
+    [lines(counts, keys), begins].into_iter().chain(left_out).map(|line| line + "\n").collect()
 }

@@ -192,8 +192,6 @@ pub(super) struct History<'w> {
     pub(super) starts: BTreeMap<String, Offset>,
     /// Whether the state may have been changed before its first record, or between two of them, by what it does not have.
     begins_later: bool,
-    /// Whether it has come to a record.
-    has_begun: bool,
     /// Whether records are of other keys.
     pub(super) has_other_keys: bool,
     /// Whether records count other slices.
@@ -231,7 +229,6 @@ impl<'w> History<'w> {
             target: None,
             first_slice: None,
             starts: BTreeMap::new(),
-            has_begun: false,
             begins_later: false,
             has_other_keys: false,
             has_other_slices: false,
@@ -247,6 +244,8 @@ impl<'w> History<'w> {
             self.applier.epoch = self.applier.epoch.max(record.epoch);
             return Next::On;
         }
+        // Keys of a seed are of no log.
+        let has_begun = !self.starts.is_empty() || self.applier.fingerprints > 0;
         let continues = !self.commit.spans.is_empty() && self.applier.continues(record);
         let lacks = |span: &Span<'_>| self.applier.offsets.get(span.topic).is_some_and(|&come_to| span.start > come_to);
         let has_gap = !continues && record.spans.iter().any(lacks);
@@ -276,7 +275,7 @@ impl<'w> History<'w> {
         let mut is_whole = true;
         if !continues {
             // Where a changelog was trimmed, parts of its first commit may be gone.
-            is_whole = self.low == 0 || self.has_begun;
+            is_whole = self.low == 0 || has_begun;
             self.begin_commit(at, time, record);
         }
         if let Some(slice) = slice {
@@ -300,7 +299,6 @@ impl<'w> History<'w> {
             target.clock.1 = target.clock.1.max(clock);
             target.stream_time.1 = target.stream_time.1.max(end);
         }
-        self.has_begun = true;
         self.clock = clock;
         self.stream_time = self.stream_time.max(end);
         Next::On

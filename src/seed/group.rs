@@ -78,14 +78,14 @@ impl<'a> Group<'a> {
         let space = config.space_of(topic);
         let cluster = kafka::prepare(config, waiting.stop, waiting.report)?;
         let count = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(1);
-        let roles = |topic: &&Topic| match config.repartitioned(topic) {
+        let read = |topic: &&Topic| match config.repartitioned(topic) {
             None => vec![(topic.input.clone(), count(&topic.input), Role::Judged)],
             Some(between) => {
                 let count_between = count(&between);
                 vec![(topic.input.clone(), count(&topic.input), Role::Brought), (between, count_between, Role::Between)]
             }
         };
-        let topics = space.topics.iter().flat_map(roles).collect();
+        let topics = space.topics.iter().flat_map(read).collect();
         let partitions = count(&changelog);
         let first = space.first();
         let rules = first.rules(partitions);

@@ -129,7 +129,9 @@ impl<'t> Seeds<'t> {
                 if u64::from(*number) > options.max_keys {
                     return Err(Fault::Many(options.max_keys));
                 }
-                all.iter_mut().for_each(|keys| keys.add(fingerprint, time.filter(|_| *is_timed), *number, is_retraction));
+                for keys in all {
+                    keys.add(fingerprint, time.filter(|_| *is_timed), *number, is_retraction);
+                }
             }
             Ok(())
         })
