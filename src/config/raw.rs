@@ -298,7 +298,7 @@ pub(super) struct Topic {
     pub(super) on_tombstone: OnTombstone,
     /// What becomes of records without a key.
     pub(super) on_invalid: OnInvalid,
-    /// A value, such as a tenant's name, that records and duplicates are counted by, of a sample of one record in 16: those of
+    /// A value, such as a tenant's name, that records and duplicates are counted by, of a sample of one record in 32: those of
     /// up to 64 values that are often there, and the rest. None by default.
     #[schemars(schema_with = "forms::count_by")]
     pub(super) count_by: Option<Value>,

@@ -24,6 +24,17 @@ impl AddedHeaders {
         self.replaced = &[];
     }
 
+    /// Adds one whose value is a text.
+    pub fn push_text(&mut self, name: &'static CStr, value: &str) {
+        self.values.push_str(value);
+        self.names.push((name, self.values.len()));
+    }
+
+    /// Adds one whose value is a number. Much faster than by [`Display`], and each duplicate that is written has some.
+    pub fn push_number(&mut self, name: &'static CStr, value: i64) {
+        self.push_text(name, itoa::Buffer::new().format(value));
+    }
+
     /// Adds one.
     pub fn push(&mut self, name: &'static CStr, value: impl Display) {
         // A text takes whatever is written to it.
@@ -75,9 +86,9 @@ mod tests {
         for _ in 0..2 {
             headers.clear();
             assert!(headers.is_empty() && headers.replaced().is_empty());
-            headers.push(c"a", "one");
+            headers.push_text(c"a", "one");
             headers.push(c"b", "");
-            headers.push(c"c", -3);
+            headers.push_number(c"c", -3);
             headers.replace(&[c"a", c"d"]);
             assert_eq!(headers.iter().collect::<Vec<_>>(), [(c"a", "one"), (c"b", ""), (c"c", "-3")]);
             assert_eq!((headers.len(), headers.replaced()), (3, &[c"a", c"d"][..]));

@@ -141,7 +141,7 @@ pub fn headers<'o>(
             Detail::Full(since) => explain(topic, verdict, since, &origin(), headers),
             Detail::Brief if topic.on_duplicate == OnDuplicate::Mark => {
                 headers.replace(EXPLANATION);
-                headers.push(VERDICT, verdict.label());
+                headers.push_text(VERDICT, verdict.label());
             }
             Detail::Brief => {}
         }
@@ -159,15 +159,15 @@ const fn without_words(verdict: Verdict) -> &'static str {
 /// The headers that say what was decided of a record, and where. Those of an earlier worker, or of anybody, are replaced.
 fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     headers.replace(EXPLANATION);
-    headers.push(VERDICT, verdict.label());
-    headers.push(SPACE, &topic.space);
-    headers.push(FILTER, topic.filter.kind.name());
+    headers.push_text(VERDICT, verdict.label());
+    headers.push_text(SPACE, &topic.space);
+    headers.push_text(FILTER, topic.filter.kind.name());
     if let Some(since) = since {
-        headers.push(SINCE, since);
+        headers.push_number(SINCE, since);
     }
-    headers.push(TOPIC, origin.topic);
-    headers.push(PARTITION, origin.partition);
-    headers.push(OFFSET, origin.offset);
+    headers.push_text(TOPIC, origin.topic);
+    headers.push_number(PARTITION, origin.partition.into());
+    headers.push_number(OFFSET, origin.offset);
 }
 
 /// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.

@@ -33,7 +33,7 @@ pub struct TopicStatus {
     pub future: u64,
     /// Records read again without emitting.
     pub warmed_up: u64,
-    /// A sample of one record in 16 by the value of `count_by`, most records first, and the rest at the end; none where there is
+    /// A sample of one record in 32 by the value of `count_by`, most records first, and the rest at the end; none where there is
     /// no `count_by`.
     pub values: Vec<ValueStatus>,
     /// Duplicates of a sample that were compared with the record that they repeat; null without `key_conflicts`.

@@ -28,10 +28,10 @@ use std::sync::PoisonError;
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
 
-/// Whether the record there is one of the sample of one in 16 that are counted by a value: to look for it in each would cost as
+/// Whether the record there is one of the sample of one in 32 that are counted by a value: to look for it in each would cost as
 /// much as the key does. They are chosen by a hash, for producers may take turns.
 const fn is_counted_by_value(offset: Offset) -> bool {
-    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0
+    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }
 
 /// Memory that is used again and again.

@@ -134,11 +134,11 @@ fn tenant(partition: i32) -> String {
     format!("tenant {partition}")
 }
 
-/// Each partition is of one tenant, and has so many keys twice, the first time all of them. One record in 16 is counted, and a
+/// Each partition is of one tenant, and has so many keys twice, the first time all of them. One record in 32 is counted, and a
 /// tenant is named by its fourth.
 fn are_counted_by_tenant(values: &Value, keys: u64) {
     let sampled = |offsets: std::ops::Range<u64>| {
-        u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0).count()).expect("few")
+        u64::try_from(offsets.filter(|offset| offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0).count()).expect("few")
     };
     let count = |value: &Value| (value["value"].clone(), value["records"].as_u64(), value["duplicates"].as_u64());
     let mut values: Vec<_> = values.as_array().expect("a list").iter().map(count).collect();
