@@ -10,9 +10,9 @@ mod progress;
 mod record;
 
 pub use pending::PendingChanges;
-pub(crate) use pending::RECORD_FINGERPRINTS_MAX;
+pub use pending::RECORD_FINGERPRINTS_MAX;
 pub use progress::Progress;
-pub(crate) use record::insertions;
+pub use record::insertions;
 pub use record::{ChangelogRecord, DecodeError, KeyRun, Span};
 
 use crate::dedup::Dedup;

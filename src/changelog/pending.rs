@@ -9,7 +9,7 @@ use crate::record::{Offset, Timestamp, TopicId};
 use std::collections::VecDeque;
 
 /// Most fingerprints in a record of the changelog, half a megabyte: far below what brokers take.
-pub(crate) const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
+pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
 /// What was done in one slice, in order.
 #[derive(Debug)]

@@ -178,7 +178,8 @@ pub(super) fn push_run(out: &mut Vec<u8>, mutation: Mutation, fingerprints: impl
 }
 
 /// A record that inserts keys which no record of an input has: they were seen before the group began.
-pub(crate) fn insertions(
+#[must_use]
+pub fn insertions(
     origin: Origin,
     slice: Option<Slice>,
     time: Option<Timestamp>,

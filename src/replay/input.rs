@@ -91,7 +91,8 @@ impl<'a> Recorded<'a> {
 }
 
 /// Integer milliseconds since the epoch, or RFC 3339.
-pub(crate) fn parse_time(text: &str) -> Option<Timestamp> {
+#[must_use]
+pub fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 

@@ -12,8 +12,8 @@ mod truth;
 
 pub use envelope::Captured;
 pub use followed::{FollowedRecord, RecordedKey};
-pub use input::{Format, format_rfc3339, parse_rfc3339};
-pub(crate) use input::{Lines, parse_time};
+pub(crate) use input::Lines;
+pub use input::{Format, format_rfc3339, parse_rfc3339, parse_time};
 pub(crate) use recorded::Recorded;
 pub use truth::Counts;
 
