@@ -126,7 +126,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let keys = seeds.keys();
     let seeded = group.seed(seeds, &begin)?;
-    super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))
+    super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))?;
+    let age = seeded.stream_time.map_or(0, |time| clock::now() - time);
+    if topic.window.length_ms().is_some_and(|window| age > window) {
+        eprintln!("warning: that is longer ago than the window, so records of now find none of them; are the times in milliseconds?");
+    }
+    Ok(())
 }
 
 impl FileArgs {

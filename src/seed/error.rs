@@ -68,6 +68,9 @@ pub enum Fault {
     /// Its time cannot be read.
     #[error("expected a time in milliseconds since 1970 or in RFC 3339, got {0:?}")]
     Time(String),
+    /// It was seen before there was Kafka.
+    #[error("its time, {0}, lies long ago; are its times in seconds? They must be in milliseconds")]
+    Past(String),
     /// It was seen later than now.
     #[error("its time, {0}, lies ahead; are its times in milliseconds?")]
     Future(String),

@@ -34,6 +34,9 @@ use placement::Placement;
 use std::io::BufRead;
 use std::sync::Arc;
 
+/// In March 1973. As seconds, that is the year 5138, so what lies before is no time in milliseconds.
+const MILLIS_LEAST: Timestamp = 100_000_000_000;
+
 /// What a line of the file is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
@@ -116,6 +119,9 @@ impl<'t> Seeds<'t> {
             let time = time.or(options.at);
             if *is_timed && time.is_none() {
                 return Err(Fault::NoTime);
+            }
+            if let Some(time) = time.filter(|&time| *is_timed && time < MILLIS_LEAST) {
+                return Err(Fault::Past(crate::replay::format_rfc3339(time)));
             }
             if let Some(time) = time.filter(|&time| time > options.latest) {
                 return Err(Fault::Future(crate::replay::format_rfc3339(time)));

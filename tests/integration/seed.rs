@@ -274,7 +274,9 @@ fn lines_of_json_go_where_producers_put_them() {
     refused(rows.seed(&text(0..10), &args[2..]), "the record key, which a line of ndjson does not have; say where it is with --record-key");
     refused(rows.seed(&text(0..10), &args[..2]), "it has no time");
     refused(rows.seed(&(text(0..3) + "{\"id\":"), &args), "line 4: ");
-    refused(rows.seed("{\"id\":1,\"k\":\"a\",\"seen\":99999999999999}\n", &args), "are its times in milliseconds?");
+    for (time, hint) in [("99999999999999", "are its times in milliseconds?"), ("1735689600", "are its times in seconds?")] {
+        refused(rows.seed(&format!("{{\"id\":1,\"k\":\"a\",\"seen\":{time}}}\n"), &args), hint);
+    }
     let (code, said, error) = rows.seed(&text(0..100), &args);
     assert_eq!(code, Some(0), "{error}");
     assert!(said.contains("begins with 100 different keys in 4 partitions, the last of them seen at 2024-12-31T23:59:09Z"), "{said}");
