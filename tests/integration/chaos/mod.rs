@@ -8,6 +8,7 @@
 mod act;
 mod options;
 mod plan;
+mod seeding;
 mod server;
 mod stage;
 mod story;

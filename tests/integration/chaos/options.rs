@@ -43,6 +43,7 @@ pub const DIMENSIONS: &[&[&str]] = &[
     &["on_truncation = \"fail\"", "on_truncation = \"continue\""],
     &["no instance_id", "instance_id"],
     &["workers = 1", "workers = 2"],
+    &["no seed", "a seed"],
     &[
         "plain records",
         "records that are late, from the future, or without a time",
@@ -105,7 +106,7 @@ impl Options {
         let has = |choice| self.has(choice);
         let is_invalid =
             ["records that lack what the key is made of", "records too large for the output", "records that the output refuses"];
-        let accepted = (!has("repartition = true") || has("state.changelog = true"))
+        let accepted = (!has("repartition = true") && has("no seed") || has("state.changelog = true"))
             && (has("late = \"emit\"") || self.window_keys().is_none())
             && (!has("late = \"dead_letter\"") || has("on_invalid = { topic }"))
             && (!has("retract") || !has("kind = \"aging\"") && !has("kind = \"stable\""))

@@ -321,7 +321,7 @@ impl Stage<'_> {
             let Some(sight) = server.sights.iter().rev().find(|sight| sight.time_ms <= answer.as_of_ms) else { continue };
             let is_judged = !is_brought || sight.time_ms == last.time_ms;
             let from = if is_judged { index(&sight.offsets) } else { vec![0; PARTITIONS] };
-            let mut known = truth::known(&self.conditions.options, self.promise, inputs, &from, &index(&answer.ends));
+            let mut known = truth::known(&self.conditions.options, self.promise, &self.seeds, inputs, &from, &index(&answer.ends));
             for (records, &came) in server.output.iter().flat_map(|output| &output.records).zip(&sight.came) {
                 known.seen.extend(truth::ids(&records[..came]));
             }

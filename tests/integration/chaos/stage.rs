@@ -54,6 +54,8 @@ pub struct Stage<'a> {
     /// The server beside the members, if there is a changelog.
     pub server: Option<Server>,
     pub promise: Promise,
+    /// What the group was seeded with: keys that come later, each once, of one time.
+    pub seeds: Vec<TestRecord>,
     group: Group,
     feed: Option<Feed>,
     /// Records that the feed may bring by now.
@@ -137,6 +139,7 @@ impl<'a> Stage<'a> {
             has_more_partitions: false,
             server: None,
             promise,
+            seeds: Vec::new(),
             group,
             feed: None,
             allowed: 0,
@@ -144,6 +147,9 @@ impl<'a> Stage<'a> {
             dir,
         };
         stage.story.tell(format_args!("{:?}", stage.promise));
+        if conditions.options.has("a seed") {
+            stage.seed();
+        }
         stage.begin_server();
         stage.start(0, "");
         let first = stage.stream.setup.state_dir("a");
@@ -385,7 +391,7 @@ impl<'a> Stage<'a> {
         let inputs = self.inputs();
         if self.conditions.options.has("repartition = true") {
             // What is in between shows no end: markers of transactions are not read.
-            let keys = truth::keys(&self.conditions.options, &inputs);
+            let keys = truth::keys(&self.conditions.options, &self.seeds, &inputs);
             // Each look reads the whole output, and so needs no pause.
             self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.stream.output()));
         }
@@ -395,7 +401,7 @@ impl<'a> Stage<'a> {
         self.finish_server();
         let output = self.stream.output();
         self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
-        truth::check(&self.conditions.options, self.promise, &self.stream.records[..BEFORE], &inputs, &output);
+        truth::check(&self.conditions.options, self.promise, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &output);
         self.judge_server(&inputs);
     }
 

@@ -36,8 +36,14 @@ struct Model<'o> {
 }
 
 impl<'o> Model<'o> {
-    const fn new(options: &'o Options) -> Self {
-        Self { options, stream_time: None, counted: (0, 0), keys: BTreeMap::new() }
+    /// Has seen what the partition was seeded with.
+    fn new(options: &'o Options, seeds: &[TestRecord], partition: usize) -> Self {
+        let mut model = Self { options, stream_time: None, counted: (0, 0), keys: BTreeMap::new() };
+        for seed in seeds.iter().filter(|seed| usize::try_from(seed.partition) == Ok(partition)) {
+            model.pass(Some(seed.timestamp).filter(|_| options.window_keys().is_none()));
+            model.put(id(seed));
+        }
+        model
     }
 
     fn slices(&self) -> i64 {
@@ -117,12 +123,12 @@ impl<'o> Model<'o> {
 }
 
 /// What one undisturbed run would have written of these records, by partition.
-fn expected(options: &Options, input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
-    let of_partition = |records: &Vec<TestRecord>| {
-        let mut model = Model::new(options);
+fn expected(options: &Options, seeds: &[TestRecord], input: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
+    let of_partition = |(partition, records): (usize, &Vec<TestRecord>)| {
+        let mut model = Model::new(options, seeds, partition);
         records.iter().filter(|record| model.emits(record)).cloned().map(as_written).collect()
     };
-    input.iter().map(of_partition).collect()
+    input.iter().enumerate().map(of_partition).collect()
 }
 
 /// What is known for certain of keys at any time between two commits.
@@ -136,12 +142,19 @@ pub struct Known {
 
 /// What whoever answers must know, who has at least the first `from` records of each partition of the input, and at most the
 /// first `until`.
-pub fn known(options: &Options, promise: Promise, inputs: &[Vec<Vec<TestRecord>>], from: &[usize], until: &[usize]) -> Known {
+pub fn known(
+    options: &Options,
+    promise: Promise,
+    seeds: &[TestRecord],
+    inputs: &[Vec<Vec<TestRecord>>],
+    from: &[usize],
+    until: &[usize],
+) -> Known {
     let mut known = Known::default();
-    for ((records, &from), &until) in inputs[0].iter().zip(from).zip(until) {
+    for (partition, ((records, &from), &until)) in inputs[0].iter().zip(from).zip(until).enumerate() {
         let (early, late) = records[..until].split_at(from.min(until));
         if promise.exact && options.is_ordered() {
-            let mut model = Model::new(options);
+            let mut model = Model::new(options, seeds, partition);
             for record in early {
                 model.emits(record);
             }
@@ -158,7 +171,7 @@ pub fn known(options: &Options, promise: Promise, inputs: &[Vec<Vec<TestRecord>>
             known.seen.extend(seen);
             known.maybe.extend(left);
         } else {
-            known.seen.extend(ids(early));
+            known.seen.extend(ids(early).chain(ids(seeds)));
             known.maybe.extend(ids(late));
         }
     }
@@ -197,9 +210,9 @@ fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
 }
 
 /// The keys that are to come out, where each is unseen once. Of those that the output refuses once, nobody knows.
-pub fn keys(options: &Options, inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
+pub fn keys(options: &Options, seeds: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>]) -> BTreeSet<Vec<u8>> {
     let judged = || inputs.iter().flatten().flatten().filter(|record| is_judged(record));
-    let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).map(id).collect();
+    let apart: BTreeSet<_> = judged().filter(|record| is_refused(options, record)).chain(seeds).map(id).collect();
     judged().map(id).filter(|id| !apart.contains(id)).collect()
 }
 
@@ -209,15 +222,21 @@ pub fn lacks_nothing(keys: &BTreeSet<Vec<u8>>, output: &[Vec<TestRecord>]) -> bo
     keys.is_subset(&came)
 }
 
-fn is_judged(record: &TestRecord) -> bool {
+pub fn is_judged(record: &TestRecord) -> bool {
     record.value.is_some() && !is_broken(record)
 }
 
 /// Panics unless what came out is as promised. What was there `before` the group may come out where it may forget that.
-pub fn check(options: &Options, promise: Promise, before: &[TestRecord], inputs: &[Vec<Vec<TestRecord>>], output: &[Vec<TestRecord>]) {
+pub fn check(
+    options: &Options,
+    promise: Promise,
+    (seeds, before): (&[TestRecord], &[TestRecord]),
+    inputs: &[Vec<Vec<TestRecord>>],
+    output: &[Vec<TestRecord>],
+) {
     let output = unmarked(output);
     if promise.exact && options.is_ordered() {
-        return assert_same(&expected(options, &inputs[0]), &output);
+        return assert_same(&expected(options, seeds, &inputs[0]), &output);
     }
     assert!(options.is_judged_by_keys(), "nobody can tell what is to come out of {options:?}");
     let before = before.iter().filter(|_| !promise.exact);
@@ -227,7 +246,10 @@ pub fn check(options: &Options, promise: Promise, before: &[TestRecord], inputs:
         assert!(known.contains(&id(record)), "a key came out that never came in: {record:?}");
         *times.entry(id(record)).or_default() += 1;
     }
-    let lost = keys(options, inputs).into_iter().find(|id| !times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
+    let seeded = seeds.iter().map(id).find(|id| times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
+    assert!(!promise.nothing_twice || seeded.is_none(), "key {seeded:?} was seeded, and came out");
+    let lost =
+        keys(options, seeds, inputs).into_iter().find(|id| !times.contains_key(id)).map(|id| String::from_utf8_lossy(&id).into_owned());
     let twice = times.iter().find(|(_, times)| **times > 1).map(|(id, times)| (String::from_utf8_lossy(id), times));
     assert!(!promise.nothing_lost || lost.is_none(), "key {lost:?} was lost");
     assert!(!promise.nothing_twice || twice.is_none(), "{twice:?}: a key came out several times");

@@ -1,0 +1,32 @@
+//! What another tool has seen before the plan begins.
+
+use super::stage::Stage;
+use super::truth;
+use crate::harness::{News, TestRecord, unseen};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs;
+
+impl Stage<'_> {
+    /// Seeds the group with some of the keys that are to come.
+    pub fn seed(&mut self) {
+        let some = self.stream.records.iter().filter(|record| truth::is_judged(record)).skip(3).step_by(7);
+        let of_first_time = |record: &TestRecord| TestRecord { timestamp: News::default().start, ..record.clone() };
+        let mut had = BTreeSet::new();
+        self.seeds = some.filter(|record| had.insert(truth::id(record))).map(of_first_time).collect();
+        let line = |seed: &TestRecord| {
+            let key = seed.key.as_deref().map(String::from_utf8_lossy);
+            let (topic, partition) = (&self.stream.input, seed.partition);
+            json!({ "topic": topic, "partition": partition, "ts": seed.timestamp, "key": key, "payload": seed.text() }).to_string() + "\n"
+        };
+        let file = self.stream.setup.dir().join("seeds.ndjson");
+        fs::write(&file, self.seeds.iter().map(line).collect::<String>()).expect("a file");
+        let (config, file) = (self.write_config("a").display().to_string(), file.display().to_string());
+        let overrides = self.conditions.options.overrides();
+        let mut args = vec!["seed", "-c", &config, &file, "--format", "capture", "--topic", &self.stream.input];
+        args.extend(overrides.iter().flat_map(|setting| ["--set", setting]));
+        let (code, said, error) = unseen(args);
+        assert_eq!(code, Some(0), "the group cannot be seeded: {error}");
+        self.story.tell(format_args!("seeded: {}", said.trim()));
+    }
+}
