@@ -10,7 +10,7 @@ use crate::key::{Field, Part};
 use crate::record::Timestamp;
 use crate::replay::Format;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
@@ -86,7 +86,10 @@ impl Proposal {
             let _ = write!(text, "  {:width$}  {} keys, {} repeats", candidate.key, candidate.distinct, candidate.repeats);
             if candidate.conflicts > 0 {
                 let share = percent(candidate.conflict_share);
-                let _ = write!(text, ", {share} of them differ in {}: is it part of the key?", candidate.differ_in.join(", "));
+                let _ = match candidate.differ_in.as_slice() {
+                    [] => write!(text, ", and nothing shows whether they are the same"),
+                    fields => write!(text, ", {share} of them differ in {}: is it part of the key?", fields.join(", ")),
+                };
             }
             text.push('\n');
         }
@@ -138,10 +141,14 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     rank(&mut judged);
     if judged.first().is_some_and(|best| !best.fits()) {
         // Together with a field in which its repeats differ, each may fit.
-        let mut pairs = Vec::new();
+        let (mut pairs, mut had) = (Vec::new(), HashSet::new());
         for one in judged.iter().take(4) {
             for &(other, _) in one.differ.iter().filter(|(other, _)| could.contains(other)).take(3) {
-                pairs.push(judge(vec![one.parts[0], other]));
+                let first = one.parts[0];
+                // In either order, it is the same key.
+                if had.insert((first.min(other), first.max(other))) {
+                    pairs.push(judge(vec![first, other]));
+                }
             }
         }
         judged.extend(pairs.into_iter().filter(|judged| judged.repeats > 0));
@@ -208,7 +215,8 @@ fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged
     let (compared, others): (Vec<_>, Vec<_>) = (0..columns.len()).partition(is_compared);
     // That repeats are the same records, another field must show; a whole record that comes again shows it, too.
     let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
-    let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other));
+    let is_ignored = |&number: &usize| matches!(columns[number].place, Place::Field(_));
+    let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other) || is_ignored(other));
     let conflict = |pair: &&(usize, usize)| !is_shown || compared.iter().any(|&number| differs(&columns[number], pair));
     let conflicts: Vec<_> = pairs.iter().filter(conflict).collect();
     let count = |&number: &usize| (number, conflicts.iter().filter(|pair| differs(&columns[number], pair)).count());
@@ -347,7 +355,7 @@ fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
 /// Distinct keys in the fullest of the windows that follow one another.
 fn busiest(table: &Columns, best: &Judged, window_ms: u64) -> u64 {
     let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
-    let mut keys: HashMap<u64, std::collections::HashSet<Vec<u64>>> = HashMap::new();
+    let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
     for row in 0..table.records {
         let key: Vec<_> = best.parts.iter().map(|&part| table.fields[part].hashes[row]).collect();
         let window = table.times[row].map_or(0, |time| time.abs_diff(begin) / window_ms.max(1));
@@ -443,11 +451,24 @@ mod tests {
         let captured = |row: u64| format!("{{\"partition\":0,\"key\":\"k{}\",\"payload\":\"[{row}]\"}}", row % 10);
         let captured: Vec<_> = (0..100).map(captured).collect();
         let opaque = Proposal::new(captured.join("\n").as_bytes(), Format::Kcat, None, &CompareContent::default()).unwrap();
-        assert_eq!((opaque.configuration, opaque.candidates[0].conflicts), (None, 90));
+        assert_eq!((opaque.configuration.as_deref(), opaque.candidates[0].conflicts), (None, 90));
         let status = proposal((0..90).map(|row| format!("{{\"order\":{},\"customer\":7,\"status\":\"s{}\"}}", row / 3, row % 3)));
         assert_eq!(status.configuration, None);
+        assert!(!opaque.text().contains("differ in :"), "{}", opaque.text());
         let unique = proposal((0..100).map(|row| format!("{{\"id\":{row}}}")));
         assert!(unique.reasons[0].starts_with("Nothing comes again in 100 records"), "{:?}", unique.reasons);
+    }
+
+    /// What is left of a record beside what is ignored may be all of the key.
+    #[test]
+    fn a_record_may_be_nothing_but_its_key() {
+        let review = |row: u64| {
+            let sent = 1_700_000_000_000 + row * 1000;
+            format!("{{\"reviewer\":\"r{}\",\"vendor\":\"v{}\",\"attempt\":{row},\"sent\":{sent}}}", row % 50, row % 7)
+        };
+        let proposal = proposal((0..2_000).map(review));
+        assert_eq!(proposal.parts, [Part::Field("/reviewer".into()), Part::Field("/vendor".into())]);
+        assert_eq!(proposal.candidates[0].distinct, 350);
     }
 
     /// What `--ignore` leaves out is what the worker leaves out by the section that is printed.
