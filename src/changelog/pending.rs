@@ -88,6 +88,32 @@ impl PendingChanges {
         }
     }
 
+    /// Whether [`PendingChanges::note_each`] takes what changes the state now: keys were inserted in the same slice before.
+    #[must_use]
+    pub fn goes_on(&self, dedup: &Dedup) -> bool {
+        self.groups.back().is_some_and(|group| group.has_replay_info && group.time.is_some() && group.slice == dedup.clock())
+    }
+
+    /// Notes records of a topic that follow each other from `offset` on, where this [may](Self::goes_on): those that were not
+    /// `seen` were inserted. Stream time was `before`, and went with their `times`.
+    pub fn note_each(
+        &mut self,
+        topic: TopicId,
+        offset: Offset,
+        fingerprints: &[Fingerprint],
+        before: Option<Timestamp>,
+        times: &[Timestamp],
+        seen: &[bool],
+    ) {
+        let (Some(group), Some(last)) = (self.groups.back_mut(), seen.iter().rposition(|seen| !seen)) else { return };
+        group.time = before.max(times[..=last].iter().max().copied());
+        let topic = u32::try_from(topic.0).unwrap_or(u32::MAX);
+        let before = group.entries.len();
+        let inserted = fingerprints.iter().zip(seen).zip(offset..).filter(|((_, seen), _)| !**seen);
+        group.entries.extend(inserted.map(|((&fingerprint, _), offset)| Entry { fingerprint, offset, topic, mutation: Mutation::Insert }));
+        self.len += group.entries.len() - before;
+    }
+
     /// Number of changes that wait.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -124,6 +124,69 @@ impl Live {
     }
 }
 
+/// What a worker does with records that come together, beside what it does with each of them.
+fn take_together(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Option<Vec<Verdict>> {
+    let newest = records.iter().map(|&(_, time)| time).max()?;
+    if !live.dedup.judges_together(newest) || !live.pending.goes_on(&live.dedup) {
+        return None;
+    }
+    let (fingerprints, times): (Vec<_>, Vec<_>) = records.iter().map(|&(number, time)| (key(number), time)).unzip();
+    let (before, mut seen) = (live.dedup.stream_time(), vec![true; 3]);
+    live.dedup.prefetch(&fingerprints);
+    live.dedup.judge_each(&fingerprints, &times, &mut seen).unwrap();
+    live.pending.note_each(TopicId(topic), live.position[topic], &fingerprints, before, &times, &seen);
+    live.position[topic] += Offset::try_from(records.len()).unwrap();
+    Some(seen.into_iter().map(|seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }).collect())
+}
+
+proptest! {
+    /// Whatever the kind, wherever slices end and chain, and whatever comes between.
+    #[test]
+    fn records_that_come_together_leave_what_they_leave_one_by_one(
+        rules in any_kind(),
+        batches in prop::collection::vec((0..2_usize, prop::collection::vec((0..90_u64, 0..12_i64), 1..70), 0..40_i64, any::<[bool; 2]>()), 1..30),
+    ) {
+        let (mut one, mut many, mut clock, mut together) = (Live::new(rules), Live::new(rules), 0, 0);
+        for (topic, records, passed, [commits, retracts]) in batches {
+            clock += passed;
+            // Times that go back and forth.
+            let records: Vec<_> = records.into_iter().map(|(number, ahead)| (number, clock + ahead)).collect();
+            let arrivals: Vec<_> = records.iter().map(|&(number, time)| (Arrival { topic, number, clock: 0, timed: true, retract: false, commit: false }, time)).collect();
+            let one_by_one = |live: &mut Live| -> Vec<Verdict> {
+                arrivals.iter().map(|(arrival, time)| {
+                    let verdict = judge(&mut live.dedup, arrival, *time);
+                    live.pending.note(&live.dedup, TopicId(topic), live.position[topic], key(arrival.number));
+                    live.position[topic] += 1;
+                    verdict
+                }).collect()
+            };
+            let expected = one_by_one(&mut one);
+            let taken = take_together(&mut many, topic, &records);
+            together += usize::from(taken.is_some());
+            prop_assert_eq!(taken.unwrap_or_else(|| one_by_one(&mut many)), expected);
+            prop_assert_eq!((many.dedup.mutation(), many.dedup.stream_time(), many.dedup.observed()), (one.dedup.mutation(), one.dedup.stream_time(), one.dedup.observed()));
+            for live in [&mut one, &mut many] {
+                if retracts {
+                    judge(&mut live.dedup, &Arrival { retract: true, ..arrivals[0].0 }, clock);
+                    live.pending.note(&live.dedup, TopicId(topic), live.position[topic], key(arrivals[0].0.number));
+                    live.position[topic] += 1;
+                }
+                if commits {
+                    live.commit();
+                }
+            }
+        }
+        for live in [&mut one, &mut many] {
+            live.commit();
+        }
+        prop_assert_eq!(&many.log, &one.log);
+        prop_assert_eq!(many.dedup.metadata(), one.dedup.metadata());
+        prop_assert_eq!(state(&mut many.dedup), state(&mut one.dedup));
+        let may = rules.filter.is_some() && !rules.exact && !rules.refresh && rules.is_sliced() && rules.window.length_ms().is_some();
+        prop_assert!(may || together == 0);
+    }
+}
+
 fn judge(dedup: &mut Dedup, arrival: &Arrival, clock: i64) -> Verdict {
     let time = arrival.timed.then_some(clock);
     if arrival.retract { dedup.retract(key(arrival.number), time, i64::MAX) } else { dedup.judge(key(arrival.number), time, i64::MAX) }
@@ -396,6 +459,24 @@ fn keys_from_before_any_time_are_kept_for_a_window() {
     for number in 0..12 {
         let arrival = Arrival { number, timed: true, ..arrival };
         assert_eq!(judge(&mut made, &arrival, clock), Verdict::Duplicate, "{number}");
+    }
+}
+
+#[test]
+fn the_usual_comes_together() {
+    let window = Window::time(1_000, 4);
+    for filter in [Spec::Aging(AgingSizing::new(window, 100, 1e-9)), Spec::Cuckoo(CuckooSizing::new(window, 100, 1e-9))] {
+        let mut live = Live::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit });
+        assert_eq!(take_together(&mut live, 0, &[(1, 5)]), None, "no time is known");
+        let arrival = Arrival { topic: 0, number: 1, clock: 5, timed: true, retract: false, commit: false };
+        judge(&mut live.dedup, &arrival, 5);
+        assert_eq!(take_together(&mut live, 0, &[(1, 5)]), None, "nothing is pending");
+        live.pending.note(&live.dedup, TopicId(0), 0, key(1));
+        assert_eq!(
+            take_together(&mut live, 0, &[(1, 5), (2, 9), (2, 3)]),
+            Some(vec![Verdict::Duplicate, Verdict::Unseen, Verdict::Duplicate])
+        );
+        assert_eq!(take_together(&mut live, 0, &[(3, 5), (4, 300)]), None, "the slice ends");
     }
 }
 

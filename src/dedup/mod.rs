@@ -181,6 +181,36 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
+    /// Whether [`Dedup::judge_each`] takes records whose latest time is this: no window ends among them, and nothing is asked but
+    /// the filter, once a key.
+    #[must_use]
+    pub fn judges_together(&self, newest: Timestamp) -> bool {
+        let Rules { refresh, late, exact, .. } = self.rules;
+        let slice = self
+            .filter
+            .as_ref()
+            .filter(|_| !exact && !refresh && late == Late::Emit && self.rules.is_sliced())
+            .and_then(|filter| filter.slice());
+        slice.is_some() && self.rules.window.slice_at(newest).is_some_and(|newest| Some(newest) <= slice)
+    }
+
+    /// Decides records one after the other, as [`Dedup::judge`] does, where it [may](Self::judges_together). `seen` becomes
+    /// whether each is a duplicate; those that are not are unseen.
+    ///
+    /// # Errors
+    /// [`ExactError`] at the first that cannot be decided: of that one `seen` says nothing.
+    pub fn judge_each(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
+        seen.clear();
+        let Some(filter) = &mut self.filter else { return Ok(()) };
+        let judged = filter.check_and_insert_each(fingerprints, seen);
+        // The one that cannot be decided was shown, too.
+        let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));
+        self.stream_time = self.stream_time.max(shown.max().copied());
+        self.mutation = seen.last().filter(|seen| judged.is_ok() && !**seen).map(|_| Mutation::Insert);
+        self.watch(|watched, clock| watched.judged(fingerprints, seen, clock));
+        Ok(judged?)
+    }
+
     /// Retracts a key, as a record that says so asks for: the next record with it is unseen. Where an exact store knows,
     /// a key that is not remembered deletes nothing. A filter alone may then delete another key, with the probability of
     /// a false positive.

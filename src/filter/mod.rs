@@ -71,6 +71,14 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         Ok(there)
     }
 
+    /// Does that with keys one after the other; adds to `seen` whether each was remembered.
+    ///
+    /// # Errors
+    /// [`CapacityError`] at the first that is not remembered and for which there is no room. Nothing is added for it.
+    fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
+        fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there)))
+    }
+
     /// Renews a key that is remembered, as if it were inserted now. Returns whether that changed anything.
     ///
     /// # Errors

@@ -140,6 +140,11 @@ pub enum SpecError {
 /// Values of so many places need no memory of their own.
 pub(crate) const FEW: usize = 4;
 
+/// Bytes that a part's encoding begins with: its tag and its length.
+const HEAD: usize = 9;
+/// Encodings of one part up to so many bytes need no memory of their own.
+const SHORT: usize = 64;
+
 /// Where the fields of a record's key, or of its value, are to be had.
 #[derive(Clone, Copy, Debug)]
 pub enum Fields<'f, 'a> {
@@ -266,7 +271,32 @@ impl KeySpec {
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
+        if let (Some(json), [Part::Field(_)]) = (record.value, &*self.parts)
+            && let Some(fingerprint) = self.fingerprint_of_field(json, &mut scratch.json)
+        {
+            return Ok(fingerprint);
+        }
         self.fingerprint_of(record, Fields::Json, Fields::Json, scratch)
+    }
+
+    /// The fingerprint of a key that is one field, without its encoding being put together anywhere; `None` where that is
+    /// long, or there is no such key.
+    #[inline]
+    fn fingerprint_of_field(&self, json: &[u8], buffers: &mut Buffers) -> Option<Fingerprint> {
+        let mut found = [None];
+        self.pointers.find(Side::Value, json, buffers, &mut found).ok()?;
+        let mut fingerprint = None;
+        let [found] = found;
+        let encoded = found.as_ref().filter(|found| !matches!(found, Scalar::Null))?.encoded(|(tag, bytes)| {
+            let mut encoded = [0; SHORT];
+            let end = HEAD + bytes.len();
+            if let Some(body) = encoded.get_mut(HEAD..end) {
+                body.copy_from_slice(bytes);
+                encoded[..HEAD].copy_from_slice(&head(tag, bytes));
+                fingerprint = Some(self.hashing.fingerprint(&encoded[..end]));
+            }
+        });
+        encoded.ok().and(fingerprint)
     }
 
     /// The fingerprint of the key of a record whose key and value have these fields.
@@ -423,10 +453,16 @@ pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW]
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "it is in the middle of what is done for each record")]
 fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
-    let mut head = [tag as u8; 9];
-    head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-    encoded.extend_from_slice(&head);
+    encoded.extend_from_slice(&head(tag, bytes));
     encoded.extend_from_slice(bytes);
+}
+
+/// What a part's encoding begins with.
+#[inline]
+fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
+    let mut head = [tag as u8; HEAD];
+    head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    head
 }
 
 fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {

@@ -25,6 +25,16 @@ pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
 }
 
+/// How many of eight bytes are digits, before one that is none. Digits are 0 to 9 once their upper half is taken away; to
+/// others 118 is added, so that their highest bit is set, if it is not already.
+#[inline(always)]
+const fn digits_first(eight: u64) -> usize {
+    const EACH: u64 = u64::from_le_bytes([1; 8]);
+    let numbers = eight ^ (EACH * 0x30);
+    let others = ((numbers & (EACH * 0x7f)) + EACH * 0x76 | numbers) & (EACH * 0x80);
+    others.trailing_zeros() as usize / 8
+}
+
 /// Each step takes the place where something begins, and returns the one behind it.
 impl<'a> Scan<'a, '_> {
     /// Finds the values of `root`'s pointers; `None` if it gives up.
@@ -208,6 +218,14 @@ impl<'a> Scan<'a, '_> {
     #[inline(always)]
     fn digits(&self, start: usize) -> Option<usize> {
         let mut at = start;
+        loop {
+            let Some(eight) = self.json.get(at..)?.first_chunk() else { break };
+            let digits = digits_first(u64::from_le_bytes(*eight));
+            at = at.wrapping_add(digits);
+            if digits < 8 {
+                return (at > start).then_some(at);
+            }
+        }
         while self.byte(at).is_some_and(|byte| byte.is_ascii_digit()) {
             at = behind(at);
         }
@@ -220,7 +238,13 @@ impl<'a> Scan<'a, '_> {
         if self.byte(at)? != b'"' {
             return None;
         }
-        let stop = self.bitmap.next(behind(at))?;
+        self.rest_of_string(behind(at))
+    }
+
+    /// The same, of a string whose first quote lies before that place.
+    #[inline(always)]
+    pub(super) fn rest_of_string(&self, at: usize) -> Option<(usize, bool)> {
+        let stop = self.bitmap.next(at)?;
         if self.byte(stop)? == b'"' {
             return Some((behind(stop), true));
         }

@@ -27,7 +27,11 @@ const HIT: u32 = 3;
 
 /// The templates of texts, by what is looked for in them.
 #[derive(Debug, Default)]
-pub(super) struct Templates(Vec<Template>);
+pub(super) struct Templates {
+    all: Vec<Template>,
+    /// The number of the one that was asked for last.
+    last: usize,
+}
 
 /// What texts have in common.
 #[derive(Debug)]
@@ -40,7 +44,7 @@ pub(super) struct Template {
     rest: u32,
 }
 
-/// Some bytes that all texts have, and the scalar behind them.
+/// Some bytes that all texts have, and the scalar behind them. A string's first quote is one of the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: [u8; PIECE],
@@ -63,15 +67,22 @@ enum ScalarKind {
 impl Templates {
     /// The template of texts in which that is looked for.
     pub(super) fn of(&mut self, of: u128) -> &mut Template {
-        let known = self.0.iter().position(|template| template.of == of);
-        let number = known.unwrap_or_else(|| {
-            if self.0.len() == TEMPLATES_MAX {
-                self.0.clear();
+        if self.all.get(self.last).is_none_or(|last| last.of != of) {
+            self.last = self.number(of);
+        }
+        &mut self.all[self.last]
+    }
+
+    #[inline(never)]
+    fn number(&mut self, of: u128) -> usize {
+        let known = self.all.iter().position(|template| template.of == of);
+        known.unwrap_or_else(|| {
+            if self.all.len() == TEMPLATES_MAX {
+                self.all.clear();
             }
-            self.0.push(Template { of, pieces: Vec::new(), misses: 0, rest: FIRST_REST });
-            self.0.len() - 1
-        });
-        &mut self.0[number]
+            self.all.push(Template { of, pieces: Vec::new(), misses: 0, rest: FIRST_REST });
+            self.all.len() - 1
+        })
     }
 }
 
@@ -101,14 +112,14 @@ impl Template {
                 return None;
             }
             at = at.wrapping_add(piece.length);
-            let (end, is_simple) = match piece.then {
+            let (start, (end, is_simple)) = match piece.then {
                 None => continue,
-                Some(ScalarKind::String) => scan.string(at)?,
-                Some(ScalarKind::Number) => (scan.number(at)?, false),
-                Some(ScalarKind::Word) => (scan.word(at)?, false),
+                Some(ScalarKind::String) => (at.wrapping_sub(1), scan.rest_of_string(at)?),
+                Some(ScalarKind::Number) => (at, (scan.number(at)?, false)),
+                Some(ScalarKind::Word) => (at, (scan.word(at)?, false)),
             };
             if let Some(slot) = piece.slot {
-                found[slot] = Some(scan.value(at, end, is_simple)?);
+                found[slot] = Some(scan.value(start, end, is_simple)?);
             }
             at = end;
         }
@@ -149,7 +160,8 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
         };
         // The name of a field is no scalar.
         if scan.byte(scan.space(end)) != Some(b':') {
-            push(&mut pieces, &scan.json[from..at], Some(then), places.iter().position(|&place| place == at))?;
+            let start = if let ScalarKind::String = then { behind(at) } else { at };
+            push(&mut pieces, &scan.json[from..start], Some(then), places.iter().position(|&place| place == at))?;
             from = end;
         }
         at = end;

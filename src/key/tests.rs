@@ -232,6 +232,19 @@ fn the_encoding_does_not_change() {
 }
 
 #[test]
+fn a_key_of_one_field_is_encoded_as_any_other_whatever_its_length() {
+    for length in 0..200 {
+        let text = "x".repeat(length);
+        let encoded = [&[1_u8][..], &(length as u64).to_le_bytes(), text.as_bytes()].concat();
+        for hashing in [Hashing::Xxh3, Hashing::SipHash([3; 16])] {
+            let (id, expected) = (spec(&["/id"]).with_hashing(hashing), hashing.fingerprint(&encoded));
+            assert_eq!(of(&id, &format!(r#"{{"id":"{text}"}}"#)), Ok(expected), "{length}");
+            assert_eq!(of(&id, &format!(r#"{{"id":"{}"}}"#, "\\u0078".repeat(length))), Ok(expected), "{length}, escaped");
+        }
+    }
+}
+
+#[test]
 fn siphash_hashes_the_same_encoding() {
     let secret = [7; 16];
     let keyed = spec(&["/id", "/n"]).with_hashing(Hashing::SipHash(secret));

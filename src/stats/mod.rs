@@ -394,6 +394,13 @@ impl Tally {
         }
     }
 
+    /// Counts records that were seen or not.
+    pub fn count_each(&mut self, seen: &[bool]) {
+        let duplicate = seen.iter().map(|&seen| u64::from(seen)).sum::<u64>();
+        self.duplicate += duplicate;
+        self.unseen += seen.len() as u64 - duplicate;
+    }
+
     /// Adds it to what all workers have counted, and begins anew.
     pub fn report(&mut self, counts: &TopicCounts) {
         let tally = std::mem::take(self);

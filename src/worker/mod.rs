@@ -24,6 +24,7 @@ mod rejoin;
 mod report;
 mod restore;
 mod routes;
+mod together;
 mod topics;
 mod verdicts;
 mod waiting;

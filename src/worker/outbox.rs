@@ -94,13 +94,18 @@ impl Outbox {
         Ok(())
     }
 
-    /// The transaction carries one record more. Returns how many it carries.
+    /// The transaction carries some records more. Returns how many it carries.
     #[inline]
-    pub(super) fn carry(&mut self) -> usize {
+    pub(super) fn carry(&mut self, records: usize) -> usize {
         self.transaction.as_mut().map_or(0, |transaction| {
-            transaction.records += 1;
+            transaction.records += records;
             transaction.records
         })
+    }
+
+    /// How many records the open transaction carries.
+    pub(super) fn carried(&self) -> usize {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.records)
     }
 
     /// The transaction has ended, one way or the other.

@@ -10,6 +10,7 @@ use super::outbox::Outbox;
 use super::partition::{Input, PartitionState, Wait};
 use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::Route;
+use super::together::Columns;
 use super::topics::InputTopic;
 use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
 use crate::clock;
@@ -41,29 +42,31 @@ pub(super) struct Buffers {
     headers: AddedHeaders,
     /// For values that are counted by, or compared.
     scratch: Scratch,
+    columns: Columns,
 }
 
 /// What the records of one partition have in common that come one after the other.
-struct RecordLoop<'w> {
-    shared: &'w Shared,
+pub(super) struct RecordLoop<'w> {
+    pub(super) shared: &'w Shared,
     of: InputId,
-    topic: &'w InputTopic,
-    input: &'w mut Input,
+    pub(super) topic: &'w InputTopic,
+    pub(super) input: &'w mut Input,
     /// None where records are brought elsewhere to be judged.
-    state: Option<&'w mut PartitionState>,
-    outbox: &'w mut Outbox,
+    pub(super) state: Option<&'w mut PartitionState>,
+    pub(super) outbox: &'w mut Outbox,
     /// Of the configured topic.
-    tally: &'w mut Tally,
-    headers: &'w mut AddedHeaders,
+    pub(super) tally: &'w mut Tally,
+    pub(super) headers: &'w mut AddedHeaders,
     scratch: &'w mut Scratch,
+    pub(super) columns: &'w mut Columns,
     /// Whether other topics of the state still warm up.
-    others_warm_up: bool,
+    pub(super) others_warm_up: bool,
     /// The latest record time that moves the window.
-    max_timestamp: Timestamp,
+    pub(super) max_timestamp: Timestamp,
 }
 
 /// Why the loop stops at a record.
-enum Stop {
+pub(super) enum Stop {
     /// It is done, and the transaction can hold no more.
     Full,
     /// It is done, and what the warm-up remembers is to be logged.
@@ -130,12 +133,13 @@ impl Worker {
     /// Judges and writes records of one partition. Those of a partition that is another member's, or whose state is not
     /// there yet, come again.
     fn take(&mut self, source: &Source, of: InputId, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
-        let mut left = messages.iter().zip(keys);
+        let mut at = 0;
         self.reporter.tallies[self.topics[of.topic].read].bytes += messages.iter().map(|message| message.bytes() as u64).sum::<u64>();
-        while let Some((message, keyed, stop)) = self.record_loop(of, now).and_then(|mut records| records.run(&mut left)) {
-            if let Flow::Back = self.stopped(source, of, message, keyed, stop)? {
+        while let Some((stopped, stop)) = self.record_loop(of, now).and_then(|mut records| records.run(messages, keys, at)) {
+            if let Flow::Back = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
                 return Ok(Flow::Back);
             }
+            at = stopped + 1;
         }
         Ok(Flow::On)
     }
@@ -170,6 +174,7 @@ impl Worker {
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
             scratch: &mut self.buffers.scratch,
+            columns: &mut self.buffers.columns,
             others_warm_up,
             max_timestamp: topic.config.max_timestamp(now),
         })
@@ -233,9 +238,19 @@ impl Worker {
 }
 
 impl RecordLoop<'_> {
-    /// Takes records until one makes it stop.
-    fn run<'k, 'm>(&mut self, left: &mut impl Iterator<Item = (&'m Message<'m>, &'k Keyed)>) -> Option<(&'m Message<'m>, &'k Keyed, Stop)> {
-        left.find_map(|(message, keyed)| self.record(message, keyed).err().map(|stop| (message, keyed, stop)))
+    /// Takes records from that number on, until one makes it stop: returns its number.
+    fn run(&mut self, messages: &[Message<'_>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
+        while at < messages.len() {
+            let taken = match self.together(&messages[at..], &keys[at..]) {
+                Ok(0) => self.record(&messages[at], &keys[at]).map(|()| 1).map_err(|stop| (0, stop)),
+                taken => taken,
+            };
+            match taken {
+                Ok(taken) => at += taken,
+                Err((number, stop)) => return Some((at + number, stop)),
+            }
+        }
+        None
     }
 
     fn record(&mut self, message: &Message<'_>, keyed: &Keyed) -> Result<(), Stop> {
@@ -303,7 +318,7 @@ impl RecordLoop<'_> {
         self.headers.clear();
         self.write(&to.topic, Some(to.partition(*fingerprint)), message, time)?;
         self.input.position = message.offset() + 1;
-        self.carried()
+        self.carried(1)
     }
 
     /// Writes a decided record to where it goes, and counts it as read.
@@ -342,18 +357,25 @@ impl RecordLoop<'_> {
             self.input.counted = offset + 1;
             self.tally.count(verdict);
             self.tally.dead_letters += u64::from(is_written && topic.routes.is_dead_letter(verdict));
-            if let Some(by) = &topic.config.count_by
-                && is_counted_by_value(offset)
-            {
-                self.count_by(by, message, verdict);
-            }
-            if topic.keeps_content()
-                && let Ok((fingerprint, _)) = keyed
-            {
-                key_conflicts::watch(self.shared, topic, *fingerprint, verdict, message, self.scratch);
-            }
+            self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
         }
-        self.carried()
+        self.carried(1)
+    }
+
+    /// Looks at more of a record than its key, where that is asked for.
+    #[inline]
+    pub(super) fn look_into(&mut self, message: &Message<'_>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
+        let topic = self.topic;
+        if let Some(by) = &topic.config.count_by
+            && is_counted_by_value(message.offset())
+        {
+            self.count_by(by, message, verdict);
+        }
+        if topic.keeps_content()
+            && let Some(fingerprint) = fingerprint
+        {
+            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.scratch);
+        }
     }
 
     /// Counts a record by its value.
@@ -364,14 +386,20 @@ impl RecordLoop<'_> {
     }
 
     /// Writes a record, with the headers at hand added to its own.
-    fn write(&mut self, topic: &str, partition: Option<i32>, message: &Message<'_>, time: Option<Timestamp>) -> Result<(), Stop> {
+    pub(super) fn write(
+        &mut self,
+        topic: &str,
+        partition: Option<i32>,
+        message: &Message<'_>,
+        time: Option<Timestamp>,
+    ) -> Result<(), Stop> {
         let outgoing = Outgoing { topic, partition, message, time, headers: self.headers, origin: 0 };
         self.outbox.write(self.of, outgoing).map_err(Stop::Failed)
     }
 
-    /// The transaction carries one record more.
-    fn carried(&mut self) -> Result<(), Stop> {
-        let is_full = self.outbox.carry() >= self.shared.config.worker.max_transaction_records;
+    /// The transaction carries some records more.
+    pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
+        let is_full = self.outbox.carry(records) >= self.shared.config.worker.max_transaction_records;
         if is_full { Err(Stop::Full) } else { Ok(()) }
     }
 }

@@ -75,6 +75,12 @@ impl Routes {
         Route::Write { topic: &place.topic, partition: place.same_partition.then(|| message.partition()) }
     }
 
+    /// Where an unseen record goes, if anywhere; `None` leaves the partition to its key.
+    #[inline]
+    pub(super) fn output(&self, message: &Message<'_>) -> Option<(&str, Option<i32>)> {
+        self.output.as_ref().map(|place| (&*place.topic, place.same_partition.then(|| message.partition())))
+    }
+
     /// Whether such a record, if it is written, goes to the dead letters.
     pub(super) const fn is_dead_letter(&self, verdict: Verdict) -> bool {
         matches!(verdict, Verdict::Late | Verdict::Invalid(_)) && self.dead_letters.is_some()

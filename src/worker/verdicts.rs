@@ -63,6 +63,17 @@ impl Verdicts {
         self.carried += 1;
     }
 
+    /// The open transaction carries these records, all new, from that offset on: what was `seen` are duplicates, the others
+    /// unseen.
+    pub(super) fn carry_each(&mut self, offset: Offset, seen: &[bool]) {
+        let end = self.taken.len();
+        if self.runs.last().is_none_or(|run| run.at(end) != offset) {
+            self.runs.push(VerdictRun { start: offset, first: end });
+        }
+        self.taken.extend(seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
+        self.carried = self.taken.len();
+    }
+
     /// What was decided of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
         self.index(offset).map(|index| self.taken[index])
@@ -169,6 +180,13 @@ mod tests {
                         verdicts.refuse(asked, refusal(asked));
                         let refused = Verdict::Invalid(Reason::Refused);
                         list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
+                    }
+                    3 if carried == list.len() => {
+                        let seen: Vec<_> = (0..gap).map(|number| (number + asked) % 3 != 0).collect();
+                        verdicts.carry_each(next + 1, &seen);
+                        list.extend(seen.iter().zip(next + 1..).map(|(&seen, offset)| (offset, if seen { Duplicate } else { Unseen })));
+                        next += gap;
+                        carried = list.len();
                     }
                     _ => {
                         if carried == list.len() {

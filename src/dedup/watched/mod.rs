@@ -151,6 +151,15 @@ impl WatchedKeys {
         self.watch(name, WatchedKey { clock: self.clock, wrong: false });
     }
 
+    /// Keys were dropped, if they were `seen`, or else emitted.
+    pub(super) fn judged(&mut self, fingerprints: &[Fingerprint], seen: &[bool], clock: &dyn Fn() -> Option<Slice>) {
+        for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
+            if self.name(fingerprint).is_some() {
+                if *seen { self.dropped(fingerprint, clock) } else { self.emitted(fingerprint, clock) }
+            }
+        }
+    }
+
     /// A key is inserted again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
     /// there, a changelog has only the renewal left: it was emitted.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {

@@ -66,6 +66,18 @@ impl Batch {
         }
     }
 
+    /// What was found out of keys that come next in the batch, one after the other, if that holds still.
+    #[inline]
+    pub(super) fn next(&self, fingerprints: &[Fingerprint], version: u64) -> Option<&[Entry]> {
+        let at = self.next.load(Relaxed);
+        let entries = self.entries.get(at..)?.get(..fingerprints.len()).filter(|_| self.version == version)?;
+        let are_these = entries.iter().zip(fingerprints).all(|(entry, &fingerprint)| entry.key == fingerprint);
+        are_these.then(|| {
+            self.next.store(at + entries.len(), Relaxed);
+            entries
+        })
+    }
+
     /// The same of a key that does not come next: that was found last, or stands anywhere else.
     #[inline(never)]
     fn search(&self, fingerprint: Fingerprint, at: usize) -> Option<&Entry> {

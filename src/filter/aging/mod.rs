@@ -371,6 +371,23 @@ impl Filter for Aging {
         Ok(there)
     }
 
+    fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
+        let ahead = self.batch.next(fingerprints, self.version).filter(|_| self.room >= fingerprints.len() as u64);
+        let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut());
+        let Some((entries, layer)) = ahead.zip(layer) else {
+            return fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there)));
+        };
+        let first = seen.len();
+        // There is room for all of them, and so a layer.
+        seen.extend(
+            entries.iter().zip(fingerprints).map(|(entry, &fingerprint)| entry.seen || layer.bloom.insert(fingerprint, &entry.mask)),
+        );
+        let inserted = seen[first..].iter().filter(|there| !**there).count() as u64;
+        layer.keys += inserted;
+        self.room -= inserted;
+        Ok(())
+    }
+
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
         let there = self.open().is_some_and(|open| open.contains(fingerprint));

@@ -6,7 +6,7 @@
 use super::queue::Queue;
 use super::{GroupMetadata, Headers, TransactionError, millis, raw, text};
 use rdkafka::bindings as rd;
-use rdkafka::bindings::rd_kafka_vtype_t as V;
+use rdkafka::bindings::{rd_kafka_vtype_t as V, rd_kafka_vu_s__bindgen_ty_1 as U};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -132,39 +132,28 @@ impl<C: Reports> Producer<C> {
     /// Puts a record into librdkafka's queue, which copies it.
     pub(in crate::kafka) fn send(&self, record: &mut ProducerRecord<'_>) -> Result<(), RDKafkaErrorCode> {
         let topic = self.topic(record.topic)?;
-        let (key, key_len) = raw(record.key);
-        let (value, value_len) = raw(record.value);
-        let headers = record.headers.as_ref().map_or(null_mut(), Headers::ptr);
-        // SAFETY: client and handle live. Each tag is followed by what librdkafka reads for it: a handle; an `i32`; an
-        // `int`; a pointer and a size, twice; a pointer; an `i64`; a list of headers or null. Key and value are as long
-        // as that says, and are copied.
-        let answer = unsafe {
-            rd::rd_kafka_producev(
-                self.client.native_ptr(),
-                V::RD_KAFKA_VTYPE_RKT,
-                topic,
-                V::RD_KAFKA_VTYPE_PARTITION,
-                record.partition.unwrap_or(-1),
-                V::RD_KAFKA_VTYPE_MSGFLAGS,
-                rd::RD_KAFKA_MSG_F_COPY,
-                V::RD_KAFKA_VTYPE_VALUE,
-                value,
-                value_len,
-                V::RD_KAFKA_VTYPE_KEY,
-                key,
-                key_len,
-                V::RD_KAFKA_VTYPE_OPAQUE,
-                std::ptr::without_provenance_mut::<c_void>(record.tag),
-                V::RD_KAFKA_VTYPE_TIMESTAMP,
-                record.timestamp.native(),
-                V::RD_KAFKA_VTYPE_HEADERS,
-                headers,
-                V::RD_KAFKA_VTYPE_END,
-            )
+        let mem = |bytes| {
+            let (ptr, size) = raw(bytes);
+            U { mem: rd::rd_kafka_vu_s__bindgen_ty_1__bindgen_ty_1 { ptr, size } }
         };
-        if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
-            return Err(answer.into());
-        }
+        let headers = record.headers.as_ref().map_or(null_mut(), Headers::ptr);
+        let field = |vtype, u| rd::rd_kafka_vu_t { vtype, u };
+        let fields = [
+            field(V::RD_KAFKA_VTYPE_RKT, U { rkt: topic }),
+            field(V::RD_KAFKA_VTYPE_PARTITION, U { i32_: record.partition.unwrap_or(-1) }),
+            field(V::RD_KAFKA_VTYPE_MSGFLAGS, U { i: rd::RD_KAFKA_MSG_F_COPY }),
+            field(V::RD_KAFKA_VTYPE_VALUE, mem(record.value)),
+            field(V::RD_KAFKA_VTYPE_KEY, mem(record.key)),
+            field(V::RD_KAFKA_VTYPE_OPAQUE, U { ptr: std::ptr::without_provenance_mut(record.tag) }),
+            field(V::RD_KAFKA_VTYPE_TIMESTAMP, U { i64_: record.timestamp.native() }),
+            field(V::RD_KAFKA_VTYPE_HEADERS, U { headers }),
+        ];
+        // None is the last.
+        let count = fields.len() - usize::from(headers.is_null());
+        // SAFETY: client and handle live. Each tag is beside the field that librdkafka reads for it. Key and value are as
+        // long as that says, and are copied. The answer is ours.
+        let answer = unsafe { TransactionError::check(rd::rd_kafka_produceva(self.client.native_ptr(), fields.as_ptr(), count)) };
+        answer.map_err(|error| if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code })?;
         // librdkafka has them now.
         std::mem::forget(record.headers.take());
         Ok(())

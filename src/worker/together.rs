@@ -1,0 +1,111 @@
+//! Records judged together: a batch of one partition as columns, where nothing but the filter has a say.
+//!
+//! Owns which records these are: new ones, one after the other, with a key and a time, none of which ends a slice of the
+//! window. All others are taken one by one. Must never make another thing of a record than [`RecordLoop::record`] does.
+
+use super::co_partitioning;
+use super::decide::VerdictError;
+use super::key_reader::Keyed;
+use super::records::{RecordLoop, Stop};
+use crate::config::OnDuplicate;
+use crate::kafka::Message;
+use crate::key::Fingerprint;
+use crate::record::{Timestamp, Verdict};
+
+/// What is known of records that are judged together; its room is used again.
+#[derive(Default)]
+pub(super) struct Columns {
+    fingerprints: Vec<Fingerprint>,
+    times: Vec<Timestamp>,
+    seen: Vec<bool>,
+}
+
+impl Columns {
+    /// Takes records that follow each other, as far as each has a time and a key that it does not retract.
+    fn take(&mut self, messages: &[Message<'_>], keys: &[Keyed]) {
+        self.fingerprints.clear();
+        self.times.clear();
+        let Some(first) = messages.first().map(Message::offset) else { return };
+        for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
+            let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
+            if message.offset() != offset {
+                return;
+            }
+            self.fingerprints.push(*fingerprint);
+            self.times.push(time);
+        }
+    }
+
+    fn newest(&self) -> Option<Timestamp> {
+        self.times.iter().max().copied()
+    }
+}
+
+impl RecordLoop<'_> {
+    /// Takes the first records together. Returns how many these are, which may be none; or which of them makes it stop.
+    pub(super) fn together(&mut self, messages: &[Message<'_>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
+        if !self.takes_together() {
+            return Ok(0);
+        }
+        let room = self.shared.config.worker.max_transaction_records.saturating_sub(self.outbox.carried()).min(messages.len());
+        self.columns.take(&messages[..room], keys);
+        let (Some(first), Some(newest)) = (messages.first().map(Message::offset), self.columns.newest()) else { return Ok(0) };
+        let (input, columns) = (&mut *self.input, &mut *self.columns);
+        let is_new = first >= input.position.max(input.warm_until).max(input.counted).max(input.logged);
+        let Some(state) =
+            self.state.as_deref_mut().filter(|state| is_new && newest <= self.max_timestamp && state.dedup.judges_together(newest))
+        else {
+            return Ok(0);
+        };
+        let Columns { fingerprints, times, seen } = columns;
+        let before = state.dedup.stream_time();
+        state.changed = true;
+        let judged = state.dedup.judge_each(fingerprints, times, seen);
+        state.pending.note_each(input.topic, first, fingerprints, before, times, seen);
+        input.verdicts.carry_each(first, seen);
+        let records = seen.len();
+        let written = self.write_unseen(messages);
+        self.count(&messages[..written.as_ref().map_or_else(|&(number, _)| number, |()| records)]);
+        written?;
+        self.carried(records).map_err(|stop| (records - 1, stop))?;
+        judged.map(|()| records).map_err(|error| (records, Stop::Undecided(VerdictError::State(error))))
+    }
+
+    /// Whether records may be taken together at all, as the topic is configured and as the partition stands.
+    fn takes_together(&self) -> bool {
+        let (input, topic) = (&self.input, self.topic);
+        let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
+        let is_read_on = !self.others_warm_up && !input.warming_up && input.verdicts.is_all_carried();
+        is_usual && is_read_on && self.state.as_deref().is_some_and(|state| state.pending.goes_on(&state.dedup))
+    }
+
+    /// Writes the unseen of them. Returns which of them it could not write.
+    fn write_unseen(&mut self, messages: &[Message<'_>]) -> Result<(), (usize, Stop)> {
+        let topic = self.topic;
+        self.outbox.begin().map_err(|error| (0, Stop::Failed(error)))?;
+        self.headers.clear();
+        for (number, message) in messages.iter().enumerate().take(self.columns.seen.len()) {
+            if self.columns.seen[number] {
+                continue;
+            }
+            co_partitioning::watch(self.shared, topic, self.columns.fingerprints[number], message.partition());
+            if let Some((to, partition)) = topic.routes.output(message) {
+                self.write(to, partition, message, Some(self.columns.times[number])).map_err(|stop| (number, stop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts records as read.
+    fn count(&mut self, messages: &[Message<'_>]) {
+        let Some(end) = messages.last().map(|last| last.offset() + 1) else { return };
+        (self.input.position, self.input.counted) = (end, end);
+        self.tally.count_each(&self.columns.seen[..messages.len()]);
+        if self.topic.config.count_by.is_some() || self.topic.keeps_content() {
+            for (number, message) in messages.iter().enumerate() {
+                let verdict = if self.columns.seen[number] { Verdict::Duplicate } else { Verdict::Unseen };
+                self.look_into(message, Some(self.columns.fingerprints[number]), verdict);
+            }
+        }
+    }
+}
