@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use unseen::clock;
-use unseen::config::{Config, Partitioner, Topic, flags};
+use unseen::config::{Config, Partitioner, Start, Topic, flags};
+use unseen::dedup::Late;
 use unseen::record::Timestamp;
 use unseen::replay::{format_rfc3339, parse_rfc3339};
 use unseen::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
@@ -72,7 +73,7 @@ struct FileArgs {
     #[arg(long)]
     skip_invalid: bool,
     /// Most keys, each counted as often as it is put into a partition. Each takes 32 bytes of memory while they are sorted.
-    #[arg(long, value_name = "N", default_value = "100M", value_parser = flags::keys)]
+    #[arg(long, value_name = "N", default_value = "100M", value_parser = max_keys)]
     max_keys: u64,
 }
 
@@ -97,6 +98,13 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     time.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or now, got {text:?}"))
 }
 
+/// They are numbered in 32 bits.
+fn max_keys(text: &str) -> Result<u64, String> {
+    let keys = flags::keys(text)?;
+    let most = u64::from(u32::MAX);
+    if keys <= most { Ok(keys) } else { Err(format!("expected at most {most} keys, got {text}")) }
+}
+
 /// Writes the keys to the changelog.
 ///
 /// # Errors
@@ -108,7 +116,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let options = args.file.options(&config, topic);
     let interrupt = Interrupt::listen()?;
     let waiting = Waiting { stop: &|| interrupt.came(), report: &|trouble| eprintln!("{trouble}") };
-    let group = Group::find(&config, topic, &waiting)?;
+    let group = Group::find(&config, topic, args.dry_run, &waiting)?;
     let begin = args.offsets_of.as_ref().map_or_else(|| Ok(BTreeMap::new()), |other| group.offsets_of(other))?;
     let mut seeds = Seeds::new(&config, topic, &options, group.partitions(), schemas::patient(&config)?)?;
     let path = Some(&*args.input).filter(|path| *path != Path::new("-"));
@@ -123,6 +131,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let counts = seeds.counts();
     if args.dry_run {
         return super::print(&format!("{}; nothing was written\n", lines(&counts, seeds.keys())));
+    }
+    if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
+        eprintln!("warning: stream time begins at the last of these keys, so records of the input that are older than that by more than the window are late, and do not come out (late)");
     }
     let keys = seeds.keys();
     let seeded = group.seed(seeds, &begin)?;

@@ -15,7 +15,7 @@ use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most bytes of a batch: a record of the changelog has half of that.
 const BATCH_BYTES: usize = 1_000_000;
@@ -65,11 +65,12 @@ pub struct Seeded {
 }
 
 impl<'a> Group<'a> {
-    /// Waits for a broker, makes the internal topics that are missing, and looks whether the group may be seeded.
+    /// Waits for a broker, makes the internal topics that are missing, and looks whether the group may be seeded. Unless it only
+    /// `looks`, it aborts what an earlier try has left open, and ends one that is under way.
     ///
     /// # Errors
     /// When it may not, or no broker answers.
-    pub fn find(config: &'a Config, topic: &Topic, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
+    pub fn find(config: &'a Config, topic: &Topic, looks: bool, waiting: &'a Waiting<'a>) -> Result<Self, Error> {
         let Some(changelog) = config.changelog(&topic.space) else {
             return Err(Error::Refused(
                 "what was seen is kept in the changelog, which state.changelog switches off; set it to true".to_owned(),
@@ -92,8 +93,9 @@ impl<'a> Group<'a> {
         let view = GroupView::connect(config, waiting.stop, waiting.report)?;
         let origin = Settings::of(config, first).origin(config, first, &rules);
         let group = Self { config, waiting, view, space: topic.space.clone(), topics, changelog, partitions, rules, origin };
-        // Whatever an earlier try has left open is aborted by this.
-        drop(group.connect(TIMEOUT_LEAST)?);
+        if !looks {
+            drop(group.connect(TIMEOUT_LEAST)?);
+        }
         group.check_idle()?;
         group.check_offsets()?;
         group.check_changelog()?;
@@ -199,7 +201,15 @@ impl<'a> Group<'a> {
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_LEAST + Duration::from_secs(seeds.keys() / KEYS_A_SECOND)).min(TIMEOUT_MOST);
         let sink = self.connect(timeout)?;
-        let seeded = self.write(&sink, seeds, begin);
+        let began = Instant::now();
+        let seeded = self.write(&sink, seeds, begin).map_err(|error| match error {
+            // To brokers, who has taken too long is no other than who has a successor.
+            Error::Refused(_) if began.elapsed() >= timeout => Error::Refused(format!(
+                "nothing was written: it took longer than {} s, for which brokers keep the transaction open; seed fewer keys, or when the brokers have less to do",
+                timeout.as_secs()
+            )),
+            error => error,
+        });
         if seeded.is_err() {
             // If this fails as well, the next try or the brokers do it.
             let _ = sink.abort();
@@ -222,6 +232,8 @@ impl<'a> Group<'a> {
             return Err(Error::Refused("no line has a key that is still within its window; nothing was written".to_owned()));
         }
         let first = self.beginnings(&times, begin)?;
+        // Writing takes a while, and a member may have come and gone.
+        sink.wait_written().map_err(not_written)?;
         self.check_offsets()?;
         let check = || self.check_idle().map_err(|error| SinkError::Exit(error.to_string()));
         sink.commit_first(&first, &self.view, check).map_err(not_written)?;

@@ -8,7 +8,15 @@ use crate::kafka::GroupView;
 use crate::record::{Offset, TopicPartition};
 
 impl Sink {
-    /// Commits what was sent together with the first offsets of a group. `check` is asked once the offsets are a part of the
+    /// Waits until all that was sent is written.
+    ///
+    /// # Errors
+    /// [`SinkError`] says what to do.
+    pub fn wait_written(&self) -> Result<(), SinkError> {
+        self.flush().map_err(|failure| self.explain(failure))
+    }
+
+    /// Commits what was [written](Self::wait_written) together with the first offsets of a group. `check` is asked once the offsets are a part of the
     /// transaction: who joins from then on learns of none before it has ended, so that a member is seen by `check`, or comes after
     /// the commit.
     ///
@@ -23,7 +31,6 @@ impl Sink {
         let list = offsets::list(first)?;
         let outsider = group.outsider().ok_or_else(|| SinkError::Exit("librdkafka names no group".to_owned()))?;
         let commit = || {
-            self.flush()?;
             fault::point("seed.written");
             self.repeat(|| self.producer.send_offsets(&list, &outsider, CALL_TIMEOUT))?;
             fault::point("seed.offsets_sent");

@@ -122,7 +122,11 @@ impl Worker {
 
     fn rebuild(&mut self, id: StateId, found: Vec<Found>) {
         let topic = self.topics.first_of(id.space);
-        let (Some(changelog), Some(state)) = (&topic.changelog, self.assignment.states.remove(&id)) else { return };
+        let (Some(changelog), Some(mut state)) = (&topic.changelog, self.assignment.states.remove(&id)) else { return };
+        if found.iter().all(|found| found.note().is_seed) {
+            // A checkpoint may be of an earlier life of the group, and of a changelog that is no more.
+            state = PartitionState::new(topic.rules);
+        }
         let bounds = found.iter().filter_map(|found| Some((found.log.clone(), found.committed.offset?)));
         // What had expired when the group last committed is of no use. Topics of a space share their stream time.
         let stream_time = found.iter().filter_map(|found| found.note().stream_time).max();
