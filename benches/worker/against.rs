@@ -31,7 +31,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
     let (ours, theirs) = (chosen(&options.binary), chosen(other));
     assert!(!ours.is_empty(), "no worker has a name that begins with {}", options.only.join(" or "));
     let broker = Broker::start();
-    let topics = fill(&broker, &ours, options.records.unwrap_or(RECORDS));
+    let topics = fill(&broker, &ours, options.load, options.records.unwrap_or(RECORDS));
     let run = |row: &Row| run(&broker, topic(&topics, row), &row.contender);
     ours.iter().zip(&theirs).for_each(|(ours, theirs)| {
         run(theirs);

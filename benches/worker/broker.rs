@@ -1,12 +1,13 @@
 //! A broker, the topics in it, and where these end.
 
+use crate::input::client;
 use crate::records::{self, Stream};
+use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset;
-use rdkafka::{ClientConfig, TopicPartitionList};
 use std::cell::Cell;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -139,11 +140,4 @@ impl Drop for Broker {
 pub struct Topic {
     pub name: String,
     pub stream: Stream,
-}
-
-/// What any client begins with.
-pub fn client(address: &str) -> ClientConfig {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", address);
-    client
 }

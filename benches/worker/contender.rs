@@ -2,7 +2,7 @@
 
 use crate::broker::Topic;
 use crate::process::Process;
-use crate::records::Stream;
+use crate::records::{Ids, Stream};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,12 +15,24 @@ const PEER_THREADS: &str = "2";
 /// Slices of the worker's window.
 const SLICES: usize = 4;
 
+/// Whose allocator raw calls have.
+#[derive(Clone, Copy)]
+pub enum Allocator {
+    /// The worker's.
+    Jemalloc,
+    /// The system's.
+    Glibc,
+}
+
 #[derive(Clone)]
 pub enum Contender {
     /// Reads, and does nothing.
-    Consume,
+    Consume {
+        allocator: Allocator,
+    },
     /// Reads, and passes one of so many on in transactions: as fast as a worker can be.
     PassOn {
+        allocator: Allocator,
         every: usize,
         commit: Duration,
     },
@@ -44,7 +56,7 @@ pub struct Unseen {
     pub workers: usize,
     pub delivery: &'static str,
     pub confirm: bool,
-    /// Of its filter. `None` gives it a slice of the window for all ids, as they all come within one.
+    /// Of its filter. `None` gives it room for all ids, when they come.
     pub capacity: Option<usize>,
 }
 
@@ -64,7 +76,10 @@ impl Unseen {
 
     fn configuration(&self, job: &Job) -> String {
         let Self { key, commit, checkpoint, workers, delivery, confirm, .. } = self;
-        let capacity = self.capacity.unwrap_or(SLICES * job.topic.stream.ids());
+        let stream = job.topic.stream;
+        // Where the records' times fill the window, each slice has its share of the ids; else one slice has all.
+        let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
+        let capacity = self.capacity.unwrap_or(slices * stream.distinct());
         format!(
             r#"
             [kafka]
@@ -87,9 +102,10 @@ impl Unseen {
             output = "{output}"
             space = "seen"
             key = [{key}]
-            window = "24h"
+            window = "{hours}h"
             filter = {{ kind = "aging", slices = {SLICES}, capacity = {capacity}, false_positive_rate = 1e-4, confirm = {confirm} }}
             "#,
+            hours = stream.hours(),
             broker = job.broker,
             group = job.name,
             state = job.state().display(),
@@ -125,7 +141,7 @@ impl Contender {
         let log = job.dir.join("log");
         let mut command = self.command(job);
         match self {
-            Self::Consume => {
+            Self::Consume { .. } => {
                 let (process, read) = Process::start_counting(&mut command, &log);
                 (process, Some(read))
             }
@@ -135,9 +151,9 @@ impl Contender {
 
     fn command(&self, job: &Job) -> Command {
         match self {
-            Self::Consume => raw(job),
-            Self::PassOn { every, commit } => {
-                let mut command = raw(job);
+            Self::Consume { allocator } => raw(*allocator, job),
+            Self::PassOn { allocator, every, commit } => {
+                let mut command = raw(*allocator, job);
                 command.args(["--output", &job.output(), "--every", &every.to_string(), "--commit-ms", &commit.as_millis().to_string()]);
                 command
             }
@@ -160,9 +176,9 @@ impl Contender {
 
     /// How many records may come out.
     pub fn outputs(&self, stream: &Stream) -> RangeInclusive<usize> {
-        let ids = stream.ids();
+        let ids = stream.distinct();
         match self {
-            Self::Consume => 0..=0,
+            Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
             // The false positives that it is allowed, and some that it is not.
             Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
@@ -171,9 +187,16 @@ impl Contender {
     }
 }
 
-fn raw(job: &Job) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a name"));
-    command.args(["raw", "--broker", job.broker, "--topic", &job.topic.name, "--group", &job.name]);
+fn raw(allocator: Allocator, job: &Job) -> Command {
+    let mut command = match allocator {
+        Allocator::Jemalloc => {
+            let mut command = Command::new(std::env::current_exe().expect("a name"));
+            command.arg("raw");
+            command
+        }
+        Allocator::Glibc => Command::new(std::env::var_os("UNSEEN_BENCH_GLIBC").expect("scripts/bench builds the one with glibc")),
+    };
+    command.args(["--broker", job.broker, "--topic", &job.topic.name, "--group", &job.name]);
     command.args(["--partitions", &job.topic.stream.partitions.to_string()]);
     command
 }
@@ -190,6 +213,6 @@ fn peer(name: &str, job: &Job, commit: Duration) -> Command {
     command.args(["--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED"]);
     command.arg("-cp").arg(format!("{0}/classes:{0}/libs/*", built.display())).arg("Dedup");
     command.args([job.broker, &job.topic.name, &job.output(), &job.name]).arg(&job.dir);
-    command.args([&commit.as_millis().to_string(), PEER_THREADS]);
+    command.args([&commit.as_millis().to_string(), PEER_THREADS, &job.topic.stream.hours().to_string()]);
     command
 }

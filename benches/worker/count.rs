@@ -2,20 +2,20 @@
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
-use crate::records;
+use crate::records::Stream;
 use rdkafka::topic_partition_list::Offset;
 
-/// How many records the topic holds, and how many ids these have; `ids` says how many there may be.
+/// How many records the output of a stream holds, and how many ids these have; `ids` says how many there may be.
 pub struct Count {
     pub records: usize,
     pub ids: usize,
 }
 
 impl Count {
-    pub fn of(broker: &Broker, topic: &str, partitions: i32, ids: usize) -> Self {
-        let mut input = Input::open(&broker.address, topic, partitions, Offset::Beginning, &broker.new_name("count"), true);
+    pub fn of(broker: &Broker, topic: &str, stream: &Stream, ids: usize) -> Self {
+        let mut input = Input::open(&broker.address, topic, stream.partitions, Offset::Beginning, &broker.new_name("count"), true);
         let mut seen = vec![0_u64; ids.div_ceil(64)];
-        let (mut count, mut open) = (Self { records: 0, ids: 0 }, partitions);
+        let (mut count, mut open) = (Self { records: 0, ids: 0 }, stream.partitions);
         while open > 0 {
             for message in input.take().iter() {
                 if input::is_end(message) {
@@ -23,7 +23,7 @@ impl Count {
                     continue;
                 }
                 count.records += 1;
-                let id = records::id_of(input::key(message)).filter(|&id| id < ids).expect("what comes out has an id that went in");
+                let id = stream.id_of(input::key(message)).filter(|&id| id < ids).expect("what comes out has an id that went in");
                 let (word, bit) = (&mut seen[id / 64], 1 << (id % 64));
                 count.ids += usize::from(*word & bit == 0);
                 *word |= bit;

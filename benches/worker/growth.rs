@@ -3,8 +3,8 @@
 
 use crate::Options;
 use crate::broker::Broker;
-use crate::contender::{Contender, Unseen};
-use crate::records::Stream;
+use crate::contender::{Allocator, Contender, Unseen};
+use crate::records::{Ids, Stream};
 use crate::report::{named, publish};
 use crate::run::{Cost, Run, run};
 use crate::table::{Table, median, megabytes, ratio, thousands};
@@ -43,7 +43,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
         ("idle", &|| idle(&broker, options, Duration::from_secs(arguments.idle_seconds))),
     ];
     // A cold broker is two to three times slower.
-    let topic = broker.fill(Stream::usual(options.records.unwrap_or(RECORDS), 50));
+    let topic = broker.fill(Stream::usual(options.load, options.records.unwrap_or(RECORDS), 50));
     run(&broker, &topic, &worker(options, |_| ()));
     broker.delete(&topic.name);
     let chosen = parts.into_iter().filter(|(name, _)| options.includes(name));
@@ -64,12 +64,18 @@ fn keys(broker: &Broker, options: &Options, most: usize) -> Part {
     let mut raw = Vec::new();
     for keys in KEYS.into_iter().filter(|&keys| keys <= most) {
         let stretch = options.records.unwrap_or(RECORDS);
-        let stream =
-            Stream { records: keys + options.rounds * stretch, lead: keys, repeats: 50, reach: usize::MAX, bytes: 0, partitions: 4 };
+        let stream = Stream {
+            records: keys + options.rounds * stretch,
+            lead: keys,
+            repeats: 50,
+            ids: Ids::Consecutive { reach: usize::MAX },
+            bytes: 0,
+            partitions: 4,
+        };
         let topic = broker.fill(stream);
         let contender = worker(options, |unseen| {
             unseen.key = r#"{ record = "key" }"#;
-            unseen.capacity = Some(stream.ids());
+            unseen.capacity = Some(stream.distinct());
         });
         let mut run = Run::start(broker, &topic, &contender);
         let samples = run.watch();
@@ -95,20 +101,21 @@ fn keys(broker: &Broker, options: &Options, most: usize) -> Part {
 
 fn partitions(broker: &Broker, options: &Options) -> Part {
     let records = options.records.unwrap_or(RECORDS);
-    let streams = PARTITIONS.map(|partitions| (partitions.to_string(), Stream { partitions, ..Stream::usual(records, 50) }));
+    let streams = PARTITIONS.map(|partitions| (partitions.to_string(), Stream { partitions, ..Stream::usual(options.load, records, 50) }));
     compare("## Partitions\n\nRecords of 200 bytes, half of them repeats, one worker", "partitions", broker, options, &streams)
 }
 
 fn sizes(broker: &Broker, options: &Options) -> Part {
     let records = options.records.unwrap_or(RECORDS);
-    let streams = SIZES.map(|(bytes, part)| (format!("{bytes} B"), Stream { bytes, ..Stream::usual(records / part, 50) }));
+    let streams = SIZES.map(|(bytes, part)| (format!("{bytes} B"), Stream { bytes, ..Stream::usual(options.load, records / part, 50) }));
     compare("## Size of records\n\nFour partitions, half of the records repeats", "value", broker, options, &streams)
 }
 
 /// The worker and the ceiling over several streams, in turns.
 fn compare(title: &str, what: &str, broker: &Broker, options: &Options, streams: &[(String, Stream)]) -> Part {
     let topics: Vec<_> = streams.iter().map(|(_, stream)| broker.fill(*stream)).collect();
-    let contenders = [("", worker(options, |_| ())), (", the ceiling", Contender::PassOn { every: 2, commit: COMMIT })];
+    let contenders =
+        [("", worker(options, |_| ())), (", the ceiling", Contender::PassOn { allocator: Allocator::Jemalloc, every: 2, commit: COMMIT })];
     let mut costs = vec![contenders.each_ref().map(|_| Vec::<Cost>::new()); topics.len()];
     for round in 1..=options.rounds {
         for ((topic, costs), (name, _)) in topics.iter().zip(&mut costs).zip(streams) {
@@ -156,7 +163,7 @@ fn idle(broker: &Broker, options: &Options, seconds: Duration) -> Part {
     let mut table = Table::new(&["partitions", "% of a core", "RSS"]);
     let mut raw = Vec::new();
     for partitions in IDLE_PARTITIONS {
-        let topic = broker.fill(Stream { partitions, ..Stream::usual(10_000, 0) });
+        let topic = broker.fill(Stream { partitions, ..Stream::usual(options.load, 10_000, 0) });
         let contender = worker(options, |_| ());
         let mut run = Run::start(broker, &topic, &contender);
         run.watch();

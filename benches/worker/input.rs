@@ -2,16 +2,22 @@
 
 #![allow(unsafe_code)]
 
-use crate::broker::client;
-use rdkafka::TopicPartitionList;
 use rdkafka::bindings as rd;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::topic_partition_list::Offset;
+use rdkafka::{ClientConfig, TopicPartitionList};
 use std::ffi::CString;
 use std::ptr::null_mut;
 use std::time::Duration;
 
 const BATCH: usize = 1024;
+
+/// What any client begins with.
+pub fn client(address: &str) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", address);
+    client
+}
 
 /// A consumer, and the queue that its partitions are forwarded to.
 pub struct Input {

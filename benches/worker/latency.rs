@@ -6,7 +6,7 @@ use crate::broker::{Broker, Topic};
 use crate::contender::{Contender, Unseen};
 use crate::paced::{Feeder, Latencies, Reader};
 use crate::picture::{self, Colour, Line};
-use crate::records::Stream;
+use crate::records::{Load, Stream};
 use crate::report::{named, publish};
 use crate::run::Run;
 use crate::table::{Table, median, thousands};
@@ -89,8 +89,8 @@ impl<'a> Chain<'a> {
 }
 
 /// A new, empty topic.
-fn topic(broker: &Broker) -> Topic {
-    let topic = Topic { name: broker.new_name("in"), stream: Stream::usual(usize::MAX / 100, 50) };
+fn topic(broker: &Broker, load: Load) -> Topic {
+    let topic = Topic { name: broker.new_name("in"), stream: Stream::usual(load, usize::MAX / 100, 50) };
     broker.create(&topic.name, topic.stream.partitions);
     topic
 }
@@ -108,7 +108,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
         Contender::Unseen(Unseen { checkpoint, capacity: Some(CAPACITY), ..Unseen::new(options.binary.clone(), commit) })
     };
     let with_chain = |contender: &Contender, work: &mut dyn FnMut(&mut Chain)| {
-        let topic = topic(&broker);
+        let topic = topic(&broker, options.load);
         let mut chain = Chain::start(&broker, &topic, contender);
         work(&mut chain);
         chain.stop();

@@ -28,6 +28,7 @@ mod throughput;
 mod watch;
 
 use clap::Parser;
+use records::Load;
 use std::path::PathBuf;
 
 /// The worker's, for Kafka's own cost to be measured under the same.
@@ -53,6 +54,9 @@ struct Options {
     /// How many records, such as 500k or 3M; each command has its own default.
     #[arg(long, global = true, value_parser = count)]
     records: Option<usize>,
+    /// What is read; near is kinder to sorted stores.
+    #[arg(long, global = true, value_enum, default_value_t = Load::Far)]
+    load: Load,
     /// How often everything is repeated; the median is shown.
     #[arg(long, global = true, default_value_t = 3)]
     rounds: usize,

@@ -3,8 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::broker::client;
-use crate::input::{self, Input};
+use crate::input::{self, Input, client};
 use rdkafka::TopicPartitionList;
 use rdkafka::bindings as rd;
 use rdkafka::producer::{BaseProducer, Producer};

@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
         let outputs = if self.read.is_some() {
             0
         } else {
-            let Count { records, ids } = Count::of(self.broker, &self.job.output(), stream.partitions, stream.ids());
+            let Count { records, ids } = Count::of(self.broker, &self.job.output(), &stream, stream.distinct());
             let allowed = self.contender.outputs(&stream);
             assert!(allowed.contains(&records), "{records} records came out, and not {allowed:?}: this run is worth nothing");
             let passes_on = matches!(self.contender, Contender::PassOn { .. });

@@ -2,9 +2,9 @@
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
-use crate::contender::{Contender, Unseen, peers};
+use crate::contender::{Allocator, Contender, Unseen, peers};
 use crate::picture::{self, Bar, Colour};
-use crate::records::Stream;
+use crate::records::{Load, Stream};
 use crate::report::{named, publish};
 use crate::run::{Cost, run};
 use crate::table::{Table, median, megabytes, ratio, thousands};
@@ -23,22 +23,24 @@ pub struct Row {
     pub contender: Contender,
     /// Of a hundred records.
     pub repeats: usize,
-    /// The row that says how fast it could be at best.
-    ceiling: Option<&'static str>,
+    /// The rows that say how fast it could be at best, under the worker's allocator and the system's.
+    ceilings: Option<Ceilings>,
     /// Whether the README's picture shows it.
     pictured: bool,
 }
 
-const CONSUME: &str = "consume only";
-const HALF_SHORT: &str = "half passed on, commit 100 ms";
-const HALF_LONG: &str = "half passed on, commit 1 s";
-const ALL_LONG: &str = "all passed on, commit 1 s";
+type Ceilings = [&'static str; 2];
+const CONSUME: Ceilings = ["consume only, jemalloc", "consume only, glibc"];
+const HALF_SHORT: Ceilings = ["half passed on, jemalloc, commit 100 ms", "half passed on, glibc, commit 100 ms"];
+const HALF_LONG: Ceilings = ["half passed on, jemalloc, commit 1 s", "half passed on, glibc, commit 1 s"];
+const ALL_LONG: Ceilings = ["all passed on, jemalloc, commit 1 s", "all passed on, glibc, commit 1 s"];
 
 /// All lines; the worker's are of this binary.
 pub fn rows(binary: &Path) -> Vec<Row> {
-    let row = |name, contender, repeats, ceiling| Row { name, contender, repeats, ceiling, pictured: false };
-    let pictured = |name, contender, ceiling| Row { pictured: true, ..row(name, contender, 50, ceiling) };
-    let pass_on = |every, commit| Contender::PassOn { every, commit };
+    let row = |name, contender, repeats, ceilings| Row { name, contender, repeats, ceilings, pictured: false };
+    let pictured = |name, contender, ceilings| Row { pictured: true, ..row(name, contender, 50, ceilings) };
+    let (jemalloc, glibc) = (Allocator::Jemalloc, Allocator::Glibc);
+    let pass_on = |allocator, every, commit| Contender::PassOn { allocator, every, commit };
     let usual = |commit| Unseen::new(binary.to_owned(), commit);
     let unseen = |commit, change: fn(&mut Unseen)| {
         let mut unseen = usual(commit);
@@ -48,18 +50,22 @@ pub fn rows(binary: &Path) -> Vec<Row> {
     let record_key: fn(&mut Unseen) = |unseen| unseen.key = r#"{ record = "key" }"#;
     // A ceiling stands beside those whose ceiling it is: they run one after the other, and share the minute.
     vec![
-        row(CONSUME, Contender::Consume, 50, None),
+        row(CONSUME[0], Contender::Consume { allocator: jemalloc }, 95, None),
+        row(CONSUME[1], Contender::Consume { allocator: glibc }, 95, None),
         row("unseen, 95 % repeats, commit 1 s", unseen(LONG, |_| ()), 95, Some(CONSUME)),
-        row(ALL_LONG, pass_on(1, LONG), 0, None),
+        row(ALL_LONG[0], pass_on(jemalloc, 1, LONG), 0, None),
+        row(ALL_LONG[1], pass_on(glibc, 1, LONG), 0, None),
         row("unseen, no repeats, commit 1 s", unseen(LONG, |_| ()), 0, Some(ALL_LONG)),
-        pictured(HALF_SHORT, pass_on(2, SHORT), None),
+        pictured(HALF_SHORT[0], pass_on(jemalloc, 2, SHORT), None),
+        pictured(HALF_SHORT[1], pass_on(glibc, 2, SHORT), None),
         pictured("unseen, commit 100 ms", unseen(SHORT, |_| ()), Some(HALF_SHORT)),
         row("unseen, record key, commit 100 ms", unseen(SHORT, record_key), 50, Some(HALF_SHORT)),
         row("unseen, at_least_once, commit 100 ms", unseen(SHORT, |unseen| unseen.delivery = "at_least_once"), 50, Some(HALF_SHORT)),
         row("unseen, 2 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 2), 50, Some(HALF_SHORT)),
         row("unseen, 4 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 4), 50, Some(HALF_SHORT)),
         pictured("Kafka Streams, RocksDB, commit 100 ms", Contender::KafkaStreams { commit: SHORT }, Some(HALF_SHORT)),
-        pictured(HALF_LONG, pass_on(2, LONG), None),
+        pictured(HALF_LONG[0], pass_on(jemalloc, 2, LONG), None),
+        pictured(HALF_LONG[1], pass_on(glibc, 2, LONG), None),
         pictured("unseen, commit 1 s", unseen(LONG, |_| ()), Some(HALF_LONG)),
         row("unseen, record key, commit 1 s", unseen(LONG, record_key), 50, Some(HALF_LONG)),
         row("unseen, confirm, commit 1 s", unseen(LONG, |unseen| unseen.confirm = true), 50, Some(HALF_LONG)),
@@ -69,11 +75,11 @@ pub fn rows(binary: &Path) -> Vec<Row> {
 }
 
 /// The records of these rows: a topic for each share of repeats.
-pub fn fill(broker: &Broker, rows: &[Row], records: usize) -> Vec<(usize, Topic)> {
+pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(usize, Topic)> {
     let mut topics: Vec<(usize, Topic)> = Vec::new();
     for &Row { repeats, .. } in rows {
         if !topics.iter().any(|(other, _)| *other == repeats) {
-            topics.push((repeats, broker.fill(Stream::usual(records, repeats))));
+            topics.push((repeats, broker.fill(Stream::usual(load, records, repeats))));
         }
     }
     topics
@@ -95,9 +101,16 @@ impl Row {
         if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
     }
 
-    /// The row that says how fast it could be at best, if that was measured, with what it has cost.
-    fn ceiling<'a>(&self, rows: &'a [Self], costs: &'a [Vec<Cost>]) -> Option<(&'a Self, &'a [Cost])> {
-        rows.iter().zip(costs).find(|(row, _)| self.ceiling == Some(row.name)).map(|(row, costs)| (row, &costs[..]))
+    /// What this has cost, as a ratio to each of its ceilings that was measured: of the rate, and of the processor time.
+    fn of_ceilings(&self, own: &[Cost], rows: &[Self], costs: &[Vec<Cost>]) -> Vec<String> {
+        let of = |name| {
+            let (ceiling, its) = rows.iter().zip(costs).find(|(row, _)| row.name == name)?;
+            let rate = ratio(own, its, |cost| self.rate(cost), |cost| ceiling.rate(cost));
+            let cpu = ratio(own, its, |cost| self.cpu(cost), |cost| ceiling.cpu(cost));
+            Some([format!("{rate:.3}"), format!("{cpu:.2}")])
+        };
+        let names = self.ceilings.map_or([None; 2], |names| names.map(Some));
+        names.into_iter().flat_map(|name| name.and_then(of).unwrap_or_default()).collect()
     }
 }
 
@@ -111,7 +124,7 @@ pub fn measure(options: &Options) {
     assert!(!rows.is_empty(), "nothing has a name that begins with {}", options.only.join(" or "));
     let broker = Broker::start();
     let records = options.records.unwrap_or(RECORDS);
-    let topics = fill(&broker, &rows, records);
+    let topics = fill(&broker, &rows, options.load, records);
     // A cold broker is two to three times slower. What runs on a Java machine is warm only by its own records.
     for row in rows.iter().filter(|row| row.pictured && !row.contender.is_peer()) {
         run(&broker, topic(&topics, row), &row.contender);
@@ -126,8 +139,9 @@ pub fn measure(options: &Options) {
     }
     let raw: Vec<Value> = rows.iter().zip(&costs).map(|(row, costs)| named(row.name, costs)).collect();
     let page = format!(
-        "{}, but where another share of repeats is named; the median of {} rounds. Peers have two threads.\n\n{}",
-        Stream::usual(records, 50),
+        "{}, but where another share of repeats is named; consume only reads 95 % repeats. The median of {} rounds. Peers have two\n\
+         threads. Raw calls have the allocator that is named; unseen has jemalloc.\n\n{}",
+        Stream::usual(options.load, records, 50),
         options.rounds,
         table(&rows, &costs)
     );
@@ -143,17 +157,15 @@ fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
         "peak RSS",
         "state on disk",
         "written to disk",
-        "of the ceiling's rate",
+        "of the rate with jemalloc",
+        "of its CPU",
+        "of the rate with glibc",
         "of its CPU",
     ]);
     for (row, costs_of_row) in rows.iter().zip(costs) {
         let middle = |of: &dyn Fn(&Cost) -> f64| median(costs_of_row.iter().map(of));
         let bytes = |of: fn(&Cost) -> u64| megabytes(middle(&|cost| of(cost) as f64));
-        let ceiling = row.ceiling(rows, costs).map(|(other, its)| {
-            let rate = ratio(costs_of_row, its, |cost| row.rate(cost), |cost| other.rate(cost));
-            (rate, ratio(costs_of_row, its, |cost| row.cpu(cost), |cost| other.cpu(cost)))
-        });
-        table.row(vec![
+        let mut cells = vec![
             row.name.to_owned(),
             thousands(middle(&|cost| row.rate(cost))),
             format!("{:.2}", middle(&|cost| row.cpu(cost))),
@@ -161,9 +173,9 @@ fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
             bytes(|cost| cost.memory),
             bytes(|cost| cost.state),
             bytes(|cost| cost.written),
-            ceiling.map_or_else(String::new, |(rate, _)| format!("{rate:.3}")),
-            ceiling.map_or_else(String::new, |(_, cpu)| format!("{cpu:.2}")),
-        ]);
+        ];
+        cells.extend(row.of_ceilings(costs_of_row, rows, costs));
+        table.row(cells);
     }
     table
 }
@@ -173,7 +185,7 @@ fn picture(rows: &[Row], costs: &[Vec<Cost>]) -> String {
         name: row.name.to_owned(),
         colour: match row.contender {
             Contender::Unseen(_) => Colour::A,
-            Contender::Consume | Contender::PassOn { .. } => Colour::B,
+            Contender::Consume { .. } | Contender::PassOn { .. } => Colour::B,
             Contender::KafkaStreams { .. } | Contender::Flink { .. } => Colour::C,
         },
         values: vec![median(costs.iter().map(|cost| row.rate(cost))), median(costs.iter().map(|cost| row.cpu(cost)))],

@@ -30,7 +30,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
  * large and compressed.
  */
 public final class Dedup {
-    /** Arguments: broker, input, output, group, directory, milliseconds between checkpoints, parallelism. */
+    /** Arguments: broker, input, output, group, directory, milliseconds between checkpoints, parallelism, hours of the window. */
     public static void main(String[] args) throws Exception {
         var settings = Configuration.fromMap(Map.of(
                 "state.backend.type", "rocksdb",
@@ -64,18 +64,23 @@ public final class Dedup {
                 .build();
         environment.fromSource(source, WatermarkStrategy.noWatermarks(), "input")
                 .keyBy(record -> record.f0, Types.STRING)
-                .filter(new Unseen())
+                .filter(new Unseen(Duration.ofHours(Long.parseLong(args[7]))))
                 .sinkTo(sink);
         environment.execute("dedup");
     }
 
     private static final class Unseen extends RichFilterFunction<Tuple2<String, byte[]>> {
+        private final Duration window;
         private transient ValueState<Boolean> seen;
+
+        Unseen(Duration window) {
+            this.window = window;
+        }
 
         @Override
         public void open(OpenContext context) {
             var descriptor = new ValueStateDescriptor<>("seen", Types.BOOLEAN);
-            descriptor.enableTimeToLive(StateTtlConfig.newBuilder(Duration.ofHours(24)).build());
+            descriptor.enableTimeToLive(StateTtlConfig.newBuilder(window).build());
             seen = getRuntimeContext().getState(descriptor);
         }
 

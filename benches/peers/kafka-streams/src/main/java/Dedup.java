@@ -24,9 +24,8 @@ import org.apache.kafka.streams.state.WindowStore;
  */
 public final class Dedup {
     private static final String STORE = "seen";
-    private static final Duration WINDOW = Duration.ofHours(24);
 
-    /** Arguments: broker, input, output, group, directory, milliseconds between commits, threads. */
+    /** Arguments: broker, input, output, group, directory, milliseconds between commits, threads, hours of the window. */
     public static void main(String[] args) {
         var properties = new Properties();
         properties.putAll(Map.of(
@@ -39,31 +38,37 @@ public final class Dedup {
                 "consumer.auto.offset.reset", "earliest",
                 "producer.compression.type", "lz4",
                 "producer.batch.size", "262144"));
+        var window = Duration.ofHours(Long.parseLong(args[7]));
         var builder = new StreamsBuilder();
         builder.stream(args[1], Consumed.with(Serdes.ByteArray(), Serdes.ByteArray()))
-                .processValues(new Unseen())
+                .processValues(new Unseen(window))
                 .to(args[2], Produced.with(Serdes.ByteArray(), Serdes.ByteArray()));
         var streams = new KafkaStreams(builder.build(), properties);
         Runtime.getRuntime().addShutdownHook(new Thread(streams::close));
         streams.start();
     }
 
-    private static final class Unseen implements FixedKeyProcessorSupplier<byte[], byte[], byte[]> {
+    private record Unseen(Duration window) implements FixedKeyProcessorSupplier<byte[], byte[], byte[]> {
         @Override
         public FixedKeyProcessor<byte[], byte[], byte[]> get() {
-            return new Filter();
+            return new Filter(window);
         }
 
         @Override
         public Set<StoreBuilder<?>> stores() {
-            var store = Stores.persistentWindowStore(STORE, WINDOW, WINDOW, false);
+            var store = Stores.persistentWindowStore(STORE, window, window, false);
             return Set.of(Stores.windowStoreBuilder(store, Serdes.String(), Serdes.Long()));
         }
     }
 
     private static final class Filter extends ContextualFixedKeyProcessor<byte[], byte[], byte[]> {
         private final Id id = new Id();
+        private final long window;
         private WindowStore<String, Long> seen;
+
+        Filter(Duration window) {
+            this.window = window.toMillis();
+        }
 
         @Override
         public void init(FixedKeyProcessorContext<byte[], byte[]> context) {
@@ -74,7 +79,7 @@ public final class Dedup {
         @Override
         public void process(FixedKeyRecord<byte[], byte[]> record) {
             var key = id.of(record.value());
-            try (var found = seen.fetch(key, record.timestamp() - WINDOW.toMillis(), record.timestamp())) {
+            try (var found = seen.fetch(key, record.timestamp() - window, record.timestamp())) {
                 if (found.hasNext()) {
                     return;
                 }
