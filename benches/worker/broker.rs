@@ -9,9 +9,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset;
 use std::cell::Cell;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,8 +27,8 @@ pub struct Broker {
     /// Sees what was committed.
     committed: BaseConsumer,
     runtime: Runtime,
-    /// Ends when its stdin does.
-    script: Option<Child>,
+    /// Ends when its stdin does. It keeps its data in the directory.
+    script: Option<(Child, TempDir)>,
 }
 
 impl Broker {
@@ -35,8 +37,9 @@ impl Broker {
         if let Ok(address) = std::env::var("UNSEEN_TEST_BROKER") {
             return Self::at(address, None);
         }
+        let dir = TempDir::new().expect("a directory");
         let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kafka"))
-            .arg("--until-eof")
+            .args(["--until-eof".as_ref(), "--dir".as_ref(), dir.path().as_os_str()])
             .env("UNSEEN_KAFKA_JVM", std::env::var("UNSEEN_KAFKA_JVM").unwrap_or_else(|_| "-Xms1g -Xmx1g".to_owned()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -44,10 +47,10 @@ impl Broker {
             .expect("scripts/kafka starts");
         let stdout = BufReader::new(script.stdout.take().expect("its stdout is a pipe"));
         let ready = stdout.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("ready ")?.to_owned()));
-        Self::at(ready.expect("scripts/kafka says why it does not serve"), Some(script))
+        Self::at(ready.expect("scripts/kafka says why it does not serve"), Some((script, dir)))
     }
 
-    fn at(address: String, script: Option<Child>) -> Self {
+    fn at(address: String, script: Option<(Child, TempDir)>) -> Self {
         let client = client(&address);
         let observer = |isolation| client.clone().set("isolation.level", isolation).create().expect("a client");
         Self {
@@ -86,6 +89,18 @@ impl Broker {
         self.create(&topic.name, stream.partitions);
         records::produce(&self.address, &topic.name, stream, 0..stream.records);
         topic
+    }
+
+    /// Bytes of a topic's records on the broker's disk: batches as they were written, and marks of transactions. Only our own
+    /// broker's can be seen.
+    pub fn size(&self, topic: &str) -> Option<u64> {
+        let (_, dir) = self.script.as_ref()?;
+        let partitions = fs::read_dir(dir.path().join("broker")).ok()?.flatten();
+        let is_of =
+            |name: &str| name.rsplit_once('-').is_some_and(|(of, number)| of == topic && number.bytes().all(|c| c.is_ascii_digit()));
+        let files = partitions.filter(|entry| entry.file_name().to_str().is_some_and(is_of)).flat_map(|entry| fs::read_dir(entry.path()));
+        let logs = files.flatten().flatten().filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+        Some(logs.flat_map(|file| file.metadata()).map(|data| data.len()).sum())
     }
 
     /// Deletes all topics whose names begin so; disks are not endless.
@@ -129,7 +144,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if let Some(mut script) = self.script.take() {
+        if let Some((mut script, _dir)) = self.script.take() {
             drop(script.stdin.take());
             let _ = script.wait();
         }

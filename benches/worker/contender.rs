@@ -56,6 +56,10 @@ pub struct Unseen {
     pub workers: usize,
     pub delivery: &'static str,
     pub confirm: bool,
+    /// Where its status is served; `off` for nowhere.
+    pub http: String,
+    /// Where callgrind, under which it then runs, writes what it has counted, a file for each thread.
+    pub callgrind: Option<PathBuf>,
     /// Of its filter. `None` gives it room for all ids, when they come.
     pub capacity: Option<usize>,
 }
@@ -70,19 +74,24 @@ impl Unseen {
             workers: 1,
             delivery: "exactly_once",
             confirm: false,
+            http: "off".to_owned(),
+            callgrind: None,
             capacity: None,
         }
     }
 
     fn configuration(&self, job: &Job) -> String {
-        let Self { key, commit, checkpoint, workers, delivery, confirm, .. } = self;
+        let Self { key, commit, checkpoint, workers, delivery, confirm, http, .. } = self;
         let stream = job.topic.stream;
         // Where the records' times fill the window, each slice has its share of the ids; else one slice has all.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
+        // Under callgrind, all takes fifty times as long.
+        let (timeout, properties) = if self.callgrind.is_some() { ("60s", r#""session.timeout.ms" = "60000""#) } else { ("10s", "") };
         format!(
             r#"
             [kafka]
+            properties = {{ {properties} }}
             bootstrap_servers = "{broker}"
             group_id = "{group}"
             [worker]
@@ -91,10 +100,11 @@ impl Unseen {
             commit_interval = "{commit:?}"
             checkpoint_interval = "{checkpoint:?}"
             max_transaction_records = 10000000
+            transaction_timeout = "{timeout}"
             [state]
             dir = "{state}"
             [http]
-            listen = "off"
+            listen = "{http}"
             [log]
             format = "json"
             [[topics]]
@@ -160,7 +170,15 @@ impl Contender {
             Self::Unseen(unseen) => {
                 let file = job.dir.join("unseen.toml");
                 std::fs::write(&file, unseen.configuration(job)).expect("a configuration");
-                let mut command = Command::new(&unseen.binary);
+                let mut command = match &unseen.callgrind {
+                    None => Command::new(&unseen.binary),
+                    Some(counts) => {
+                        let mut command = Command::new("valgrind");
+                        command.args(["--tool=callgrind", "--separate-threads=yes", &format!("--callgrind-out-file={}", counts.display())]);
+                        command.arg(&unseen.binary);
+                        command
+                    }
+                };
                 command.args(["run", "-c"]).arg(file);
                 command
             }

@@ -2,6 +2,7 @@
 //! nothing comes.
 
 use crate::Options;
+use crate::active::{self, ACTIVE};
 use crate::broker::Broker;
 use crate::contender::{Allocator, Contender, Unseen};
 use crate::records::{Ids, Stream};
@@ -29,24 +30,30 @@ pub struct Arguments {
     /// How long idleness is measured.
     #[arg(long, default_value_t = 20)]
     idle_seconds: u64,
+    /// How long each commit interval of active partitions is measured.
+    #[arg(long, default_value_t = 30)]
+    active_seconds: u64,
 }
 
 /// A table, and the figures that it was made of.
-type Part = (String, Value);
+pub type Part = (String, Value);
 
 pub fn measure(options: &Options, arguments: &Arguments) {
     let broker = Broker::start();
-    let parts: [(&str, &dyn Fn() -> Part); 4] = [
+    let parts: [(&str, &dyn Fn() -> Part); 5] = [
         ("keys", &|| keys(&broker, options, arguments.keys)),
         ("partitions", &|| partitions(&broker, options)),
         ("sizes", &|| sizes(&broker, options)),
         ("idle", &|| idle(&broker, options, Duration::from_secs(arguments.idle_seconds))),
+        (ACTIVE, &|| active::measure(&broker, options, Duration::from_secs(arguments.active_seconds))),
     ];
     // A cold broker is two to three times slower.
     let topic = broker.fill(Stream::usual(options.load, options.records.unwrap_or(RECORDS), 50));
     run(&broker, &topic, &worker(options, |_| ()));
     broker.delete(&topic.name);
-    let chosen = parts.into_iter().filter(|(name, _)| options.includes(name));
+    // A part is measured, too, where something in it is asked for.
+    let has_chosen = |part: &str| options.only.iter().any(|only| only.starts_with(part));
+    let chosen = parts.into_iter().filter(|(name, _)| options.includes(name) || has_chosen(name));
     let (pages, raw): (Vec<_>, serde_json::Map<_, _>) =
         chosen.map(|(name, part)| (name, part())).map(|(name, (page, raw))| (page, (name.to_owned(), raw))).unzip();
     publish(options, "growth", &raw, &pages.join("\n"), &[]);

@@ -60,7 +60,7 @@ impl<'a> Chain<'a> {
         let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only a worker is measured") };
         let mut run = Run::start(broker, topic, contender);
         let reader = Reader::start(broker, &run.job.output(), topic.stream.partitions);
-        let mut feeder = Feeder::new(broker, &topic.name, topic.stream);
+        let mut feeder = Feeder::new(broker, &topic.name, topic.stream, "1");
         feeder.at_rate(20_000.0, SETTLE, Duration::ZERO, &reader);
         reader.latencies(&feeder, &mut run.process, *commit);
         Self { run, feeder, reader, commit: *commit }

@@ -122,8 +122,9 @@ pub struct Feeder<'a> {
 }
 
 impl<'a> Feeder<'a> {
-    pub fn new(broker: &Broker, topic: &'a str, stream: Stream) -> Self {
-        Self { topic, stream, producer: producer(&broker.address, "1"), next: 0, key: Vec::new(), value: Vec::new() }
+    /// It sends what it has gathered in so many milliseconds.
+    pub fn new(broker: &Broker, topic: &'a str, stream: Stream, linger_ms: &str) -> Self {
+        Self { topic, stream, producer: producer(&broker.address, linger_ms), next: 0, key: Vec::new(), value: Vec::new() }
     }
 
     /// How many ids were written.
@@ -151,11 +152,17 @@ impl<'a> Feeder<'a> {
     /// Writes so many records a second. Each has the time at which it was due, so that a late one counts as such.
     /// Latencies are those of the last `seconds`, after `settle`.
     pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
-        let (began, began_at, first) = (Instant::now(), now(), self.next);
-        let milliseconds = |duration: Duration| i64::try_from(duration.as_millis()).expect("not for ever");
+        let began_at = now();
         let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));
         *reader.latencies.lock().expect("nobody panics") = Latencies { counts: Vec::new(), times };
-        while began.elapsed() < settle + seconds {
+        self.pace(rate, settle + seconds);
+        self.flush();
+    }
+
+    /// Writes so many records a second, for so long.
+    pub fn pace(&mut self, rate: f64, seconds: Duration) {
+        let (began, began_at, first) = (Instant::now(), now(), self.next);
+        while began.elapsed() < seconds {
             let due = began.elapsed().as_secs_f64() * rate;
             while ((self.next - first) as f64) < due {
                 let after = (self.next - first) as f64 / rate;
@@ -164,6 +171,10 @@ impl<'a> Feeder<'a> {
             self.producer.poll(Duration::ZERO);
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until the broker has all records.
+    pub fn flush(&self) {
         self.producer.flush(PATIENCE).expect("the broker takes all records");
     }
 
@@ -183,13 +194,17 @@ impl<'a> Feeder<'a> {
         }
         let (since, before) = settled.expect("it has settled");
         let rate = (reader.received() - before) as f64 / since.elapsed().as_secs_f64();
-        self.producer.flush(PATIENCE).expect("the broker takes all records");
+        self.flush();
         rate * self.records() as f64 / self.ids() as f64
     }
+}
+
+fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).expect("not for ever")
 }
 
 /// Milliseconds since the epoch.
 pub fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
-    i64::try_from(since.as_millis()).expect("not for ever")
+    milliseconds(since)
 }

@@ -90,8 +90,23 @@ impl<'a> Run<'a> {
     /// # Panics
     /// If that is not what had to come out.
     pub fn finish(mut self, samples: &Samples) -> Cost {
-        let stream = self.job.topic.stream;
         let memory = self.process.memory_peak();
+        let (written, outputs) = self.count();
+        let all = samples.all();
+        let each = self.job.topic.stream.records as f64 / all as f64;
+        Cost {
+            settled: samples.between(all / 4, all * END / 100, each),
+            whole: samples.between(0, all * END / 100, each),
+            memory,
+            state: process::disk(&self.job.state()),
+            written,
+            outputs,
+        }
+    }
+
+    /// Stops it, and counts what came out, as `finish` does. Says how many bytes it has written to disk, too.
+    pub fn count(&mut self) -> (u64, usize) {
+        let stream = self.job.topic.stream;
         // A peer's answer to being asked is not what is measured: Flink's is now and then none.
         let written = if self.contender.is_peer() { self.process.stop_or_kill() } else { self.process.stop() };
         let outputs = if self.read.is_some() {
@@ -105,15 +120,6 @@ impl<'a> Run<'a> {
             records
         };
         self.broker.delete(&self.job.name);
-        let all = samples.all();
-        let each = stream.records as f64 / all as f64;
-        Cost {
-            settled: samples.between(all / 4, all * END / 100, each),
-            whole: samples.between(0, all * END / 100, each),
-            memory,
-            state: process::disk(&self.job.state()),
-            written,
-            outputs,
-        }
+        (written, outputs)
     }
 }
