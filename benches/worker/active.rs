@@ -96,7 +96,7 @@ impl Sample {
 
     fn since(&self, earlier: &Self, memory: u64) -> Figures {
         let took = (self.at - earlier.at).as_secs_f64();
-        let worked = (self.worked - earlier.worked).as_secs_f64();
+        let worked = self.worked.saturating_sub(earlier.worked).as_secs_f64();
         let grown = |path| self.number(path) - earlier.number(path);
         let records = self.committed() - earlier.committed();
         let transactions = grown("/transaction_duration/count");

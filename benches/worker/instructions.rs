@@ -38,7 +38,9 @@ pub fn measure(options: &Options) {
     rows.extend([("the worker's thread, together", *worker), ("all threads together; the others are librdkafka's", all)]);
     let mut table = Table::new(&["", "instructions a record"]);
     let a_record = |count: u64| count as f64 / stream.records as f64;
-    rows.iter().for_each(|&(name, count)| table.row(vec![name.to_owned(), thousands(a_record(count))]));
+    for &(name, count) in &rows {
+        table.row(vec![name.to_owned(), thousands(a_record(count))]);
+    }
     let raw: serde_json::Map<_, _> = rows.iter().map(|&(name, count)| (name.to_owned(), a_record(count).into())).collect();
     let page = format!("{stream}; commit 1 s, one worker, counted by callgrind from its start to its end.\n\n{table}");
     publish(options, "instructions", &raw, &page, &[]);

@@ -110,8 +110,8 @@ impl Stream {
         const HOUR: u64 = 3_600_000;
         // All lie in the last hour of the clock that is over, so that slices of a window always begin at the same records.
         let now = filled.duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs() * 1000;
-        let after = (number as f64 / self.records as f64 * (HOUR - 60_000) as f64) as i64;
-        (self.ids == Ids::Random).then(|| i64::try_from(now - now % HOUR - HOUR).expect("not for ever") + after)
+        let time = || now - now % HOUR - HOUR + number as u64 * (HOUR - 60_000) / self.records as u64;
+        (self.ids == Ids::Random).then(|| i64::try_from(time()).expect("not for ever"))
     }
 
     /// Writes the record of this number: its key and its value. Says its partition.
