@@ -56,7 +56,7 @@ struct Options {
     /// How many records, such as 500k or 3M; each command has its own default.
     #[arg(long, global = true, value_parser = count)]
     records: Option<usize>,
-    /// What is read; near is kinder to sorted stores.
+    /// What is read; near is kinder to sorted stores, and its results are written only with --out.
     #[arg(long, global = true, value_enum, default_value_t = Load::Far)]
     load: Load,
     /// How often everything is repeated; the median is shown.

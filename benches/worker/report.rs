@@ -1,11 +1,12 @@
 //! What a command hands over: a table to read, and under `docs/benchmarks` the raw figures, the table, and pictures.
 
+use crate::records::Load;
 use crate::{Options, machine};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Prints a page, and writes it with its raw figures and pictures, unless only a part was measured.
+/// Prints a page, and writes it with its raw figures and pictures, unless only a part was measured, or another load.
 pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, pictures: &[(&str, String)]) {
     println!("{page}");
     let Some(dir) = directory(options) else { return };
@@ -28,7 +29,8 @@ pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, 
 }
 
 fn directory(options: &Options) -> Option<PathBuf> {
-    let usual = || options.only.is_empty().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks"));
+    let is_usual = options.only.is_empty() && options.load == Load::Far;
+    let usual = || is_usual.then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/benchmarks"));
     options.out.clone().or_else(usual)
 }
 
