@@ -13,6 +13,7 @@ mod otlp;
 mod plan;
 mod replay;
 mod run;
+mod scale;
 mod schema;
 mod schemas;
 mod seed;

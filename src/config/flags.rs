@@ -16,6 +16,14 @@ pub fn keys(text: &str) -> Result<u64, String> {
     bounded(Count::try_from(Value::from(text))?.0, text)
 }
 
+/// A whole number, such as `1000` or `1M`.
+///
+/// # Errors
+/// What was expected.
+pub fn count(text: &str) -> Result<u64, String> {
+    Count::try_from(Value::from(text)).map(|count| count.0)
+}
+
 /// A number of bytes, such as `2GiB`.
 ///
 /// # Errors
@@ -76,6 +84,7 @@ mod tests {
     #[test]
     fn flags_take_the_units_of_the_files() {
         assert_eq!(keys("10M"), Ok(10_000_000));
+        assert_eq!(count("1M"), Ok(1_000_000));
         assert_eq!(bytes("2GiB"), Ok(2 << 30));
         assert_eq!(false_positive_rate("1e-4"), Ok(1e-4));
         assert_eq!(duration("24h"), Ok(Duration::from_secs(86_400)));

@@ -8,6 +8,7 @@ mod curve;
 mod kinds;
 mod proposal;
 mod sample;
+pub mod scale;
 mod svg;
 mod text;
 

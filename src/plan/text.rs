@@ -135,7 +135,7 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
 }
 
 /// Rows as lines: names, in the first column, and words begin at their left, numbers end at their right.
-fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
+pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -158,7 +158,7 @@ fn scaled(bytes: u64, load: f64) -> String {
 }
 
 /// A number of bytes with one decimal.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else { return format!("{bytes} B") };
     let tenths = bytes.saturating_mul(10) >> shift;
@@ -184,7 +184,7 @@ fn rate(rate: f64) -> String {
     if rate == 0.0 { "0".to_owned() } else { format!("{rate:.1e}") }
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent {
         _ if percent == 0.0 || percent >= 0.1 => format!("{percent:.1}"),
@@ -192,6 +192,6 @@ fn percent(share: f64) -> String {
     }
 }
 
-fn duration(milliseconds: u64) -> String {
+pub(super) fn duration(milliseconds: u64) -> String {
     humantime::format_duration(Duration::from_millis(milliseconds)).to_string()
 }
