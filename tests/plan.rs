@@ -5,6 +5,7 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// What a comparison has without being asked, in the order of its tables.
 const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];
@@ -248,4 +249,179 @@ fn a_sample_without_a_key_gets_a_proposal_that_can_be_used() {
     let mut replay = cargo_bin_cmd!("unseen");
     let replay = replay.env_clear().args(["replay", "--truth", "--time", "/at", "-c"]).arg(&config).arg(&path).assert().success();
     assert_eq!(String::from_utf8_lossy(&replay.get_output().stdout).lines().count(), 1000);
+}
+
+/// A page of the documents.
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/scale.md")
+}
+
+/// A cell as the page writes it.
+fn cell(value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) if number >= 1000.0 => {
+            let digits = format!("{number:.0}");
+            let comma = |place: usize| if place > 0 && (digits.len() - place).is_multiple_of(3) { "," } else { "" };
+            digits.chars().enumerate().fold(String::new(), |text, (place, digit)| format!("{text}{}{digit}", comma(place)))
+        }
+        Some(number) => number.to_string(),
+        None => value.as_str().unwrap_or("?").to_owned(),
+    }
+}
+
+/// The row of a deployment.
+fn deployment(base: &str, args: &str) -> String {
+    let args: Vec<_> = base.split(' ').chain(args.split(' ')).chain(["--json"]).collect();
+    let scale = parsed(&mut plan(&args))["scale"].take();
+    let (first, memory) = (&scale["limits"][0], scale["memory"]["member_most_bytes"].as_f64().expect("bytes"));
+    let at = format!("{} {}", cell(&first["breaks_at"]), first["of"].as_str().expect("a unit"));
+    let cells = [
+        format!("{:.2}", scale["processor"]["member_cores"].as_f64().expect("cores")),
+        format!("{:.1} GiB", memory / f64::from(1 << 30)),
+        cell(&first["name"]),
+        format!("{:.0} %", first["used"].as_f64().expect("a share") * 100.0),
+        at,
+        cell(&scale["brokers"]["markers"]),
+        cell(&scale["brokers"]["offsets"]),
+    ];
+    cells.join(" | ")
+}
+
+/// The table of unit costs.
+fn unit_costs() -> String {
+    let args = ["--keys", "1", "--window", "24h", "--records-per-second", "1", "--json"];
+    let report = parsed(&mut plan(&args));
+    let row = |cost: &Value| {
+        let text = |field: &str| cost[field].as_str().expect("text").to_owned();
+        let basis = if cost["value"].is_null() { "**not known**".to_owned() } else { text("basis") };
+        format!("| `{}` | {} | {} | {basis} | {} |\n", text("name"), cell(&cost["value"]), text("unit"), text("source"))
+    };
+    let rows: String = report["scale"]["unit_costs"].as_array().expect("a table").iter().map(row).collect();
+    format!("| name | how much | of what | known | from |\n|---|---|---|---|---|\n{rows}")
+}
+
+/// The page as it would be with what the command prints now.
+fn renewed(page: &str) -> String {
+    let (mut text, mut lines, mut base) = (String::new(), page.lines(), "");
+    while let Some(line) = lines.next() {
+        if let Some(args) = line.strip_prefix("| `--") {
+            let args = args.split('`').next().expect("arguments");
+            text += &format!("| `--{args}` | {} |\n", deployment(base, &format!("--{args}")));
+            continue;
+        }
+        text += &format!("{line}\n");
+        if let Some(args) = line.strip_prefix("<!-- base: ") {
+            base = args.trim_end_matches(" -->");
+        } else if let Some(args) = line.strip_prefix("$ unseen plan ") {
+            text += &printed(&mut plan(&args.split(' ').collect::<Vec<_>>()));
+            text += "```\n";
+            lines.find(|line| *line == "```").expect("the end of an example");
+        } else if line == "<!-- unit costs -->" {
+            text += &format!("\n{}\n<!-- end of unit costs -->\n", unit_costs());
+            lines.find(|line| *line == "<!-- end of unit costs -->").expect("the end of the table");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_page_of_scale_says_what_the_command_prints() {
+    let page = page();
+    let text = fs::read_to_string(&page).expect("the page");
+    let renewed = renewed(&text);
+    if std::env::var_os("UNSEEN_RENEW_DOCS").is_some() {
+        fs::write(&page, &renewed).expect("the page");
+    } else {
+        let differ = text.lines().zip(renewed.lines()).find(|(one, other)| one != other);
+        assert!(text == renewed, "docs/scale.md is of another time: UNSEEN_RENEW_DOCS=1 writes it anew; first differs {differ:?}");
+    }
+}
+
+const SCALE: [&str; 6] = ["--keys", "10G", "--window", "24h", "--records-per-second", "1M"];
+
+#[test]
+fn a_deployment_is_printed_in_80_columns_and_as_json() {
+    let args = [&SCALE[..], &["--partitions", "1000", "--members", "50"]].concat();
+    let text = printed(&mut plan(&args));
+    assert!(text.starts_with("1M records/s of 200 bytes, 88.4 % of them repeats: 115,700 new ones a second\n"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let report = parsed(&mut plan(&[&args[..], &["--json"]].concat()));
+    assert_eq!(fields(&report), BTreeSet::from(["ask", "sample", "proposal", "kinds", "scale"]));
+    let known = ["ask", "load", "processor", "memory", "disk", "network", "brokers", "time", "limits", "unit_costs"];
+    assert_eq!(fields(&report["scale"]), BTreeSet::from(known));
+    let help = printed(&mut plan(&["--help"]));
+    let documented = help.split("JSON (--json)").nth(1).expect("its help is in the long one");
+    let words: BTreeSet<_> = documented.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for value in [&report["scale"], &report["scale"]["limits"][0], &report["scale"]["unit_costs"][0]] {
+        let missing: Vec<_> = fields(value).into_iter().filter(|&field| !words.contains(field)).collect();
+        assert!(missing.is_empty(), "--help does not tell of {missing:?}: {documented}");
+    }
+}
+
+#[test]
+fn a_deployment_is_that_of_the_configuration() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("unseen.toml");
+    let text = "[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n\"linger.ms\" = 50\n\"session.timeout.ms\" = 30000\n\
+        [worker]\nworkers = 4\ncommit_interval = \"1s\"\n[state]\nchangelog = false\n[[topics]]\ninput = \"in\"\n\
+        key = { record = \"key\" }\nwindow = \"12h\"\nfilter = { kind = \"cuckoo\", capacity = \"10M\" }\n";
+    fs::write(&file, text).expect("a file");
+    let args = ["--keys", "10M", "--records-per-second", "10k", "--json", "-c", file.to_str().expect("UTF-8")];
+    let ask = parsed(&mut plan(&args))["scale"]["ask"].take();
+    let expected = json!({
+        "workers": 4, "commit_interval_ms": 1000, "linger_ms": 50.0, "session_timeout_ms": 30_000, "changelog": false, "output": false,
+        "window_ms": 43_200_000, "kind": "cuckoo", "exactly_once": true,
+    });
+    for (field, value) in expected.as_object().expect("an object") {
+        assert_eq!(&ask[field], value, "{field}");
+    }
+    let flags = [&args[..], &["--workers", "2", "--commit-interval", "50ms", "--kinds", "exact"]].concat();
+    let ask = parsed(&mut plan(&flags))["scale"]["ask"].take();
+    assert_eq!((&ask["workers"], &ask["commit_interval_ms"], &ask["kind"]), (&json!(2), &json!(50), &json!("exact")));
+}
+
+#[test]
+fn a_sample_says_the_share_of_repeats() {
+    let report = parsed(plan(&["--sample", "-", "--records-per-second", "1k", "--json"]).write_stdin("a\nb\na\nc\n"));
+    assert_eq!(report["scale"]["ask"]["repeats"], json!(0.25));
+}
+
+#[test]
+fn what_is_no_deployment_is_refused_in_one_sentence() {
+    for (more, message) in [
+        (&["--members", "0"][..], "error: --members: expected 1 to 100000, got 0\n"),
+        (&["--cores", "0"], "error: --cores: expected 1 to 1024, got 0\n"),
+        (&["--repeats", "1.5"], "error: --repeats: expected 0 to 1, got 1.5\n"),
+        (&["--record-bytes", "2GB"], "error: --record-bytes: expected 1 to 1000000000, got 2000000000\n"),
+        (&["--commit-interval", "1ms"], "error: --commit-interval, in ms: expected 10 to 450000, got 1\n"),
+        (&["--replication", "4"], "error: --replication: 4 replicas need as many brokers, and --brokers says 3\n"),
+        (
+            &["--kinds", "bloom"],
+            "error: --kinds: with --records-per-second, name one that a topic can have: aging, pair, cuckoo, stable, exact\n",
+        ),
+    ] {
+        assert_eq!(refused(&mut plan(&[&SCALE[..], more].concat()), 2), message);
+    }
+    for (args, message) in [
+        (
+            &["--keys", "10G", "--window", "24h", "--records-per-second", "1k"][..],
+            "error: --records-per-second: the keys of a window are 115741 new ones a second, more than the 1000 records\n",
+        ),
+        (
+            &["--keys", "10G", "--window", "24h", "--records-per-second", "0"],
+            "error: --records-per-second: expected 1 to 1000000000, got 0\n",
+        ),
+        (
+            &["--keys", "10G", "--records-per-second", "1M"],
+            "error: --records-per-second: how many of them are repeats? Say --window, or --repeats\n",
+        ),
+        (
+            &["--keys", "10G", "-c", "config/example.toml"],
+            "error: --config: without --sample, it is of use with --records-per-second only\n",
+        ),
+    ] {
+        assert_eq!(refused(&mut plan(args), 2), message);
+    }
+    // Clap's, as any flag that is missing.
+    assert!(refused(&mut plan(&["--keys", "10M", "--members", "3"]), 2).contains("required arguments were not provided"));
 }

@@ -15,8 +15,8 @@ use unseen::content::CompareContent;
 use unseen::filter::Window;
 use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::plan::scale::Scale;
+use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::replay::Format;
 
 const JSON_HELP: &str = "\

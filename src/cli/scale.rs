@@ -74,7 +74,7 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         set.last().map(String::as_str)
     };
     let worker = config.map(|config| &config.worker);
-    Scale::new(ScaleAsk {
+    Scale::new(&ScaleAsk {
         records_per_second,
         repeats,
         record_bytes: args.record_bytes,

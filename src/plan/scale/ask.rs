@@ -2,8 +2,12 @@
 
 use serde::Serialize;
 
+/// Most records a second.
+const RECORDS_MAX: f64 = 1e9;
+
 /// A deployment. Counts are at least 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "options, as the configuration has them")]
 pub struct ScaleAsk {
     /// Records a second of the whole topic, repeats and all.
     pub records_per_second: u64,
@@ -145,13 +149,12 @@ pub enum ScaleError {
 /// When the window is not known, or there would be more keys than records.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub fn repeats(records_per_second: u64, keys: u64, window_ms: Option<u64>) -> Result<f64, ScaleError> {
-    let unseen = keys as f64 * 1000.0 / window_ms.ok_or(ScaleError::Repeats)?.max(1) as f64;
-    let share = 1.0 - unseen / records_per_second.max(1) as f64;
-    if share >= 0.0 {
-        Ok(share)
-    } else {
-        Err(ScaleError::FewRecords { unseen: super::whole(unseen), records: records_per_second })
+    if records_per_second == 0 {
+        return Err(ScaleError::OutOfRange { name: "records-per-second", least: 1.0, most: RECORDS_MAX, got: 0.0 });
     }
+    let unseen = keys as f64 * 1000.0 / window_ms.ok_or(ScaleError::Repeats)?.max(1) as f64;
+    let share = 1.0 - unseen / records_per_second as f64;
+    if share >= 0.0 { Ok(share) } else { Err(ScaleError::FewRecords { unseen: super::whole(unseen), records: records_per_second }) }
 }
 
 impl ScaleAsk {
@@ -160,7 +163,7 @@ impl ScaleAsk {
     pub(super) fn check(&self) -> Result<(), ScaleError> {
         let day = 86_400_000.0;
         for (name, got, least, most) in [
-            ("records-per-second", self.records_per_second as f64, 1.0, 1e9),
+            ("records-per-second", self.records_per_second as f64, 1.0, RECORDS_MAX),
             ("repeats", self.repeats, 0.0, 1.0),
             ("record-bytes", self.record_bytes as f64, 1.0, 1e9),
             ("compression", self.compression, 0.001, 1.0),

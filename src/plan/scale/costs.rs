@@ -102,8 +102,12 @@ pub(super) const COMMIT: UnitCost = reckoned(
     "benchmarks/latency.md: 0.73 ms a transaction of 4 partitions, taken to grow with them",
 );
 pub(super) const IDLE: UnitCost = measured("idle", 5.5, "µs a second, a partition", "benchmarks/growth.md: 4 and 1,000 idle partitions");
-pub(super) const WORKER_CORES: UnitCost =
-    measured("worker_cores", 1.31, "cores, the most a worker thread with its clients took", "benchmarks/throughput.md: 1,794,570 * 0.73 µs");
+pub(super) const WORKER_CORES: UnitCost = measured(
+    "worker_cores",
+    1.31,
+    "cores, the most a worker thread with its clients took",
+    "benchmarks/throughput.md: 1,794,570 * 0.73 µs",
+);
 pub(super) const CHECKPOINT_BYTE: UnitCost =
     unknown("checkpoint_byte", "ns, a byte of a checkpoint", "only its effect on latency was measured: none that shows");
 
@@ -138,8 +142,7 @@ pub(super) const WORKER_MOST: UnitCost =
     reckoned("worker_most", 343_932_928.0, "bytes, a worker thread at most", "operations.md, Sizing: librdkafka's queues");
 pub(super) const WATCHED: UnitCost =
     reckoned("watched", 66.0, "bytes, a watched key", "dedup/watched: 33 bytes a place of a table that is half full");
-pub(super) const VERDICT: UnitCost =
-    measured("verdict", 9.0, "bytes, a record until its commit", "performance.md, What was changed");
+pub(super) const VERDICT: UnitCost = measured("verdict", 9.0, "bytes, a record until its commit", "performance.md, What was changed");
 pub(super) const CHANGE: UnitCost = reckoned("change", 32.0, "bytes, a new key until its commit", "changelog/pending.rs");
 pub(super) const UNSAVED: UnitCost =
     reckoned("unsaved", 50.0, "bytes, a new key of kind `exact` until a checkpoint", "operations.md, Sizing");
@@ -158,8 +161,7 @@ pub(super) const BATCH: UnitCost = reckoned("batch", 61.0, "bytes, a batch", "Ka
 pub(super) const MARKER: UnitCost = reckoned("marker", 78.0, "bytes, a marker of a transaction", "Kafka's record format 2");
 pub(super) const OFFSET: UnitCost =
     reckoned("offset", 140.0, "bytes, an offset in __consumer_offsets", "Kafka's format, with the note of kafka/note.rs");
-pub(super) const WATCHED_STORED: UnitCost =
-    reckoned("watched_stored", 16.0, "bytes, a watched key in each checkpoint", "dedup/watched");
+pub(super) const WATCHED_STORED: UnitCost = reckoned("watched_stored", 16.0, "bytes, a watched key in each checkpoint", "dedup/watched");
 
 // Time.
 

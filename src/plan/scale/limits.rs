@@ -79,14 +79,6 @@ pub(super) fn all(model: &Model<'_>) -> Vec<Limit> {
         ),
         Limit::new(
             model,
-            "checkpoints of a member",
-            keys,
-            Basis::Reckoned,
-            "they are written less often, and a restart reads more of the changelog",
-            move |model| model.checkpoint_bytes() * model.member_partitions() / float(ask.max_write_rate.max(1)),
-        ),
-        Limit::new(
-            model,
             "loading checkpoints",
             keys,
             costs::LOAD_KEYS.basis.max(costs::POLL.basis),

@@ -97,7 +97,7 @@ pub struct MemoryNeeds {
 pub struct DiskNeeds {
     /// Of the busiest member.
     pub member_bytes: u64,
-    /// Bytes a second that its checkpoints ask for.
+    /// Bytes a second that its checkpoints write.
     pub member_write_bytes: u64,
     /// Of the changelog, with all its replicas; `None` where the window is not known.
     pub changelog_bytes: Option<u64>,
@@ -150,6 +150,8 @@ pub struct TimeNeeds {
     pub visible_99_ms: f64,
     /// Whether the time that a partition adds to a commit is in it.
     pub counts_partitions: bool,
+    /// Seconds from a partition's checkpoint to its next.
+    pub checkpoint_seconds: f64,
     /// Seconds to load a partition from its checkpoint.
     pub load_partition_seconds: f64,
     /// Seconds to rebuild a partition from its changelog; `None` without one.
@@ -163,9 +165,9 @@ impl Scale {
     ///
     /// # Errors
     /// [`ScaleError`] for numbers that no deployment has.
-    pub fn new(ask: ScaleAsk) -> Result<Self, ScaleError> {
+    pub fn new(ask: &ScaleAsk) -> Result<Self, ScaleError> {
         ask.check()?;
-        let model = Model::new(&ask);
+        let model = Model::new(ask);
         let report = Self {
             load: load(&model),
             processor: processor(&model),
@@ -182,8 +184,10 @@ impl Scale {
     }
 }
 
-fn in_four_digits(limit: Limit) -> Limit {
-    Limit { used: rounded(limit.used), breaks_at: limit.breaks_at.map(rounded), ..limit }
+fn in_four_digits(mut limit: Limit) -> Limit {
+    limit.used = rounded(limit.used);
+    limit.breaks_at = limit.breaks_at.map(rounded);
+    limit
 }
 
 fn load(model: &Model<'_>) -> LoadNeeds {
@@ -224,7 +228,7 @@ fn memory(model: &Model<'_>) -> MemoryNeeds {
 fn disk(model: &Model<'_>) -> DiskNeeds {
     DiskNeeds {
         member_bytes: whole(model.member_disk()),
-        member_write_bytes: whole(model.checkpoint_bytes() * model.member_partitions()),
+        member_write_bytes: whole(model.member_write()),
         changelog_bytes: model.changelog_held().map(|bytes| whole(bytes * float(model.ask.replication))),
     }
 }
@@ -261,6 +265,7 @@ fn time(model: &Model<'_>) -> TimeNeeds {
         visible_half_ms: rounded(half),
         visible_99_ms: rounded(most),
         counts_partitions: costs::COMMIT_TIME.value.is_some() || model.worker_partitions() <= 4.0,
+        checkpoint_seconds: rounded(model.checkpoint_seconds()),
         load_partition_seconds: rounded(model.load_seconds()),
         rebuild_partition_seconds: model.rebuild_seconds().map(rounded),
         lost_member_seconds: model.lost_seconds().map(rounded),

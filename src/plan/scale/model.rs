@@ -228,6 +228,17 @@ impl<'a> Model<'a> {
         (changed + exact + self.watched_keys() * costs::WATCHED_STORED.get()) * -(-records).exp_m1() / seconds
     }
 
+    /// Bytes a second that the busiest member's checkpoints take: what they ask for, or what they may.
+    pub(super) fn member_write(&self) -> f64 {
+        (self.checkpoint_bytes() * self.member_partitions()).min(float(self.ask.max_write_rate))
+    }
+
+    /// Seconds from a partition's checkpoint to its next: as configured, or longer where they may write no more.
+    pub(super) fn checkpoint_seconds(&self) -> f64 {
+        let asked = self.checkpoint_bytes() * self.member_partitions() / float(self.ask.max_write_rate.max(1));
+        float(self.ask.checkpoint_interval_ms) / 1000.0 * asked.max(1.0)
+    }
+
     /// Bytes a second of the changelog, of one replica.
     pub(super) fn changelog_bytes(&self) -> f64 {
         if !self.ask.changelog {

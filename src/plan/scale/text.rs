@@ -115,6 +115,7 @@ impl Scale {
         let more = if time.counts_partitions { &costs::HALF } else { &costs::COMMIT_TIME };
         row("half of the records visible", number(time.visible_half_ms) + " ms", &[&costs::HALF, more]);
         row("99 % of them", number(time.visible_99_ms) + " ms", &[&costs::MOST, more]);
+        row("from checkpoint to checkpoint", seconds(Some(time.checkpoint_seconds)), &[&costs::WATCHED_STORED]);
         row("a partition, from its checkpoint", seconds(Some(time.load_partition_seconds)), &[&costs::LOAD_KEYS]);
         let rebuild = [&costs::REBUILD_KEYS, &costs::REBUILD_RECORD];
         row("a partition, from its changelog", seconds(time.rebuild_partition_seconds), &rebuild);
@@ -126,7 +127,8 @@ impl Scale {
         let mut rows = head(["limit", "used", "breaks at", "known"]);
         for limit in &self.limits {
             let at = limit.breaks_at.map_or_else(|| "no number".to_owned(), |at| format!("{} {}", number(at), limit.of));
-            rows.push(vec![limit.name.to_owned(), percent(limit.used) + " %", at, word(limit.basis).to_owned()]);
+            let used = if limit.used < 0.001 { "< 0.1 %".to_owned() } else { format!("{:.1} %", limit.used * 100.0) };
+            rows.push(vec![limit.name.to_owned(), used, at, word(limit.basis).to_owned()]);
         }
         rows
     }
@@ -183,8 +185,12 @@ fn many(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A number with three digits or more, and its thousands apart.
+/// A number with three digits or more: thousands apart, and from ten million on by millions.
 fn number(value: f64) -> String {
+    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+    if let Some((scale, unit)) = units.into_iter().find(|(scale, _)| value >= 10.0 * scale) {
+        return format!("{:.1}{unit}", value / scale);
+    }
     match value {
         _ if value < 0.001 => "0".to_owned(),
         _ if value < 0.1 => format!("{value:.3}"),
@@ -192,8 +198,11 @@ fn number(value: f64) -> String {
         _ if value < 100.0 && value.fract() > 0.0 => format!("{value:.1}"),
         _ => {
             let digits = format!("{value:.0}");
-            let apart = |(place, digit): (usize, char)| [Some(',').filter(|_| place > 0 && (digits.len() - place) % 3 == 0), Some(digit)];
-            digits.chars().enumerate().flat_map(apart).flatten().collect()
+            let is_thousand = |place: usize| place > 0 && (digits.len() - place).is_multiple_of(3);
+            digits.chars().enumerate().fold(String::new(), |text, (place, digit)| {
+                let comma = if is_thousand(place) { "," } else { "" };
+                format!("{text}{comma}{digit}")
+            })
         }
     }
 }
