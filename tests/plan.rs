@@ -302,26 +302,25 @@ fn unit_costs() -> String {
 
 /// The page as it would be with what the command prints now.
 fn renewed(page: &str) -> String {
-    let (mut text, mut lines, mut base) = (String::new(), page.lines(), "");
+    let (mut new, mut lines, mut base) = (Vec::new(), page.lines(), "");
     while let Some(line) = lines.next() {
         if let Some(args) = line.strip_prefix("| `--") {
             let args = args.split('`').next().expect("arguments");
-            text += &format!("| `--{args}` | {} |\n", deployment(base, &format!("--{args}")));
+            new.push(format!("| `--{args}` | {} |", deployment(base, &format!("--{args}"))));
             continue;
         }
-        text += &format!("{line}\n");
+        new.push(line.to_owned());
         if let Some(args) = line.strip_prefix("<!-- base: ") {
             base = args.trim_end_matches(" -->");
         } else if let Some(args) = line.strip_prefix("$ unseen plan ") {
-            text += &printed(&mut plan(&args.split(' ').collect::<Vec<_>>()));
-            text += "```\n";
+            new.push(printed(&mut plan(&args.split(' ').collect::<Vec<_>>())) + "```");
             lines.find(|line| *line == "```").expect("the end of an example");
         } else if line == "<!-- unit costs -->" {
-            text += &format!("\n{}\n<!-- end of unit costs -->\n", unit_costs());
+            new.push(format!("\n{}\n<!-- end of unit costs -->", unit_costs()));
             lines.find(|line| *line == "<!-- end of unit costs -->").expect("the end of the table");
         }
     }
-    text
+    new.join("\n") + "\n"
 }
 
 #[test]

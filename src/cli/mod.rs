@@ -66,7 +66,7 @@ enum Command {
     /// Show what a state directory holds, or join several.
     Inspect(inspect::Args),
     /// Compare kinds of filter: memory, error over load, promises.
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     /// Show the whole thing on an in-process broker, in under half a minute.
     Demo(demo::Args),
     /// Print completions for a shell.

@@ -69,7 +69,7 @@ pub struct ProcessorNeeds {
     pub awake_cores: f64,
     /// Of these, by record.
     pub records_cores: f64,
-    /// Of these, by partition in a commit.
+    /// Of these, by commit and by partition in one.
     pub commits_cores: f64,
     /// Of all brokers, by record.
     pub broker_records_cores: f64,

@@ -130,7 +130,8 @@ impl<'a> Model<'a> {
     pub(super) fn cores(&self, partitions: f64, workers: f64) -> [f64; 3] {
         let share = partitions / self.partitions;
         let checkpoints = costs::CHECKPOINT_BYTE.get() / 1e9 * self.checkpoint_bytes() * partitions;
-        let commits = (self.partition_commits() + self.forwarded_commits()) * share * costs::COMMIT.get() / 1e6;
+        let commits = (self.partition_commits() + self.forwarded_commits()) * share * costs::COMMIT.get() / 1e6
+            + self.commits() * workers / self.workers() * costs::TRANSACTION.get() / 1e6;
         let awake = costs::AWAKE.get() * workers * -(-self.records / self.workers()).exp_m1();
         [awake, self.records * share * self.record_seconds(), commits + partitions * costs::IDLE.get() / 1e6 + checkpoints]
     }

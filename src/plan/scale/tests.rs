@@ -69,6 +69,14 @@ fn the_formula_gives_what_was_measured_at_full_speed() {
     }
 }
 
+/// docs/benchmarks/growth.md: µs of processor time a record, with 1 partition and with 64. All of that run cost more than others.
+#[test]
+fn the_formula_gives_what_more_partitions_cost() {
+    let cost = |partitions, rate: u64| scale(ScaleAsk { partitions, ..bench(rate, 100) }).processor.members_cores * 1e6 / float(rate);
+    let more = cost(64, 900_000) - cost(1, 900_000);
+    assert!((0.02..0.05).contains(&more), "{more}");
+}
+
 /// docs/benchmarks/latency.md: milliseconds for half of the records, and for 99 %, at half of the peak.
 #[test]
 fn the_formula_gives_the_latency_that_was_measured() {

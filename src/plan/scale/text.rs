@@ -60,7 +60,7 @@ impl Scale {
         );
         row("  to be awake", String::new(), number(need.awake_cores), &[&costs::AWAKE]);
         row("  by record", String::new(), number(need.records_cores), &[&costs::READ, &costs::WRITTEN, &costs::TENFOLD]);
-        row("  by partition and commit", String::new(), number(need.commits_cores), &[&costs::COMMIT, &costs::CHECKPOINT_BYTE]);
+        row("  by commit", String::new(), number(need.commits_cores), &[&costs::COMMIT, &costs::CHECKPOINT_BYTE]);
         let memory = &self.memory;
         row("memory, brokers keep up", size(memory.member_bytes), String::new(), &[&costs::PROCESS, &costs::BUSY, &costs::WATCHED]);
         row("  at most", size(memory.member_most_bytes), String::new(), &[&costs::WORKER_MOST, &costs::WATCHED]);
@@ -89,7 +89,7 @@ impl Scale {
         row("busy cores, by record", share(records), number(records), &[&costs::BROKER_RECORD]);
         let commits = self.processor.broker_commits_cores;
         let cell = |value: Option<String>| value.unwrap_or_else(|| "?".to_owned());
-        row("  by partition and commit", cell(commits.map(share)), cell(commits.map(number)), &[&costs::BROKER_COMMIT]);
+        row("  by commit", cell(commits.map(share)), cell(commits.map(number)), &[&costs::BROKER_COMMIT]);
         row("replicas of partitions", number(need.replicas_per_broker), number(need.replicas), &[]);
         row("connections", number(need.connections_per_broker), number(need.connections_per_broker * brokers), &[]);
         row("transactions a second", share(need.transactions), number(need.transactions), &[]);
@@ -185,11 +185,12 @@ fn many(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A number with three digits or more: thousands apart, and from ten million on by millions.
+/// A number with three digits or more: thousands apart, and large ones in millions and above.
 fn number(value: f64) -> String {
-    let units = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
-    if let Some((scale, unit)) = units.into_iter().find(|(scale, _)| value >= 10.0 * scale) {
-        return format!("{:.1}{unit}", value / scale);
+    let units = [(1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e7, 1e6, "M")];
+    if let Some((_, scale, unit)) = units.into_iter().find(|(least, ..)| value >= *least) {
+        let scaled = value / scale;
+        return if scaled < 10.0 { format!("{scaled:.2}{unit}") } else { format!("{scaled:.1}{unit}") };
     }
     match value {
         _ if value < 0.001 => "0".to_owned(),
