@@ -25,23 +25,17 @@ impl Scale {
         let mut text = format!(
             "{} records/s of {} bytes, {} % of them repeats: {} new ones a second\n",
             count(ask.records_per_second),
-            ask.record_bytes,
+            count(ask.record_bytes),
             percent(ask.repeats),
             number(self.load.unseen_per_second)
         );
         let window = ask.window_ms.map_or_else(|| "a window".to_owned(), |window| format!("a window of {}", duration(window)));
         _ = writeln!(text, "{} keys in {window}, kind {}", count(ask.keys), ask.kind);
-        _ = writeln!(
-            text,
-            "{}, {} of {} and {}, {}, {}",
-            many(ask.partitions, "partition"),
-            many(ask.members, "member"),
-            many(ask.workers, "worker"),
-            many(ask.cores, "core"),
-            many(ask.brokers, "broker"),
-            many(ask.replication, "replica")
-        );
-        _ = writeln!(text, "a commit each {}, bytes on the wire: {} of a record's\n", duration(ask.commit_interval_ms), ask.compression);
+        let members = format!("{} of {} and {}", many(ask.members, "member"), many(ask.workers, "worker"), many(ask.cores, "core"));
+        _ = writeln!(text, "{}, {members}", many(ask.partitions, "partition"));
+        let commit = format!("a commit each {}", duration(ask.commit_interval_ms));
+        _ = writeln!(text, "{}, {}, {commit}", many(ask.brokers, "broker"), many(ask.replication, "replica"));
+        _ = writeln!(text, "bytes on the wire: {} of a record's\n", ask.compression);
         if self.load.idle_workers > 0.0 {
             _ = writeln!(text, "! {} worker threads have no partition\n", number(self.load.idle_workers));
         }
