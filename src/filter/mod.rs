@@ -23,7 +23,7 @@ pub use cuckoo::{Cuckoo, Sizing as CuckooSizing};
 pub use exact::{Archive, ArchiveError, Change, Exact, ExactError, ExactMetadata, GenerationId};
 pub use growth::{AtMaxMemory, Growth};
 pub use paged_buffer::PAGE_BYTES;
-pub use sizing::{blocked_rate, plain_bits, plain_rate, rate_per_generation};
+pub use sizing::{blocked_rate, mean_between, plain_bits, plain_rate, rate_per_generation};
 pub use stable::{CellLayout as StableLayout, Sizing as StableSizing, Stable};
 pub use window::{Slice, Window};
 
@@ -414,5 +414,7 @@ pub enum MetadataError {
     Page(PageId),
 }
 
+#[cfg(test)]
+mod mean_tests;
 #[cfg(test)]
 mod union_tests;

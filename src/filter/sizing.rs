@@ -27,6 +27,10 @@ pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 /// this much more memory: below a rate of about 7e-6 for one filter, whatever the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
+/// No filter is sized for a peak this many times its mean, or above that rate.
+const PEAK_SHARE_MAX: f64 = 64.0;
+const PEAK_MAX: f64 = 0.99;
+
 /// The false-positive rate of a blocked filter of `bits_per_key` with `k` different bits a key.
 #[must_use]
 pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
@@ -140,6 +144,28 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
+/// The mean of a rate while what it depends on grows steadily: Simpson's rule, exact but for what no digit shows.
+#[must_use]
+pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
+    const STEPS: u32 = 32;
+    let at = |step: u32| {
+        let weight = if step == 0 || step == STEPS { 1.0 } else { f64::from(2 + 2 * (step % 2)) };
+        weight * rate(from + (to - from) * f64::from(step) / f64::from(STEPS))
+    };
+    (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
+}
+
+/// The greatest peak with which the mean is still `mean`, within a thousandth; `mean_at` says the mean that a peak has. A
+/// mean is no greater than its peak, so there is one.
+pub(super) fn peak_of_mean(mean: f64, mean_at: impl Fn(f64) -> f64) -> f64 {
+    let (mut low, mut high) = (mean, (mean * PEAK_SHARE_MAX).min(PEAK_MAX).max(mean));
+    while high / low > 1.001 {
+        let middle = (low * high).sqrt();
+        if mean_at(middle) <= mean { low = middle } else { high = middle }
+    }
+    low
+}
+
 /// The smallest blocked filter that holds `keys` at `rate`; with two blocks a key if that makes it much smaller.
 ///
 /// `rate` must lie in (0, 1). The result is capped at 512 bits a key, which is far below any rate that 128-bit
@@ -233,6 +259,25 @@ mod tests {
             let each = rate_per_generation(1e-3, generations);
             assert!((1.0 - (1.0 - each).powi(generations.cast_signed()) - 1e-3).abs() < 1e-9);
         }
+    }
+
+    #[test]
+    fn means_are_the_integral() {
+        for power in [0, 1, 5, 16, 32] {
+            let expected = 1.0 / f64::from(power + 1);
+            let got = mean_between(0.0, 1.0, |share| share.powi(power));
+            assert!((got / expected - 1.0).abs() < 1e-3, "x^{power}: {got}, expected {expected}");
+        }
+        assert!((mean_between(4.0, 5.0, |share| share) - 4.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_peak_is_the_greatest_with_that_mean() {
+        assert!((peak_of_mean(1e-3, |peak| peak / 3.0) / 3e-3 - 1.0).abs() < 1e-3);
+        // A step: below it nothing is too much, above it all is.
+        let peak = peak_of_mean(1e-3, |peak| if peak < 2e-3 { 0.5e-3 } else { 1.1e-3 });
+        assert!(peak < 2e-3 && peak > 1.99e-3);
+        assert!(peak_of_mean(0.9, |peak| peak / 3.0) < 1.0);
     }
 
     #[test]

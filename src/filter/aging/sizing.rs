@@ -1,7 +1,7 @@
 //! How large an aging filter is, and what is to be expected of it. Only arithmetic.
 
 use crate::filter::bloom::BloomLayout;
-use crate::filter::sizing::{CHAIN_SHARE, layout_for, rate_per_generation, shape_rate};
+use crate::filter::sizing::{CHAIN_SHARE, layout_for, mean_between, peak_of_mean, rate_per_generation, shape_rate};
 use crate::filter::{Growth, Prediction, Window};
 
 /// Sizes worked out once for all partitions that share a configuration.
@@ -64,6 +64,34 @@ impl Sizing {
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
         Self::all(window, 1.0 - shape_rate(self.layout, self.capacity as f64 * load), self.layout.bytes())
+    }
+
+    /// The rate on average over a window, in a steady stream that shows the planned keys in each: the slices of the window
+    /// hold their keys, and the open one fills. Slices that size themselves are larger than that, if they may be.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub fn mean_rate(&self, window: Window) -> f64 {
+        let (keys, layout) = (self.capacity as f64, self.steady(window).layout);
+        let closed = (-shape_rate(layout, keys)).ln_1p();
+        let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
+        // 1 - closed^slices * open, without cancellation.
+        -(closed * f64::from(window.slices()) + open).exp_m1()
+    }
+
+    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at `mean` on average over a window:
+    /// what to size it for.
+    #[must_use]
+    pub fn peak_of_mean(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
+        peak_of_mean(mean, |peak| Self::new(window, keys, peak).with_growth(growth).mean_rate(window))
+    }
+
+    /// What slices are sized for once each of the last had the planned keys.
+    fn steady(&self, window: Window) -> Self {
+        let Window::Time { slices, .. } = window else { return *self };
+        let held = std::iter::repeat_n(self.capacity, slices as usize);
+        let grown = self.resized(self.growth.capacity(self.capacity, held, slices));
+        // Where there is no room for that, a slice has the planned size.
+        if self.growth.max_bytes.is_none_or(|most| grown.bytes(window) <= most) { grown } else { *self }
     }
 
     /// The same for slices of another capacity.

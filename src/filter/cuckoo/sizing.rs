@@ -2,6 +2,7 @@
 
 use super::TableLayout;
 use super::table::SLOT_BITS_MAX;
+use crate::filter::sizing::mean_between;
 use crate::filter::{Prediction, Window};
 
 /// Share of the rate that is kept back for tables that an overfull filter chains, at least.
@@ -69,6 +70,29 @@ impl Sizing {
             }
         }
         Prediction { rate: 1.0 - right, bytes }
+    }
+
+    /// The rate on average over a window, in a steady stream that shows the planned keys in each: the keys of the window
+    /// are there, and those of the open slice come.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    pub fn mean_rate(&self, window: Window) -> f64 {
+        let (most, slices) = (self.capacity as f64, f64::from(window.slices()));
+        let layout = self.layout(window, 0);
+        mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
+    }
+
+    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at no more than `mean` on average over
+    /// a window: what to size it for. Fingerprints are whole bits, and the mean is more than half of the peak. So it is
+    /// that of one bit fewer, if the mean allows that; else nothing would be gained, and it is `mean`.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    pub fn peak_of_mean(window: Window, keys: u64, mean: f64) -> f64 {
+        let own = Self::new(window, keys, mean).layout(window, 0);
+        let fewer = TableLayout { fingerprint_bits: own.fingerprint_bits - 1, ..own };
+        // A little more, or rounding would decide whether it is reached.
+        let peak = fewer.rate(fewer.capacity() as f64) / (1.0 - CHAIN_SHARE) * (1.0 + 1e-6);
+        if peak < 1.0 && Self::new(window, keys, peak).mean_rate(window) <= mean { peak.max(mean) } else { mean }
     }
 }
 

@@ -1,0 +1,104 @@
+//! The mean over a window is what the formulas say, in a stream that shows exactly the planned keys: each is new, each is
+//! asked for and put in, and a share of them is called seen.
+#![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+
+use super::*;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Keys of a window, as planned and as they come.
+const KEYS: u64 = 100_000;
+/// Windows until all is steady, and those that are counted.
+const BEFORE: u64 = 3;
+const COUNTED: u64 = 12;
+
+fn time(slices: u32) -> Window {
+    Window::Time { slice_ms: 1, slices }
+}
+
+/// The share of new keys that was called seen, and the memory in the end.
+fn measured(spec: Spec, window: Window) -> (f64, u64) {
+    let mut filter = spec.build(window);
+    let (slice_keys, begin, end) = (KEYS.div_ceil(window.slices().into()), BEFORE * KEYS, (BEFORE + COUNTED) * KEYS);
+    let mut wrong = 0;
+    for number in 0..end {
+        filter.advance((number / slice_keys).cast_signed());
+        let seen = filter.check_and_insert(Fingerprint(xxh3_128(&number.to_le_bytes()))).unwrap();
+        wrong += u64::from(seen && number >= begin);
+    }
+    (wrong as f64 / (end - begin) as f64, filter.usage().bytes)
+}
+
+/// Checks what was measured. Chance has a thousandth on either side. Of `rate` a share is too much at most: what is called
+/// seen is not put in, so slices hold a little less than is planned.
+fn assert_mean(what: &str, spec: Spec, window: Window, mean: f64) -> u64 {
+    let (found, bytes) = measured(spec, window);
+    let noise = 3.09 * (mean / (COUNTED * KEYS) as f64).sqrt();
+    println!("{what}: {found:.3e} measured, {mean:.3e} computed, {:+.1} %", (found / mean - 1.0) * 100.0);
+    assert!((mean * 0.93 - noise..mean * 1.02 + noise).contains(&found), "{what}: {found:.3e}, computed {mean:.3e}");
+    bytes
+}
+
+/// An aging filter of that memory and window, sized for a peak.
+fn aging(window: Window, peak: f64, growth: Growth) -> AgingSizing {
+    AgingSizing::new(window, KEYS, peak).with_growth(growth)
+}
+
+const FIXED: Growth = Growth { adapt: false, max_bytes: None, at_max: AtMaxMemory::Stop };
+const ADAPTS: Growth = Growth { adapt: true, ..FIXED };
+
+#[test]
+fn the_mean_of_an_aging_filter_is_computed() {
+    let by_count = Window::keys(KEYS, 4);
+    for (what, window, growth) in [
+        ("aging, 4 slices", time(4), FIXED),
+        ("aging, 1 slice", time(1), FIXED),
+        ("aging, 4 slices that adapt", time(4), ADAPTS),
+        ("aging, 16 slices that adapt", time(16), ADAPTS),
+        ("aging, by count", by_count, ADAPTS),
+        ("aging, no room to adapt", time(4), Growth { max_bytes: Some(aging(time(4), 1e-2, FIXED).bytes(time(4))), ..ADAPTS }),
+    ] {
+        let sizing = aging(window, 1e-2, growth);
+        let bytes = assert_mean(what, Spec::Aging(sizing), window, sizing.mean_rate(window)) as f64 / sizing.bytes(window) as f64;
+        let grows = growth == ADAPTS && window.length_ms().is_some();
+        assert!((bytes - if grows { 1.125 } else { 1.0 }).abs() < 0.01, "{what}: {bytes} times the memory");
+    }
+}
+
+#[test]
+fn an_aging_filter_is_sized_by_its_mean() {
+    for (what, window, growth) in [
+        ("aging, 4 slices", time(4), FIXED),
+        ("aging, 4 slices that adapt", time(4), ADAPTS),
+        ("aging, 1 slice that adapts", time(1), ADAPTS),
+        ("aging, by count", Window::keys(KEYS, 4), ADAPTS),
+    ] {
+        let peak = AgingSizing::peak_of_mean(window, KEYS, 1e-2, growth);
+        let sizing = aging(window, peak, growth);
+        assert!((sizing.mean_rate(window) / 1e-2 - 1.0).abs() < 0.03, "{what}: {}", sizing.mean_rate(window));
+        assert_mean(&format!("{what}, peak {peak:.2e}"), Spec::Aging(sizing), window, 1e-2);
+        assert!(sizing.bytes(window) < aging(window, 1e-2, growth).bytes(window));
+    }
+}
+
+#[test]
+fn the_mean_of_a_cuckoo_filter_is_computed_and_sized_by() {
+    // At some rates a bit is saved, at others none.
+    for (slices, rate, saved) in [(4, 1e-2, 0), (4, 1.4e-2, 1), (1, 1e-2, 0), (1, 1.3e-2, 1), (64, 1e-2, 0)] {
+        let window = time(slices);
+        let sizing = CuckooSizing::new(window, KEYS, rate);
+        let what = format!("cuckoo, {slices} slices, {rate:e}");
+        let bytes = assert_mean(&what, Spec::Cuckoo(sizing), window, sizing.mean_rate(window));
+        let by_mean = CuckooSizing::new(window, KEYS, CuckooSizing::peak_of_mean(window, KEYS, rate));
+        let fewer = assert_mean(&format!("{what}, by its mean"), Spec::Cuckoo(by_mean), window, by_mean.mean_rate(window));
+        assert!(by_mean.mean_rate(window) <= rate, "{what}");
+        let bits = ((bytes - fewer) * 8) as f64 / (sizing.capacity as f64 / 0.95);
+        assert!((bits - f64::from(saved)).abs() < 0.01, "{what}: {bits} bits a slot");
+        assert!(saved > 0 || sizing == by_mean, "nothing is paid where nothing is gained");
+    }
+}
+
+#[test]
+fn the_mean_of_a_stable_filter_is_its_peak() {
+    let sizing = StableSizing::new(40_000, 1e-2);
+    assert_mean("stable", Spec::Stable(sizing), time(4), sizing.predict(f64::INFINITY).rate);
+}
