@@ -1,7 +1,7 @@
 //! What remembers a topic's keys: kind, size, and what may become of them.
 
 use super::error::{Diagnostics, integer};
-use super::kind::Kind;
+use super::kind::{Kind, RateIs};
 use super::raw;
 use super::units::{KEYS, Length};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
@@ -23,6 +23,10 @@ pub struct Filter {
     pub capacity: Option<u64>,
     /// Share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
+    /// When: at the peak, or on average.
+    pub rate_is: RateIs,
+    /// The rate that it is sized for, and never passes: the configured one, or a higher one with that mean.
+    pub peak_rate: f64,
     /// Memory of the whole topic in bytes, for the kind that is sized by it.
     pub memory: Option<u64>,
     /// Whether what it calls seen is looked up exactly before a record is dropped.
@@ -44,13 +48,27 @@ impl Filter {
         };
         let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
         match self.kind {
-            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, self.false_positive_rate).with_growth(growth))),
-            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, self.false_positive_rate))),
+            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, self.peak_rate).with_growth(growth))),
+            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, self.peak_rate))),
             Kind::Stable => {
                 let memory = self.memory.unwrap_or_default() / partitions;
-                Some(Spec::Stable(StableSizing::new(memory, self.false_positive_rate)))
+                Some(Spec::Stable(StableSizing::new(memory, self.peak_rate)))
             }
             Kind::Exact => None,
+        }
+    }
+
+    /// The peak of a filter with that mean; of kinds that have no other peak, the mean.
+    fn peak_of_mean(&self, window: Window) -> f64 {
+        let mean = self.false_positive_rate;
+        let keys = match window {
+            Window::Time { .. } => self.capacity.unwrap_or(1),
+            Window::Keys { slice_keys, slices } => slice_keys.saturating_mul(slices.into()),
+        };
+        match self.kind {
+            Kind::Aging => AgingSizing::peak_of_mean(window, keys, mean, self.growth),
+            Kind::Cuckoo => CuckooSizing::peak_of_mean(window, keys, mean),
+            Kind::Stable | Kind::Exact => mean,
         }
     }
 
@@ -85,8 +103,16 @@ impl Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Stored state depends on what is shown. A new option does not compile until somebody has said whether it does.
-        let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
-            self;
+        let Self {
+            kind,
+            capacity: _,
+            false_positive_rate: _,
+            rate_is: _,   // A size, as the rate is; of the kind whose size counts there is one only.
+            peak_rate: _, // It follows from the others.
+            memory,
+            confirm: _,
+            growth: Growth { adapt: _, max_bytes: _, at_max: _ },
+        } = self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
             // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
@@ -109,20 +135,38 @@ pub(super) fn resolve(
         diagnostics
             .add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
     }
+    rate_is(raw, &at("rate_is"), diagnostics);
     if raw.confirm.0 && raw.kind == Kind::Exact {
         diagnostics.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
     }
     memory(raw, &at("memory"), diagnostics);
-    let filter = Filter {
+    let mut filter = Filter {
         memory: raw.memory.map(|bytes| bytes.0),
         kind: raw.kind,
         capacity: raw.capacity.map(|count| count.0),
         false_positive_rate: raw.false_positive_rate.0,
+        rate_is: raw.rate_is,
+        peak_rate: raw.false_positive_rate.0,
         confirm: raw.confirm.0,
         growth: Growth { adapt: raw.adapt.0, max_bytes: raw.max_memory.map(|bytes| bytes.0), at_max: raw.at_max_memory },
     };
+    let is_sound = filter.capacity.is_none_or(|keys| KEYS.contains(&keys)) && filter.false_positive_rate >= RATE_MIN;
+    if let Some(window) = window.filter(|_| filter.rate_is == RateIs::Mean && is_sound) {
+        filter.peak_rate = filter.peak_of_mean(window);
+    }
     max_memory(&filter, window, path, diagnostics);
     filter
+}
+
+/// A mean is another rate only where the rate rises and falls.
+fn rate_is(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
+    match (raw.rate_is, raw.kind) {
+        (RateIs::Mean, Kind::Stable) => {
+            diagnostics.add(path, "\"mean\" is not for kind \"stable\", whose rate rises to its peak once and stays there");
+        }
+        (RateIs::Mean, Kind::Exact) => diagnostics.add(path, "\"mean\" is not for kind \"exact\", which is never wrong"),
+        (RateIs::Peak, _) | (RateIs::Mean, Kind::Aging | Kind::Cuckoo) => {}
+    }
 }
 
 fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: &mut Diagnostics) {

@@ -1,4 +1,4 @@
-//! The kinds of filter, as the configuration names them.
+//! The kinds of filter and of rates, as the configuration names them.
 //!
 //! Owns their names. Must never know how a filter is sized: `filter` does.
 
@@ -17,6 +17,17 @@ pub enum Kind {
     Stable,
     /// The fingerprints themselves, on disk.
     Exact,
+}
+
+/// Which rate of a filter is the configured one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RateIs {
+    /// That of the worst moment, when all slices are full: no other is higher.
+    #[default]
+    Peak,
+    /// The mean over a window that shows the planned keys.
+    Mean,
 }
 
 impl Kind {

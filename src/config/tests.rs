@@ -67,7 +67,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 9]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 10]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -97,7 +97,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 44, "{name}: defaults that are stated");
+        assert_eq!(changed, 45, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -451,6 +451,15 @@ fn what_remembers_must_fit_together() {
         ("kind = \"exact\", confirm = true", "confirm: not for kind \"exact\", which is never wrong"),
         ("kind = \"exact\", max_memory = \"1GiB\"", "max_memory: not for kind \"exact\""),
         ("capacity = \"10M\", at_max_memory = \"saturate\"", "at_max_memory: means nothing without max_memory"),
+        (
+            "kind = \"stable\", memory = \"1MiB\", rate_is = \"mean\"",
+            "rate_is: \"mean\" is not for kind \"stable\", whose rate rises to its peak once and stays there",
+        ),
+        (
+            "capacity = 9000000000000000000, rate_is = \"mean\"",
+            "capacity: expected a number from 1 to 100000000000, got 9000000000000000000",
+        ),
+        ("kind = \"exact\", rate_is = \"mean\"", "rate_is: \"mean\" is not for kind \"exact\", which is never wrong"),
         ("capacity = 5, false_positive_rate = 1e-10", "false_positive_rate: expected a rate of at least 1e-9, got 1e-10"),
     ] {
         let refusal = refused("{ capacity = \"10M\" }", &format!("{{ {filter} }}"));
@@ -629,6 +638,34 @@ fn flags_name_places_of_lists_either_way_and_hold_tables() {
     assert_eq!(config.topics[0].on_duplicate, OnDuplicate::Topic("again".to_owned()));
     let error = load_as("x.toml", MINIMAL, &[], &[("topics.0.on_duplicate", "{ topic }")]).unwrap_err();
     assert_eq!(error, "flags: topics[0].on_duplicate: expected \"drop\", \"mark\" or { topic = \"name\" }, got \"{ topic }\"");
+}
+
+#[test]
+fn a_mean_is_held_by_a_higher_peak_in_less_memory() {
+    let filter = |options: &str| {
+        let topic =
+            load(&MINIMAL.replace("capacity = \"10M\"", options)).unwrap_or_else(|errors| panic!("{options}: {errors}")).topics.remove(0);
+        (topic.filter.spec(topic.window, 4).unwrap().bytes(topic.window), topic.filter)
+    };
+    for (kind, rate, least, most) in [("aging", 1e-4_f64, 2.0, 3.0), ("cuckoo", 1e-4, 1.0, 1.0), ("cuckoo", 1.1e-4, 1.05, 1.15)] {
+        let options = format!("kind = \"{kind}\", capacity = \"10M\", false_positive_rate = {rate:e}");
+        let (bytes, peak) = filter(&options);
+        let (by_mean, mean) = filter(&format!("{options}, rate_is = \"mean\""));
+        assert!(peak.peak_rate.to_bits() == rate.to_bits() && mean.false_positive_rate.to_bits() == rate.to_bits());
+        assert!((least..=most).contains(&(mean.peak_rate / rate)), "{options}: {}", mean.peak_rate);
+        assert_eq!(by_mean < bytes, mean.peak_rate > rate, "{options}");
+        // What is stored is of use to both.
+        assert_eq!(mean.to_string(), peak.to_string());
+    }
+    // The eighth by which slices grow is counted on, so there must be room for it.
+    let bounded = |most: &str| {
+        load(&MINIMAL.replace("capacity = \"10M\"", &format!("capacity = \"10M\", max_memory = \"{most}\", rate_is = \"mean\"")))
+    };
+    assert!(bounded("40MiB").is_ok());
+    assert!(bounded("37MiB").unwrap_err().contains("max_memory: the filter takes "));
+    let counted = MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "rate_is = \"mean\"");
+    let counted = load(&counted).unwrap().topics.remove(0).filter;
+    assert!((1.1..1.3).contains(&(counted.peak_rate / 1e-4)), "{}", counted.peak_rate);
 }
 
 #[test]

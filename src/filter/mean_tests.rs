@@ -102,3 +102,37 @@ fn the_mean_of_a_stable_filter_is_its_peak() {
     let sizing = StableSizing::new(40_000, 1e-2);
     assert_mean("stable", Spec::Stable(sizing), time(4), sizing.predict(f64::INFINITY).rate);
 }
+
+#[test]
+fn what_was_sized_by_its_peak_goes_on_by_its_mean_and_back() {
+    // As with another rate: what is stored stays as it is, and what is new has the new size.
+    let window = time(4);
+    let rate = 1.4e-2;
+    let cuckoo = |peak| Spec::Cuckoo(CuckooSizing::new(window, KEYS, peak));
+    let kinds = [
+        [rate, AgingSizing::peak_of_mean(window, KEYS, rate, FIXED)].map(|peak| Spec::Aging(aging(window, peak, FIXED))),
+        [rate, CuckooSizing::peak_of_mean(window, KEYS, rate)].map(cuckoo),
+    ];
+    for [one, other] in kinds.into_iter().flat_map(|[peak, mean]| [[peak, mean], [mean, peak]]) {
+        let key = |number: u64| Fingerprint(xxh3_128(&number.to_le_bytes()));
+        let slice_keys = KEYS / 4;
+        let fill = |filter: &mut dyn Filter, slice: u64| {
+            filter.advance(slice.cast_signed());
+            (slice * slice_keys..(slice + 1) * slice_keys).for_each(|number| filter.insert(key(number)).unwrap());
+        };
+        let mut stored = one.build(window);
+        (0..5).for_each(|slice| fill(stored.as_mut(), slice));
+        let mut filter = other.restore(window, &stored.metadata()).unwrap();
+        for page in stored.dirty_pages() {
+            let mut bytes = Vec::new();
+            stored.write_page(page, &mut bytes);
+            filter.read_page(page, &bytes).unwrap();
+        }
+        for slice in 5..10 {
+            let of_window = (slice - 5) * slice_keys..slice * slice_keys;
+            assert!(of_window.clone().all(|number| filter.contains(key(number))), "{other:?}, before slice {slice}");
+            fill(filter.as_mut(), slice);
+        }
+        assert_eq!(filter.usage().bytes, other.bytes(window), "{other:?}");
+    }
+}

@@ -147,7 +147,7 @@ pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
 /// The mean of a rate while what it depends on grows steadily: Simpson's rule, exact but for what no digit shows.
 #[must_use]
 pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
-    const STEPS: u32 = 32;
+    const STEPS: u32 = 64;
     let at = |step: u32| {
         let weight = if step == 0 || step == STEPS { 1.0 } else { f64::from(2 + 2 * (step % 2)) };
         weight * rate(from + (to - from) * f64::from(step) / f64::from(STEPS))
@@ -155,13 +155,12 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// The greatest peak with which the mean is still `mean`, within a thousandth; `mean_at` says the mean that a peak has. A
-/// mean is no greater than its peak, so there is one.
-pub(super) fn peak_of_mean(mean: f64, mean_at: impl Fn(f64) -> f64) -> f64 {
-    let (mut low, mut high) = (mean, (mean * PEAK_SHARE_MAX).min(PEAK_MAX).max(mean));
+/// The greatest peak that is good, within a thousandth, from one on that is; up to where a peak is good for nothing.
+pub(super) fn greatest_peak(from: f64, is_good: impl Fn(f64) -> bool) -> f64 {
+    let (mut low, mut high) = (from, (from * PEAK_SHARE_MAX).min(PEAK_MAX).max(from));
     while high / low > 1.001 {
         let middle = (low * high).sqrt();
-        if mean_at(middle) <= mean { low = middle } else { high = middle }
+        if is_good(middle) { low = middle } else { high = middle }
     }
     low
 }
@@ -272,12 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_is_the_greatest_with_that_mean() {
-        assert!((peak_of_mean(1e-3, |peak| peak / 3.0) / 3e-3 - 1.0).abs() < 1e-3);
-        // A step: below it nothing is too much, above it all is.
-        let peak = peak_of_mean(1e-3, |peak| if peak < 2e-3 { 0.5e-3 } else { 1.1e-3 });
-        assert!(peak < 2e-3 && peak > 1.99e-3);
-        assert!(peak_of_mean(0.9, |peak| peak / 3.0) < 1.0);
+    fn the_greatest_peak_is_found() {
+        for (from, most, expected) in [(1e-3, 3e-3, 3e-3), (1e-3, 1.0, 64e-3), (0.9, 1.0, 0.99), (0.999, 1.0, 0.999)] {
+            let peak = greatest_peak(from, |peak| peak <= most);
+            assert!(peak <= expected && peak > expected * 0.998, "{peak}, expected {expected}");
+        }
     }
 
     #[test]

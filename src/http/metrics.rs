@@ -121,6 +121,11 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         gauge(|space| space.false_positives.target),
     )?;
     encoder.gauges(
+        "unseen_filter_peak_fpr_ratio",
+        "The most that it may be when all slices are full: the target, or more where that is the mean",
+        gauge(|space| space.false_positives.peak),
+    )?;
+    encoder.gauges(
         "unseen_filter_estimated_fpr_ratio",
         "The same by formula, from what the worst partition holds",
         gauge(|space| Some(space.false_positives.estimated)),

@@ -136,14 +136,14 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     let (rate, capacity) = if name == "BF.RESERVE" { (number(2)?, number(3)?) } else { (1.0, number(2)?) };
     let filter = space.filter();
     let has_room = filter.capacity.is_none_or(|there| crate::http::float(there) >= capacity);
-    if has_room && filter.false_positive_rate <= rate {
+    if has_room && filter.peak_rate <= rate {
         answers.simple("OK");
         return Ok(());
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
     let sentence = format!(
         "key spaces are configured, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
-        filter.false_positive_rate
+        filter.peak_rate
     );
     Err(("ERR", sentence))
 }

@@ -42,11 +42,11 @@ function moving(statuses, at) {
   };
 }
 
-function verdict({ target, estimated, observed }) {
+function verdict({ target, peak, estimated, observed }) {
   if (!observed) return 'confirmed';
   if (observed.checked && observed.low > target) return 'above';
   if (observed.checked && observed.rate > target) return 'perhaps';
-  if (estimated > target) return 'estimated';
+  if (estimated > peak) return 'estimated';
   return observed.checked ? 'within' : 'unchecked';
 }
 

@@ -1,7 +1,7 @@
 //! How large an aging filter is, and what is to be expected of it. Only arithmetic.
 
 use crate::filter::bloom::BloomLayout;
-use crate::filter::sizing::{CHAIN_SHARE, layout_for, mean_between, peak_of_mean, rate_per_generation, shape_rate};
+use crate::filter::sizing::{CHAIN_SHARE, greatest_peak, layout_for, mean_between, rate_per_generation, shape_rate};
 use crate::filter::{Growth, Prediction, Window};
 
 /// Sizes worked out once for all partitions that share a configuration.
@@ -78,11 +78,19 @@ impl Sizing {
         -(closed * f64::from(window.slices()) + open).exp_m1()
     }
 
-    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at `mean` on average over a window:
-    /// what to size it for.
+    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at no more than `mean` on average over
+    /// a window: what to size it for, in the least memory. A mean is no greater than its peak, so there is one.
     #[must_use]
     pub fn peak_of_mean(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
-        peak_of_mean(mean, |peak| Self::new(window, keys, peak).with_growth(growth).mean_rate(window))
+        let sized = |peak| Self::new(window, keys, peak).with_growth(growth);
+        let peak = greatest_peak(mean, |peak| sized(peak).mean_rate(window) <= mean);
+        let blocks = |peak| sized(peak).layout.blocks_per_key;
+        if blocks(peak) == blocks(mean) {
+            return peak;
+        }
+        // Just before a key gets one block in place of two, a filter is smaller than after, and better.
+        let before = greatest_peak(mean, |peak| blocks(peak) == blocks(mean));
+        if sized(before).bytes(window) < sized(peak).bytes(window) { before } else { peak }
     }
 
     /// What slices are sized for once each of the last had the planned keys.

@@ -171,12 +171,12 @@ function derive(status) {
   };
 }
 
-/** Whether a space keeps its target, as far as is known. */
-function verdict({ target, estimated, observed }) {
+/** Whether a space keeps its target, as far as is known. What was observed is a mean; the estimate is of this moment. */
+function verdict({ target, peak, estimated, observed }) {
   if (observed === null) return 'confirmed';
   if (observed.checked > 0 && observed.low > target) return 'above';
   if (observed.checked > 0 && observed.rate > target) return 'perhaps';
-  if (estimated > target) return 'estimated';
+  if (estimated > peak) return 'estimated';
   return observed.checked > 0 ? 'within' : 'unchecked';
 }
 
