@@ -42,10 +42,10 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for\n\nkind ";
+    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for,\nwhen every slice is full; the mean over a window is lower\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
     let (costs, rest) = text.split_once("\n\nrate at").expect("the table of errors");
-    let named: Vec<_> = costs.lines().skip(4).filter_map(|line| line.split(' ').next()).collect();
+    let named: Vec<_> = costs.lines().skip(5).filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(named, KINDS);
     assert!(rest.contains("\n  filter = { kind = \"aging\", capacity = \"10M\", false_positive_rate = 1e-4, slices = 4 }\n"), "{rest}");
     assert!(rest.contains("\n        load: keys in a window over the planned 10M\n"), "{rest}");
@@ -78,6 +78,8 @@ fn json_has_the_fields_that_help_tells_of() {
             "bits_per_key",
             "k",
             "reads",
+            "mean_rate",
+            "by_mean",
             "loads",
             "curve",
             "remembers",
@@ -95,7 +97,7 @@ fn json_has_the_fields_that_help_tells_of() {
         assert_eq!(fields(&loads[0]), BTreeSet::from(["load", "rate", "memory_bytes"]));
         assert!(loads.iter().all(|point| point["rate"].as_f64().is_some_and(|rate| (0.0..=1.0).contains(&rate))), "{row}");
     }
-    for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0]] {
+    for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0], &kinds[0]["by_mean"]] {
         let missing: Vec<_> = fields(value).into_iter().filter(|&field| !words.contains(field)).collect();
         assert!(missing.is_empty(), "--help does not tell of {missing:?}: {documented}");
     }

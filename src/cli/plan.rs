@@ -26,7 +26,8 @@ JSON (--json), one object; sizes in bytes, of the whole topic unless they say ot
   proposal null, or of a sample without --key and -c: records, is_cut, time, candidates[] of key, distinct, repeats, conflicts,
            conflict_share and differ_in[], reasons[], window_ms, capacity, configuration (null if no key fits)
   kinds[]  kind, memory_bytes, partition_bytes, pod_bytes (of a pod that has all of it), disk_bytes, bits_per_key, k, reads,
-           loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
+           mean_rate (over a window; null for kinds to compare), by_mean (where the rate is the mean: memory_bytes, bits_per_key and
+           peak_rate; null for kinds that do not take it), loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
            (share of repeats a window old that are called unseen), can_retract, overfull,
            fits and rate_within_memory (null without --memory), configuration";
 

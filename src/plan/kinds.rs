@@ -5,7 +5,7 @@
 
 use super::Ask;
 use super::text::{count, whole_size};
-use crate::filter::{self, CuckooSizing, Prediction, StableSizing, Window, plain_bits, plain_rate};
+use crate::filter::{self, CuckooSizing, Growth, Prediction, StableSizing, Window, plain_bits, plain_rate};
 
 /// One kind, sized for one partition.
 pub(super) struct Candidate {
@@ -28,7 +28,14 @@ pub(super) struct Candidate {
     pub(super) elastic: bool,
     /// The line that configures it, if a topic can have it.
     pub(super) configuration: Option<String>,
+    /// Share of unseen keys called seen on average over a window that shows the planned keys, if a topic can have it.
+    pub(super) mean: Option<f64>,
+    /// The peak with which a rate is that mean, of kinds that can be sized by it.
+    pub(super) peak_of_mean: Option<PeakOfMean>,
 }
+
+/// The peak that belongs to a mean.
+type PeakOfMean = Box<dyn Fn(f64) -> f64>;
 
 impl Candidate {
     /// One that remembers, retracts nothing, and is in memory only.
@@ -43,6 +50,8 @@ impl Candidate {
             overfull,
             elastic: false,
             configuration: None,
+            mean: None,
+            peak_of_mean: None,
         }
     }
 }
@@ -87,11 +96,16 @@ fn window(slices: u32) -> Window {
 
 /// A queue of generations of blocked Bloom filters that chain when overfull.
 fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
-    let (window, sizing) = (window(slices), filter::AgingSizing::new(window(slices), keys(ask), rate));
+    // By default, slices size themselves.
+    let growth = Growth { adapt: true, ..Growth::default() };
+    let (keys, window) = (keys(ask), window(slices));
+    let sizing = filter::AgingSizing::new(window, keys, rate).with_growth(growth);
     let (k, reads) = generations(&sizing, window);
     let overfull = "chains more filters: the error holds, memory grows";
     Candidate {
         configuration: Some(configured("aging", ask, rate, slices)),
+        mean: Some(sizing.mean_rate(window)),
+        peak_of_mean: Some(Box::new(move |mean| filter::AgingSizing::peak_of_mean(window, keys, mean, growth))),
         ..Candidate::new(move |load| sizing.predict(window, load), k, reads, overfull)
     }
 }
@@ -132,6 +146,8 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
     Candidate {
         forgets: Some(sizing.unseen_after(keys(ask))),
         elastic: true,
+        // Its rate rises to its peak once, and stays there.
+        mean: Some(sizing.predict(f64::INFINITY).rate),
         configuration: Some(format!("filter = {{ kind = \"stable\", memory = \"{memory}\", false_positive_rate = {rate:e} }}")),
         // Its own measure of load is how many keys came while one is remembered.
         ..Candidate::new(move |load| sizing.predict(load * windows), k, reads, "forgets sooner: the error holds")
@@ -140,13 +156,16 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
 
 /// A cuckoo filter whose slots say the generation of their key.
 fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
-    let (window, sizing) = (window(ask.slices), CuckooSizing::new(window(ask.slices), keys(ask), rate));
+    let (keys, window) = (keys(ask), window(ask.slices));
+    let sizing = CuckooSizing::new(window, keys, rate);
     // Its capacity is that of a window and the open slice, so a load is the same for both.
     let predict = move |load| sizing.predict(window, load);
     let overfull = "chains more tables: the error holds, memory grows";
     Candidate {
         can_retract: true,
         configuration: Some(configured("cuckoo", ask, rate, ask.slices)),
+        mean: Some(sizing.mean_rate(window)),
+        peak_of_mean: Some(Box::new(move |mean| CuckooSizing::peak_of_mean(window, keys, mean))),
         ..Candidate::new(predict, CUCKOO_SLOTS, format!("2 buckets, {CUCKOO_SLOTS} slots"), overfull)
     }
 }
@@ -158,6 +177,7 @@ fn exact(ask: &Ask, _rate: f64) -> Candidate {
     Candidate {
         disk: float(keys(ask)) * (1.0 + 1.0 / f64::from(ask.slices)) * EXACT_BYTES,
         can_retract: true,
+        mean: Some(0.0),
         configuration: Some(format!("filter = {{ kind = \"exact\", slices = {} }}", ask.slices)),
         ..Candidate::new(|_| Prediction::default(), generations, reads, "disk grows; memory only for caches")
     }

@@ -75,6 +75,11 @@ pub struct Row {
     pub reads: String,
     /// What is expected at 1, 1.5, 2 and 4 times the planned keys.
     pub loads: Vec<Point>,
+    /// The rate that is expected on average over a window that shows the planned keys; `None` for kinds that are there to
+    /// compare.
+    pub mean_rate: Option<f64>,
+    /// With `rate_is = "mean"`, where the rate that was asked for is that mean; `None` for kinds that do not take it.
+    pub by_mean: Option<ByMean>,
     /// Whether a key inserted is seen for the whole window, without exception.
     pub remembers: bool,
     /// Share of repeats, a whole window after their key was inserted, that are called unseen.
@@ -91,6 +96,17 @@ pub struct Row {
     pub configuration: Option<String>,
     /// What is expected at loads from 0 to 4, in steps of a twentieth.
     pub curve: Vec<Point>,
+}
+
+/// What a kind costs that is sized by its mean.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ByMean {
+    /// Memory of the whole topic when a window shows the planned keys, in bytes.
+    pub memory_bytes: u64,
+    /// The same a planned key.
+    pub bits_per_key: f64,
+    /// The rate that it may come to when all slices are full, however many keys there are.
+    pub peak_rate: f64,
 }
 
 /// What is expected at one load.
@@ -159,17 +175,24 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         Point { load, rate: rounded(expected.rate), memory_bytes: expected.bytes.saturating_mul(partitions) }
     };
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    let bits_per_key = ((memory_bytes + disk_bytes) as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
+    let bits_per_key = |bytes: u64| (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
+    let by_mean = kind.peak_of_mean.as_ref().map(|peak_of_mean| {
+        let peak = peak_of_mean(ask.false_positive_rate);
+        let memory_bytes = (make(ask, peak).predict)(1.0).bytes.saturating_mul(partitions);
+        ByMean { memory_bytes, bits_per_key: bits_per_key(memory_bytes), peak_rate: rounded(peak) }
+    });
     Row {
         kind: name.to_owned(),
         memory_bytes,
         partition_bytes,
         pod_bytes: memory_bytes.saturating_add(POD_BASE_BYTES),
         disk_bytes,
-        bits_per_key,
+        bits_per_key: bits_per_key(memory_bytes + disk_bytes),
         k: kind.k,
         reads: kind.reads.clone(),
         loads: LOADS.map(point).to_vec(),
+        mean_rate: kind.mean.map(rounded),
+        by_mean,
         remembers: kind.forgets.is_none(),
         forgets: rounded(kind.forgets.unwrap_or(0.0)),
         can_retract: kind.can_retract,

@@ -59,6 +59,54 @@ fn aging_keeps_its_rate_however_full() {
 }
 
 #[test]
+fn a_mean_is_below_the_peak_and_may_be_asked_for() {
+    let report = report(ask(10_000_000, 1e-4), &[]);
+    let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
+    // Slices that size themselves are 8/9 full at most, so the mean is a third of the peak.
+    assert!((0.3..0.35).contains(&(of("aging").mean_rate.unwrap() / 1e-4)), "{:?}", of("aging").mean_rate);
+    close(of("cuckoo").mean_rate.unwrap(), 0.9 * rate_at(of("cuckoo"), 1.0), 1e-3);
+    close(of("stable").mean_rate.unwrap(), 1e-4, 0.05);
+    assert_eq!((of("exact").mean_rate, of("bloom").mean_rate, of("unchained").mean_rate), (Some(0.0), None, None));
+    for kind in ["aging", "pair"] {
+        let (row, mean) = (of(kind), of(kind).by_mean.unwrap());
+        assert!(mean.memory_bytes < row.memory_bytes && mean.bits_per_key < row.bits_per_key && mean.peak_rate > 2e-4, "{row:?}");
+    }
+    // Whole bits: at this rate none is saved, at a slightly higher one there is.
+    assert_eq!(of("cuckoo").by_mean.map(|mean| (mean.memory_bytes, mean.peak_rate)), Some((of("cuckoo").memory_bytes, 1e-4)));
+    let higher = row(ask(10_000_000, 1.1e-4), "cuckoo");
+    close(higher.bits_per_key - higher.by_mean.unwrap().bits_per_key, 1.25 / 0.95, 0.1);
+    assert!(["stable", "exact", "bloom", "unchained"].iter().all(|kind| of(kind).by_mean.is_none()));
+    let table = report.table();
+    assert!(table.contains("\nstable") && table.contains("mean    over a window  rate_is = \"mean\"  bits/key"), "{table}");
+}
+
+#[test]
+fn what_is_sized_by_its_mean_takes_no_more_memory() {
+    for slices in [1, 4, 16] {
+        for rate in [0.5, 1e-1, 1e-2, 1e-3, 1e-4, 3e-5, 1e-5, 1e-6, 1e-9] {
+            let report = report(Ask { slices, ..ask(1_000_000, rate) }, &["aging", "cuckoo"]);
+            for row in report.kinds.iter().filter(|row| row.by_mean.is_some()) {
+                let mean = row.by_mean.unwrap();
+                assert!(mean.memory_bytes <= row.memory_bytes && mean.peak_rate >= rate && mean.peak_rate < 1.0, "{slices}, {row:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_mean_is_sized_as_planned() {
+    let ask = Ask { partitions: 4, ..ask(10_000_000, 1e-3) };
+    for kind in ["aging", "cuckoo", "pair"] {
+        let row = row(ask.clone(), kind);
+        let topic = configured(&row.configuration.unwrap().replace(" }", ", rate_is = \"mean\" }"));
+        let (spec, mean) = (topic.filter.spec(topic.window, 4).unwrap(), row.by_mean.unwrap());
+        close(topic.filter.peak_rate, mean.peak_rate, 1e-3);
+        let memory = f64::from(u32::try_from(spec.bytes(topic.window) * 4).unwrap());
+        close(memory, f64::from(u32::try_from(mean.memory_bytes).unwrap()), 1e-3);
+    }
+}
+
+#[test]
 fn a_look_up_reads_what_the_filter_reads() {
     for (rate, slices) in [(1e-2, 4), (1e-4, 1), (1e-6, 4), (1e-8, 16)] {
         let row = row(Ask { slices, ..ask(1_000_000, rate) }, "aging");
@@ -218,6 +266,10 @@ fn json_round_trips() {
     for row in &mut back.kinds {
         row.rate_within_memory = row.rate_within_memory.map(rounded);
         row.forgets = rounded(row.forgets);
+        row.mean_rate = row.mean_rate.map(rounded);
+        if let Some(mean) = &mut row.by_mean {
+            mean.peak_rate = rounded(mean.peak_rate);
+        }
         row.loads.iter_mut().chain(&mut row.curve).for_each(|point| point.rate = rounded(point.rate));
     }
     assert_eq!(back, report);

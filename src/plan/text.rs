@@ -13,17 +13,23 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for\n",
+            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for,\nwhen every slice is full; the mean over a window is lower\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate
         );
-        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.promises(), true)] {
+        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.means(), false), (self.promises(), true)] {
+            if table.len() == 1 {
+                continue;
+            }
             text += &columns(&table, ends_in_words);
             text.push('\n');
         }
         if let Some(row) = self.kinds.iter().find(|row| row.configuration.is_some()) {
             _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
+        }
+        if self.kinds.iter().any(|row| row.by_mean.is_some()) {
+            text += "mean: while each window shows the planned keys. Slices of aging are then larger\n      than planned, by an eighth (adapt), which memory above does not count\n\n";
         }
         if self.kinds.iter().any(|row| !row.remembers) {
             text += "forgets: share of repeats, a window after their key was inserted, called unseen\n\n";
@@ -82,6 +88,27 @@ impl Comparison {
         };
         let head: Vec<_> = head.iter().map(String::as_str).collect();
         table(&head, self.kinds.iter().map(row))
+    }
+
+    /// Of kinds that a topic can have: the mean, and what it would save to ask for that.
+    fn means(&self) -> Vec<Vec<String>> {
+        let row = |row: &Row| {
+            let mut cells = vec![row.kind.clone(), rate(row.mean_rate?)];
+            cells.extend(row.by_mean.map_or_else(
+                || ["-"; 4].map(str::to_owned),
+                |mean| {
+                    let bits = format!("{:.1}", mean.bits_per_key);
+                    [
+                        size(mean.memory_bytes),
+                        bits,
+                        format!("{} %", percent(saved(row.memory_bytes, mean.memory_bytes))),
+                        rate(mean.peak_rate),
+                    ]
+                },
+            ));
+            Some(cells)
+        };
+        table(&["mean", "over a window", "rate_is = \"mean\"", "bits/key", "saves", "peak then"], self.kinds.iter().filter_map(row))
     }
 
     fn promises(&self) -> Vec<Vec<String>> {
@@ -155,6 +182,12 @@ pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))
+}
+
+/// The share of memory that is saved.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn saved(before: u64, after: u64) -> f64 {
+    before.saturating_sub(after) as f64 / before.max(1) as f64
 }
 
 /// A number of bytes with one decimal.
