@@ -133,7 +133,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return super::print(&format!("{}; nothing was written\n", lines(&counts, seeds.keys())));
     }
     if topic.late != Late::Emit && args.offsets_of.is_none() && config.kafka.start == Start::Earliest {
-        eprintln!("warning: stream time begins at the last of these keys, so records of the input that are older than that by more than the window are late, and do not come out (late)");
+        eprintln!(
+            "warning: stream time begins at the last of these keys, so records of the input that are older than that by more than the window are late, and do not come out (late)"
+        );
     }
     let keys = seeds.keys();
     let seeded = group.seed(seeds, &begin)?;

@@ -31,7 +31,7 @@ pub(super) const fn behind(at: usize) -> usize {
 const fn digits_first(eight: u64) -> usize {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     let numbers = eight ^ (EACH * 0x30);
-    let others = ((numbers & (EACH * 0x7f)) + EACH * 0x76 | numbers) & (EACH * 0x80);
+    let others = (((numbers & (EACH * 0x7f)) + EACH * 0x76) | numbers) & (EACH * 0x80);
     others.trailing_zeros() as usize / 8
 }
 
@@ -218,8 +218,7 @@ impl<'a> Scan<'a, '_> {
     #[inline(always)]
     fn digits(&self, start: usize) -> Option<usize> {
         let mut at = start;
-        loop {
-            let Some(eight) = self.json.get(at..)?.first_chunk() else { break };
+        while let Some(eight) = self.json.get(at..)?.first_chunk() {
             let digits = digits_first(u64::from_le_bytes(*eight));
             at = at.wrapping_add(digits);
             if digits < 8 {

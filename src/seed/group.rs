@@ -201,10 +201,10 @@ impl<'a> Group<'a> {
     pub fn seed(&self, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
         let timeout = (TIMEOUT_LEAST + Duration::from_secs(seeds.keys() / KEYS_A_SECOND)).min(TIMEOUT_MOST);
         let sink = self.connect(timeout)?;
-        let began = Instant::now();
+        let connected = Instant::now();
         let seeded = self.write(&sink, seeds, begin).map_err(|error| match error {
             // To brokers, who has taken too long is no other than who has a successor.
-            Error::Refused(_) if began.elapsed() >= timeout => Error::Refused(format!(
+            Error::Refused(_) if connected.elapsed() >= timeout => Error::Refused(format!(
                 "nothing was written: it took longer than {} s, for which brokers keep the transaction open; seed fewer keys, or when the brokers have less to do",
                 timeout.as_secs()
             )),

@@ -7,6 +7,7 @@
 mod assignment;
 mod checkpointing;
 mod co_partitioning;
+mod columns;
 mod commit;
 mod decide;
 mod ids;

@@ -3,6 +3,7 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
+use super::columns::Columns;
 use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
 use super::key_reader::Keyed;
@@ -10,7 +11,6 @@ use super::outbox::Outbox;
 use super::partition::{Input, PartitionState, Wait};
 use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::Route;
-use super::together::Columns;
 use super::topics::InputTopic;
 use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
 use crate::clock;

@@ -4,42 +4,13 @@
 //! window. All others are taken one by one. Must never make another thing of a record than [`RecordLoop::record`] does.
 
 use super::co_partitioning;
+use super::columns::Columns;
 use super::decide::VerdictError;
 use super::key_reader::Keyed;
 use super::records::{RecordLoop, Stop};
 use crate::config::OnDuplicate;
 use crate::kafka::Message;
-use crate::key::Fingerprint;
-use crate::record::{Timestamp, Verdict};
-
-/// What is known of records that are judged together; its room is used again.
-#[derive(Default)]
-pub(super) struct Columns {
-    fingerprints: Vec<Fingerprint>,
-    times: Vec<Timestamp>,
-    seen: Vec<bool>,
-}
-
-impl Columns {
-    /// Takes records that follow each other, as far as each has a time and a key that it does not retract.
-    fn take(&mut self, messages: &[Message<'_>], keys: &[Keyed]) {
-        self.fingerprints.clear();
-        self.times.clear();
-        let Some(first) = messages.first().map(Message::offset) else { return };
-        for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
-            let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
-            if message.offset() != offset {
-                return;
-            }
-            self.fingerprints.push(*fingerprint);
-            self.times.push(time);
-        }
-    }
-
-    fn newest(&self) -> Option<Timestamp> {
-        self.times.iter().max().copied()
-    }
-}
+use crate::record::Verdict;
 
 impl RecordLoop<'_> {
     /// Takes the first records together. Returns how many these are, which may be none; or which of them makes it stop.
