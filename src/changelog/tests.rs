@@ -127,7 +127,7 @@ impl Live {
 /// What a worker does with records that come together, beside what it does with each of them.
 fn take_together(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Option<Vec<Verdict>> {
     let newest = records.iter().map(|&(_, time)| time).max()?;
-    if !live.dedup.judges_together(newest) || !live.pending.goes_on(&live.dedup) {
+    if live.dedup.judges_each_until().is_none_or(|latest| newest > latest) || !live.pending.goes_on(&live.dedup) {
         return None;
     }
     let (fingerprints, times): (Vec<_>, Vec<_>) = records.iter().map(|&(number, time)| (key(number), time)).unzip();

@@ -181,20 +181,17 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Whether [`Dedup::judge_each`] takes records whose latest time is this: no window ends among them, and nothing is asked but
-    /// the filter, once a key.
+    /// Up to which record time [`Dedup::judge_each`] may be asked: to the end of the open slice, where nothing is asked but the
+    /// filter, once a key; `None` if not at all.
     #[must_use]
-    pub fn judges_together(&self, newest: Timestamp) -> bool {
-        let Rules { refresh, late, exact, .. } = self.rules;
-        let slice = self
-            .filter
-            .as_ref()
-            .filter(|_| !exact && !refresh && late == Late::Emit && self.rules.is_sliced())
-            .and_then(|filter| filter.slice());
-        slice.is_some() && self.rules.window.slice_at(newest).is_some_and(|newest| Some(newest) <= slice)
+    pub fn judges_each_until(&self) -> Option<Timestamp> {
+        let Rules { window, refresh, late, exact, .. } = self.rules;
+        let is_usual = !exact && !refresh && late == Late::Emit && self.rules.is_sliced();
+        let slice = self.filter.as_ref().filter(|_| is_usual)?.slice()?;
+        Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records one after the other, as [`Dedup::judge`] does, where it [may](Self::judges_together). `seen` becomes
+    /// Decides records one after the other, as [`Dedup::judge`] does, where it [may](Self::judges_each_until). `seen` becomes
     /// whether each is a duplicate; those that are not are unseen.
     ///
     /// # Errors

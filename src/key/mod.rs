@@ -271,32 +271,36 @@ impl KeySpec {
     /// [`Invalid`] when the record has no such key; it says which part is at fault.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
-        if let (Some(json), [Part::Field(_)]) = (record.value, &*self.parts)
-            && let Some(fingerprint) = self.fingerprint_of_field(json, &mut scratch.json)
-        {
-            return Ok(fingerprint);
+        match (record.value, &*self.parts) {
+            (Some(json), [part @ Part::Field(_)]) => self.fingerprint_of_field(part, json, scratch),
+            _ => self.fingerprint_of(record, Fields::Json, Fields::Json, scratch),
         }
-        self.fingerprint_of(record, Fields::Json, Fields::Json, scratch)
     }
 
-    /// The fingerprint of a key that is one field, without its encoding being put together anywhere; `None` where that is
-    /// long, or there is no such key.
+    /// The fingerprint of a key that is one field: the same, with less to do.
     #[inline]
-    fn fingerprint_of_field(&self, json: &[u8], buffers: &mut Buffers) -> Option<Fingerprint> {
+    fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
-        self.pointers.find(Side::Value, json, buffers, &mut found).ok()?;
-        let mut fingerprint = None;
-        let [found] = found;
-        let encoded = found.as_ref().filter(|found| !matches!(found, Scalar::Null))?.encoded(|(tag, bytes)| {
-            let mut encoded = [0; SHORT];
-            let end = HEAD + bytes.len();
-            if let Some(body) = encoded.get_mut(HEAD..end) {
+        self.pointers.find(Side::Value, json, &mut scratch.json, &mut found)?;
+        let [Some(found)] = &found else { return Err(Box::new(missing(part))) };
+        if let Scalar::Null = found {
+            return Err(Box::new(self.null_key()));
+        }
+        let mut fingerprint = Fingerprint(0);
+        let encoded = found.encoded(|(tag, bytes)| {
+            let (mut short, end) = ([0; SHORT], HEAD + bytes.len());
+            fingerprint = if let Some(body) = short.get_mut(HEAD..end) {
                 body.copy_from_slice(bytes);
-                encoded[..HEAD].copy_from_slice(&head(tag, bytes));
-                fingerprint = Some(self.hashing.fingerprint(&encoded[..end]));
-            }
+                short[..HEAD].copy_from_slice(&head(tag, bytes));
+                self.hashing.fingerprint(&short[..end])
+            } else {
+                scratch.encoded.clear();
+                encode(&mut scratch.encoded, tag, bytes);
+                self.hashing.fingerprint(&scratch.encoded)
+            };
         });
-        encoded.ok().and(fingerprint)
+        encoded.map_err(|error| broken(Side::Value, &error))?;
+        Ok(fingerprint)
     }
 
     /// The fingerprint of the key of a record whose key and value have these fields.
@@ -379,11 +383,14 @@ impl KeySpec {
             }
         }
         if all_null {
-            let are = if self.parts.len() == 1 { "is" } else { "are" };
-            let message = format!("{} {are} null, so the record has no identity", list(&self.parts));
-            return Err(Box::new(Invalid { reason: Reason::NullKey, message }));
+            return Err(Box::new(self.null_key()));
         }
         Ok(self.hashing.fingerprint(&scratch.encoded))
+    }
+
+    fn null_key(&self) -> Invalid {
+        let are = if self.parts.len() == 1 { "is" } else { "are" };
+        Invalid { reason: Reason::NullKey, message: format!("{} {are} null, so the record has no identity", list(&self.parts)) }
     }
 }
 

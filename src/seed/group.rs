@@ -137,11 +137,19 @@ impl<'a> Group<'a> {
         let reader = ChangelogReader::new(self.config)?;
         for partition in 0..self.partitions {
             let of = TopicPartition { topic: self.changelog.clone(), partition: partition.cast_signed() };
+            let mut reported = false;
             let (low, end) = loop {
                 match reader.ends(&of)? {
                     Some(ends) => break ends,
                     None if (self.waiting.stop)() => return Err(kafka::Error::Stopped.into()),
-                    None => std::thread::sleep(Duration::from_millis(100)),
+                    None => {
+                        if !std::mem::replace(&mut reported, true) {
+                            (self.waiting.report)(&format!(
+                                "waiting for a transaction that is open in {of}: of a seed that is under way, or was killed; brokers end that of one that was killed"
+                            ));
+                        }
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
                 }
             };
             let mut found = None;
@@ -202,14 +210,15 @@ impl<'a> Group<'a> {
         let timeout = (TIMEOUT_LEAST + Duration::from_secs(seeds.keys() / KEYS_A_SECOND)).min(TIMEOUT_MOST);
         let sink = self.connect(timeout)?;
         let connected = Instant::now();
-        let seeded = self.write(&sink, seeds, begin).map_err(|error| match error {
+        let not_written = |failure| match failure {
             // To brokers, who has taken too long is no other than who has a successor.
-            Error::Refused(_) if connected.elapsed() >= timeout => Error::Refused(format!(
+            SinkError::Fenced(_) if connected.elapsed() >= timeout => Error::Refused(format!(
                 "nothing was written: it took longer than {} s, for which brokers keep the transaction open; seed fewer keys, or when the brokers have less to do",
                 timeout.as_secs()
             )),
-            error => error,
-        });
+            failure => not_written(failure),
+        };
+        let seeded = self.write(&sink, seeds, begin, &not_written);
         if seeded.is_err() {
             // If this fails as well, the next try or the brokers do it.
             let _ = sink.abort();
@@ -217,11 +226,17 @@ impl<'a> Group<'a> {
         seeded
     }
 
-    fn write(&self, sink: &Sink, seeds: Seeds<'_>, begin: &BTreeMap<TopicPartition, Offset>) -> Result<Seeded, Error> {
+    fn write(
+        &self,
+        sink: &Sink,
+        seeds: Seeds<'_>,
+        begin: &BTreeMap<TopicPartition, Offset>,
+        not_written: &dyn Fn(SinkError) -> Error,
+    ) -> Result<Seeded, Error> {
         sink.begin().map_err(not_written)?;
         let (mut seeded, mut times) = (Seeded::default(), Vec::new());
         for (number, keys) in (0..).zip(seeds.into_partitions()) {
-            let logged = self.log(sink, number, keys)?;
+            let logged = self.log(sink, number, keys, not_written)?;
             seeded.keys += logged.keys;
             seeded.expired += logged.expired;
             seeded.evicted += logged.evicted;
@@ -240,7 +255,7 @@ impl<'a> Group<'a> {
         Ok(seeded)
     }
 
-    fn log(&self, sink: &Sink, number: i32, keys: Keys) -> Result<Logged, Error> {
+    fn log(&self, sink: &Sink, number: i32, keys: Keys, not_written: &dyn Fn(SinkError) -> Error) -> Result<Logged, Error> {
         let changelog = TopicPartition { topic: self.changelog.clone(), partition: number };
         let mut write = |record: &[u8]| {
             if (self.waiting.stop)() {

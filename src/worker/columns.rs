@@ -16,22 +16,19 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes records that follow each other, as far as each has a time and a key that it does not retract.
-    pub(super) fn take(&mut self, messages: &[Message<'_>], keys: &[Keyed]) {
+    /// Takes records that follow each other, as far as each has a time that is not past `latest`, and a key that it does not
+    /// retract.
+    pub(super) fn take(&mut self, messages: &[Message<'_>], keys: &[Keyed], latest: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();
         let Some(first) = messages.first().map(Message::offset) else { return };
         for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
             let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
-            if message.offset() != offset {
+            if message.offset() != offset || time > latest {
                 return;
             }
             self.fingerprints.push(*fingerprint);
             self.times.push(time);
         }
-    }
-
-    pub(super) fn newest(&self) -> Option<Timestamp> {
-        self.times.iter().max().copied()
     }
 }

@@ -10,44 +10,49 @@ use super::key_reader::Keyed;
 use super::records::{RecordLoop, Stop};
 use crate::config::OnDuplicate;
 use crate::kafka::Message;
-use crate::record::Verdict;
+use crate::record::{Timestamp, Verdict};
 
 impl RecordLoop<'_> {
     /// Takes the first records together. Returns how many these are, which may be none; or which of them makes it stop.
     pub(super) fn together(&mut self, messages: &[Message<'_>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
-        if !self.takes_together() {
+        let Some(latest) = self.together_until(messages) else { return Ok(0) };
+        let (input, columns) = (&mut *self.input, &mut *self.columns);
+        let room = self.shared.config.worker.max_transaction_records.saturating_sub(self.outbox.carried()).min(messages.len());
+        columns.take(&messages[..room], keys, latest);
+        let (Some(state), Some(first)) = (self.state.as_deref_mut(), messages.first().map(Message::offset)) else { return Ok(0) };
+        let Columns { fingerprints, times, seen } = columns;
+        if fingerprints.is_empty() {
             return Ok(0);
         }
-        let room = self.shared.config.worker.max_transaction_records.saturating_sub(self.outbox.carried()).min(messages.len());
-        self.columns.take(&messages[..room], keys);
-        let (Some(first), Some(newest)) = (messages.first().map(Message::offset), self.columns.newest()) else { return Ok(0) };
-        let (input, columns) = (&mut *self.input, &mut *self.columns);
-        let is_new = first >= input.position.max(input.warm_until).max(input.counted).max(input.logged);
-        let Some(state) =
-            self.state.as_deref_mut().filter(|state| is_new && newest <= self.max_timestamp && state.dedup.judges_together(newest))
-        else {
-            return Ok(0);
-        };
-        let Columns { fingerprints, times, seen } = columns;
         let before = state.dedup.stream_time();
         state.changed = true;
         let judged = state.dedup.judge_each(fingerprints, times, seen);
-        state.pending.note_each(input.topic, first, fingerprints, before, times, seen);
-        input.verdicts.carry_each(first, seen);
         let records = seen.len();
-        let written = self.write_unseen(messages);
-        self.count(&messages[..written.as_ref().map_or_else(|&(number, _)| number, |()| records)]);
-        written?;
-        self.carried(records).map_err(|stop| (records - 1, stop))?;
+        if records > 0 {
+            state.pending.note_each(input.topic, first, fingerprints, before, times, seen);
+            input.verdicts.carry_each(first, seen);
+            let written = self.write_unseen(messages);
+            let done = written.as_ref().map_or_else(|&(number, _)| number, |()| records);
+            self.count(&messages[..done]);
+            self.input.verdicts.give_back(records - done);
+            written?;
+            self.carried(records).map_err(|stop| (records - 1, stop))?;
+        }
         judged.map(|()| records).map_err(|error| (records, Stop::Undecided(VerdictError::State(error))))
     }
 
-    /// Whether records may be taken together at all, as the topic is configured and as the partition stands.
-    fn takes_together(&self) -> bool {
-        let (input, topic) = (&self.input, self.topic);
+    /// The latest time of records that may be taken together, as the topic is configured and as the partition stands; `None`
+    /// if none may.
+    fn together_until(&self, messages: &[Message<'_>]) -> Option<Timestamp> {
+        let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
         let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
         let is_read_on = !self.others_warm_up && !input.warming_up && input.verdicts.is_all_carried();
-        is_usual && is_read_on && self.state.as_deref().is_some_and(|state| state.pending.goes_on(&state.dedup))
+        if !is_usual || !is_read_on || !state.pending.goes_on(&state.dedup) {
+            return None;
+        }
+        let known = input.position.max(input.warm_until).max(input.counted).max(input.logged);
+        let is_new = messages.first().is_some_and(|first| first.offset() >= known);
+        state.dedup.judges_each_until().filter(|_| is_new).map(|latest| latest.min(self.max_timestamp))
     }
 
     /// Writes the unseen of them. Returns which of them it could not write.

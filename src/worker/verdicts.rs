@@ -74,6 +74,11 @@ impl Verdicts {
         self.carried = self.taken.len();
     }
 
+    /// The open transaction does not carry the last so many after all: it has failed.
+    pub(super) const fn give_back(&mut self, records: usize) {
+        self.carried -= records;
+    }
+
     /// What was decided of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
         self.index(offset).map(|index| self.taken[index])
