@@ -42,6 +42,11 @@ impl Entry {
     }
 }
 
+/// There are far fewer topics.
+fn topic_number(topic: TopicId) -> u32 {
+    u32::try_from(topic.0).unwrap_or(u32::MAX)
+}
+
 /// What changed a state, and is not logged yet.
 #[derive(Debug, Default)]
 pub struct PendingChanges {
@@ -81,9 +86,7 @@ impl PendingChanges {
             if mutation != Mutation::Delete && !group.has_replay_info {
                 (group.replay_info, group.has_replay_info) = (dedup.replay_info(), true);
             }
-            // There are far fewer topics.
-            let topic = u32::try_from(topic.0).unwrap_or(u32::MAX);
-            group.entries.push(Entry { fingerprint, offset, topic, mutation });
+            group.entries.push(Entry { fingerprint, offset, topic: topic_number(topic), mutation });
             self.len += 1;
         }
     }
@@ -107,11 +110,10 @@ impl PendingChanges {
     ) {
         let (Some(group), Some(last)) = (self.groups.back_mut(), seen.iter().rposition(|seen| !seen)) else { return };
         group.time = before.max(times[..=last].iter().max().copied());
-        let topic = u32::try_from(topic.0).unwrap_or(u32::MAX);
-        let before = group.entries.len();
+        let (topic, noted) = (topic_number(topic), group.entries.len());
         let inserted = fingerprints.iter().zip(seen).zip(offset..).filter(|((_, seen), _)| !**seen);
         group.entries.extend(inserted.map(|((&fingerprint, _), offset)| Entry { fingerprint, offset, topic, mutation: Mutation::Insert }));
-        self.len += group.entries.len() - before;
+        self.len += group.entries.len() - noted;
     }
 
     /// Number of changes that wait.

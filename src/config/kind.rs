@@ -19,17 +19,6 @@ pub enum Kind {
     Exact,
 }
 
-/// Which rate of a filter is the configured one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RateIs {
-    /// That of the worst moment, when all slices are full: no other is higher.
-    #[default]
-    Peak,
-    /// The mean over a window that shows the planned keys.
-    Mean,
-}
-
 impl Kind {
     /// Its name, as it is written.
     #[must_use]
@@ -57,4 +46,15 @@ impl Kind {
             Self::Cuckoo | Self::Stable | Self::Exact => false,
         }
     }
+}
+
+/// Which rate of a filter is the configured one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RateIs {
+    /// That of the worst moment, when all slices are full: no other is higher.
+    #[default]
+    Peak,
+    /// The mean over a window that shows the planned keys.
+    Mean,
 }

@@ -76,7 +76,7 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// # Errors
     /// [`CapacityError`] at the first that is not remembered and for which there is no room. Nothing is added for it.
     fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
-        fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there)))
+        check_and_insert_one_by_one(self, fingerprints, seen)
     }
 
     /// Renews a key that is remembered, as if it were inserted now. Returns whether that changed anything.
@@ -341,6 +341,15 @@ pub struct Prediction {
     pub rate: f64,
     /// Memory, in bytes.
     pub bytes: u64,
+}
+
+/// What [`Filter::check_and_insert_each`] is where a kind has no quicker way.
+fn check_and_insert_one_by_one<F: Filter + ?Sized>(
+    filter: &mut F,
+    fingerprints: &[Fingerprint],
+    seen: &mut Vec<bool>,
+) -> Result<(), CapacityError> {
+    fingerprints.iter().try_for_each(|&fingerprint| filter.check_and_insert(fingerprint).map(|there| seen.push(there)))
 }
 
 /// Why a key cannot be inserted.

@@ -129,7 +129,7 @@ fn bloom(ask: &Ask, rate: f64) -> Candidate {
     let (keys, bits) = (float(keys(ask)), plain_bits(rate));
     let k = narrow((bits * std::f64::consts::LN_2).round().max(1.0));
     let predict = move |load| Prediction { rate: plain_rate(bits / load, k), bytes: whole(keys * bits / 8.0) };
-    Candidate::new(predict, k, format!("up to {}", many(k, "line")), "the error rises; never forgets (to compare)")
+    Candidate::new(predict, k, format!("up to {}", many(k.into(), "line")), "the error rises; never forgets (to compare)")
 }
 
 /// A stable Bloom filter: it forgets at random, so that it never fills.
@@ -141,7 +141,7 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
     let (bytes, memory) = whole_size(ask.memory_bytes.unwrap_or_else(like_aging).max(STABLE_MIN));
     let sizing = StableSizing::new(bytes / partitions(ask), rate);
     let (k, bits) = (sizing.layout.k, sizing.layout.cell_bits);
-    let reads = if bits == 1 { many(k, "bit") } else { format!("{} of {bits} bits", many(k, "cell")) };
+    let reads = if bits == 1 { many(k.into(), "bit") } else { format!("{} of {bits} bits", many(k.into(), "cell")) };
     let windows = float(keys(ask)) / sizing.lifetime();
     Candidate {
         forgets: Some(sizing.unseen_after(keys(ask))),
@@ -189,12 +189,12 @@ fn configured(kind: &str, ask: &Ask, rate: f64, slices: u32) -> String {
     format!("filter = {{ kind = \"{kind}\", capacity = \"{capacity}\", false_positive_rate = {rate:e}, slices = {slices} }}")
 }
 
-fn many(number: u32, what: &str) -> String {
+pub(super) fn many(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
-fn float(number: u64) -> f64 {
+pub(super) const fn float(number: u64) -> f64 {
     number as f64
 }
 

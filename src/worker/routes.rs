@@ -16,6 +16,14 @@ struct Place {
     same_partition: bool,
 }
 
+impl Place {
+    /// The topic, and the partition of a record there; `None` leaves it to the record's key.
+    #[inline]
+    fn of(&self, message: &Message<'_>) -> (&str, Option<i32>) {
+        (&self.topic, self.same_partition.then(|| message.partition()))
+    }
+}
+
 /// The topics that records of one input go to.
 #[derive(Debug)]
 pub(super) struct Routes {
@@ -72,13 +80,14 @@ impl Routes {
         let origin =
             || Origin { topic: message.topic(), partition: message.partition(), offset: message.offset(), time: message.timestamp() };
         route::headers(topic, destination, verdict, invalid, detail, origin, headers);
-        Route::Write { topic: &place.topic, partition: place.same_partition.then(|| message.partition()) }
+        let (topic, partition) = place.of(message);
+        Route::Write { topic, partition }
     }
 
     /// Where an unseen record goes, if anywhere; `None` leaves the partition to its key.
     #[inline]
     pub(super) fn output(&self, message: &Message<'_>) -> Option<(&str, Option<i32>)> {
-        self.output.as_ref().map(|place| (&*place.topic, place.same_partition.then(|| message.partition())))
+        self.output.as_ref().map(|place| place.of(message))
     }
 
     /// Whether such a record, if it is written, goes to the dead letters.

@@ -15,7 +15,7 @@ pub use metadata::{GenerationMetadata, LayerMetadata, Metadata};
 pub use sizing::Sizing;
 
 use super::bloom::{Bloom, BloomLayout, Mask};
-use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window};
+use super::{AtMaxMemory, CapacityError, Filter, MergeError, MetadataError, PageId, Slice, Usage, Window, check_and_insert_one_by_one};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use batch::{BATCH_MAX, Batch, Entry};
@@ -375,7 +375,7 @@ impl Filter for Aging {
         let ahead = self.batch.next(fingerprints, self.version).filter(|_| self.room >= fingerprints.len() as u64);
         let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut());
         let Some((entries, layer)) = ahead.zip(layer) else {
-            return fingerprints.iter().try_for_each(|&fingerprint| self.check_and_insert(fingerprint).map(|there| seen.push(there)));
+            return check_and_insert_one_by_one(self, fingerprints, seen);
         };
         let first = seen.len();
         // There is room for all of them, and so a layer.

@@ -3,7 +3,8 @@
 //! Owns the list of limits. Must never show one whose capacity nobody knows: those are named apart.
 
 use super::costs::{self, Basis};
-use super::model::{Dimension, Model, float};
+use super::model::{Dimension, Model};
+use crate::plan::kinds::float;
 use serde::Serialize;
 
 /// A limit, and how near it is.

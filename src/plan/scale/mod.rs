@@ -12,9 +12,9 @@ pub use ask::{ScaleAsk, ScaleError, repeats};
 pub use costs::{Basis, UnitCost};
 pub use limits::Limit;
 
-use super::kinds::whole;
+use super::kinds::{float, whole};
 use super::rounded;
-use model::{Model, float};
+use model::Model;
 use serde::Serialize;
 
 /// What a deployment needs. Its JSON is for scripts: names of fields stay. Sizes are in bytes, rates a second, and of all

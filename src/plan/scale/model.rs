@@ -5,6 +5,7 @@
 
 use super::ask::ScaleAsk;
 use super::costs;
+use crate::plan::kinds::float;
 
 /// What grows until a limit is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +24,6 @@ pub(super) struct Model<'a> {
     pub(super) keys: f64,
     pub(super) partitions: f64,
     pub(super) members: f64,
-}
-
-#[expect(clippy::cast_precision_loss, reason = "all far below 2^52")]
-pub(super) const fn float(number: u64) -> f64 {
-    number as f64
 }
 
 /// How much of one thing is of the busiest of `among`, where it is dealt out by pieces.

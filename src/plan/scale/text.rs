@@ -2,7 +2,7 @@
 
 use super::Scale;
 use super::costs::{self, Basis, UnitCost};
-use super::model::float;
+use crate::plan::kinds::{float, many};
 use crate::plan::text::{columns, count, duration, percent, size};
 use std::fmt::Write as _;
 
@@ -173,10 +173,6 @@ const fn word(basis: Basis) -> &'static str {
         Basis::Reckoned => "reckoned",
         Basis::Unknown => "not known",
     }
-}
-
-fn many(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// A number with three digits or more: thousands apart, and large ones in millions and above.
