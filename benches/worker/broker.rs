@@ -1,6 +1,7 @@
 //! A broker, the topics in it, and where these end.
 
 use crate::input::client;
+use crate::process::worked;
 use crate::records::{self, Stream};
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -101,6 +102,13 @@ impl Broker {
         let files = partitions.filter(|entry| entry.file_name().to_str().is_some_and(is_of)).flat_map(|entry| fs::read_dir(entry.path()));
         let logs = files.flatten().flatten().filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
         Some(logs.flat_map(|file| file.metadata()).map(|data| data.len()).sum())
+    }
+
+    /// Processor time that our own broker has taken.
+    pub fn worked(&self) -> Option<Duration> {
+        let (_, dir) = self.script.as_ref()?;
+        let pid = fs::read_to_string(dir.path().join("pid")).ok()?;
+        Some(worked(&fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?))
     }
 
     /// Deletes all topics whose names begin so; disks are not endless.

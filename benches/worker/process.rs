@@ -51,11 +51,7 @@ impl Process {
 
     /// Processor time that it has taken, all its threads.
     pub fn worked(&self) -> Duration {
-        let stat = self.proc("stat");
-        // Its name stands in parentheses and may hold anything.
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-        let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().expect("a count")).sum();
-        Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
+        worked(&self.proc("stat"))
     }
 
     /// Most memory that it has had so far, in bytes.
@@ -140,6 +136,14 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Processor time of a process, by what its `/proc/PID/stat` says.
+pub fn worked(stat: &str) -> Duration {
+    // Its name stands in parentheses and may hold anything.
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().expect("a count")).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
 /// Bytes that the files in a directory take on disk.

@@ -62,7 +62,9 @@ fn consume(mut input: Input) {
 /// Reads, and passes records on in transactions.
 fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     let mut client = client(&arguments.broker);
-    client.set("transactional.id", output).set("linger.ms", "5").set("compression.type", "lz4").set("batch.size", "1000000");
+    // As the worker does.
+    let linger = (arguments.commit_ms / 4).clamp(5, 250).to_string();
+    client.set("transactional.id", output).set("linger.ms", linger).set("compression.type", "lz4").set("batch.size", "1000000");
     client.set("queue.buffering.max.messages", "1000000").set("queue.buffering.max.kbytes", "262144");
     let producer: BaseProducer = client.set("delivery.report.only.error", "true").create().expect("a producer");
     producer.init_transactions(Duration::from_secs(30)).expect("a coordinator");

@@ -74,6 +74,9 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         set.last().map(String::as_str)
     };
     let worker = config.map(|config| &config.worker);
+    let delivery = worker.map_or_else(Delivery::default, |worker| worker.delivery);
+    let configured = || worker.map_or(Duration::from_millis(usual.commit_interval_ms), |worker| worker.commit_interval);
+    let commit_interval = args.commit_interval.unwrap_or_else(configured);
     Scale::new(&ScaleAsk {
         records_per_second,
         repeats,
@@ -90,13 +93,15 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         brokers: args.brokers,
         broker_cores: args.broker_cores,
         replication: args.replication,
-        commit_interval_ms: args.commit_interval.or(worker.map(|worker| worker.commit_interval)).map_or(usual.commit_interval_ms, millis),
+        commit_interval_ms: millis(commit_interval),
         max_transaction_records: worker.map_or(usual.max_transaction_records, |worker| worker.max_transaction_records as u64),
         checkpoint_interval_ms: worker.map_or(usual.checkpoint_interval_ms, |worker| millis(worker.checkpoint_interval)),
         max_write_rate: config.map_or(usual.max_write_rate, |config| config.state.max_write_rate),
-        linger_ms: property(&["linger.ms", "queue.buffering.max.ms"]).and_then(|text| text.parse().ok()).unwrap_or(usual.linger_ms),
+        linger_ms: property(&["linger.ms", "queue.buffering.max.ms"])
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| delivery.linger(commit_interval).as_secs_f64() * 1000.0),
         session_timeout_ms: property(&["session.timeout.ms"]).and_then(|text| text.parse().ok()).unwrap_or(usual.session_timeout_ms),
-        exactly_once: worker.is_none_or(|worker| worker.delivery == Delivery::ExactlyOnce),
+        exactly_once: delivery == Delivery::ExactlyOnce,
         changelog: config.is_none_or(|config| config.state.changelog),
         repartition: topic.is_some_and(|topic| topic.repartition),
         output: topic.is_none_or(|topic| topic.output.is_some()),

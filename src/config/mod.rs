@@ -195,6 +195,10 @@ pub enum OnTruncation {
     Continue,
 }
 
+/// Bounds of [`Delivery::linger`].
+const LINGER: Duration = Duration::from_millis(5);
+const LINGER_MAX: Duration = Duration::from_millis(250);
+
 /// How the worker threads work.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -215,6 +219,18 @@ pub struct Worker {
 }
 
 impl Delivery {
+    /// How long records of a partition are gathered before they are sent, unless `linger.ms` says it. librdkafka sends each
+    /// partition in a request of its own, and brokers answer the requests of a connection one after the other: so that a
+    /// partition makes no more than a few of them a commit, however its records trickle in. A commit waits for none of it.
+    #[must_use]
+    pub fn linger(self, commit_interval: Duration) -> Duration {
+        match self {
+            Self::ExactlyOnce => (commit_interval / 4).clamp(LINGER, LINGER_MAX),
+            // What was written can be read before the commit.
+            Self::AtLeastOnce => LINGER,
+        }
+    }
+
     /// Its name, as it is written.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -102,7 +102,7 @@ impl Default for Worker {
             commit_interval: Span(Duration::from_millis(200)),
             checkpoint_interval: Span(Duration::from_secs(10)),
             transaction_timeout: Span(Duration::from_secs(10)),
-            max_transaction_records: Count(200_000),
+            max_transaction_records: Count(1_000_000),
             shutdown_timeout: Span(Duration::from_secs(20)),
         }
     }

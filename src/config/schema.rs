@@ -125,7 +125,7 @@ mod tests {
             ("/kafka/properties/start", json!("earliest")),
             ("/kafka/properties/on_truncation", json!("fail")),
             ("/worker/properties/shutdown_timeout", json!("20s")),
-            ("/worker/properties/max_transaction_records", json!("200k")),
+            ("/worker/properties/max_transaction_records", json!("1M")),
             ("/state/properties/max_write_rate", json!("32MiB")),
             ("/topics/items/properties/on_invalid", json!("fail")),
             ("/topics/items/properties/filter/properties/false_positive_rate", json!(1e-4)),

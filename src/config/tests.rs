@@ -110,7 +110,7 @@ fn defaults_are_as_documented() {
     let config = load(MINIMAL).unwrap();
     assert_eq!(config.kafka.group_id, "unseen");
     assert_eq!(config.kafka.connect_timeout, Duration::from_secs(60));
-    assert_eq!(config.worker.max_transaction_records, 200_000);
+    assert_eq!(config.worker.max_transaction_records, 1_000_000);
     assert_eq!(config.state.max_write_rate, 32 << 20);
     let topic = &config.topics[0];
     assert_eq!((&*topic.space, topic.filter.capacity), ("in", Some(10_000_000)));

@@ -121,10 +121,11 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
 }
 
 pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
+    let linger = config.worker.delivery.linger(config.worker.commit_interval).as_millis().to_string();
     let mut client = with_defaults(
         &config.kafka,
         &[
-            ("linger.ms", "5"),
+            ("linger.ms", &linger),
             ("compression.type", "lz4"),
             ("queue.buffering.max.messages", "1000000"),
             ("queue.buffering.max.kbytes", "262144"),

@@ -44,6 +44,7 @@ impl Worker {
             return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
+        let began = Instant::now();
         let offsets = self.assignment.offsets(&self.topics);
         let logged = self.outbox.sink.before_changelog().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let (topics, reader) = (&self.topics, &mut self.key_reader);
@@ -55,7 +56,7 @@ impl Worker {
         }
         self.assignment.logged(&self.topics, self.outbox.sink.take_logged());
         self.assignment.committed(offsets);
-        self.outbox.committed(&self.shared.stats);
+        self.outbox.committed(&self.shared.stats, began.elapsed());
         self.reporter.blocked = None;
         fault::point("commit.booked");
         for (id, state) in &mut self.assignment.states {

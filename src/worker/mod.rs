@@ -55,6 +55,9 @@ use topics::Topics;
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Most keys that a warm-up remembers of a partition before they are logged: every partition may have so many.
+const UNLOGGED_MAX: usize = 200_000;
+
 /// What all workers of a process have in common.
 #[derive(Clone)]
 pub struct Shared {
@@ -79,6 +82,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Most keys of a partition that wait to be logged.
+    fn most_unlogged(&self) -> usize {
+        self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
+    }
+
     /// Whether the workers were told to stop. Notes that worker `number` came to ask.
     fn is_stopped(&self, number: usize) -> bool {
         if let Some(round) = self.stats.rounds.get(number) {
@@ -257,7 +265,7 @@ impl Worker {
         let due = match &self.outbox.ends_with {
             _ if self.assignment.must_repeat() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
-            None => worker.commit_interval,
+            None => self.outbox.commit_after(worker.commit_interval),
         };
         Some(due.saturating_sub(age))
     }
@@ -282,7 +290,7 @@ impl Worker {
 
     /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
-        let most = self.shared.config.worker.max_transaction_records;
+        let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
         let due = self.schedule.is_due(Instant::now()) || states.values().any(|state| state.pending.len() >= most);
         if self.outbox.is_open() || !due || self.assignment.must_repeat() || states.values().all(|state| state.pending.is_empty()) {

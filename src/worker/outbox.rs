@@ -35,6 +35,8 @@ pub(super) struct Outbox {
     /// How long brokers let a transaction be open.
     transaction_timeout: Duration,
     transaction: Option<Transaction>,
+    /// How long the last commit took.
+    commit_took: Duration,
     replacements: u32,
     /// When the brokers lately took another producer for ours.
     fencings: Vec<Instant>,
@@ -59,6 +61,7 @@ impl Outbox {
             transactional_id,
             transaction_timeout: shared.config.worker.transaction_timeout,
             transaction: None,
+            commit_took: Duration::ZERO,
             replacements: 0,
             fencings: Vec::new(),
         })
@@ -72,6 +75,11 @@ impl Outbox {
     /// How long the transaction has been open, if one is.
     pub(super) fn age(&self) -> Option<Duration> {
         self.transaction.as_ref().map(|transaction| transaction.begun.elapsed())
+    }
+
+    /// How old the transaction may become before it is committed, where `interval` is asked for.
+    pub(super) fn commit_after(&self, interval: Duration) -> Duration {
+        commit_after(interval, self.commit_took, self.transaction_timeout)
     }
 
     /// Begins a transaction, if none is open.
@@ -114,8 +122,9 @@ impl Outbox {
         self.in_flight.clear();
     }
 
-    /// The transaction is committed.
-    pub(super) fn committed(&mut self, stats: &Stats) {
+    /// The transaction is committed, which took so long.
+    pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
+        self.commit_took = took;
         add(&stats.commits, 1);
         self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
         let now = clock::now();
@@ -173,7 +182,29 @@ impl Outbox {
     }
 }
 
+/// How old a transaction may become, where `interval` is asked for and the last commit took so long. Brokers need longer for
+/// a commit, the more partitions it has, and little is read meanwhile. So a worker reads for a fifth of its time at least,
+/// and what comes does not pile up for the commits' sake.
+fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
+    interval.max((commit_took / 4).min(transaction_timeout / 4))
+}
+
 /// A producer for the worker of that number and transactional id.
 fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
     Ok(Sink::connect(&shared.config, &shared.stats, transactional_id, batch_bytes, &|| shared.is_stopped(number))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_reads_for_a_fifth_of_its_time_however_long_commits_take() {
+        let after = |interval, took| {
+            let [interval, took] = [interval, took].map(Duration::from_millis);
+            commit_after(interval, took, Duration::from_secs(10)).as_millis()
+        };
+        assert_eq!([after(100, 0), after(100, 400), after(100, 1200)], [100, 100, 300]);
+        assert_eq!([after(100, 20_000), after(5000, 20_000)], [2500, 5000], "nor is a transaction open for too long");
+    }
 }

@@ -277,7 +277,7 @@ impl RecordLoop<'_> {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
             fault::point("warm_up.record");
-            let is_much = state.pending.len() >= self.shared.config.worker.max_transaction_records;
+            let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
         // Of a record that is written again, the state may have changed since.

@@ -86,6 +86,13 @@ pub(super) const AWAKE: UnitCost = reckoned(
     "cores, a worker thread that records come to",
     "benchmarks/latency.md: what is left at no rate; the least that was measured are 46,553 records/s",
 );
+/// What 1,000 active partitions took beyond all else.
+pub(super) const AWAKE_PARTITION: UnitCost = reckoned(
+    "awake_partition",
+    100.0,
+    "µs a second more, for each of its partitions: librdkafka looks at all of them each time that it wakes",
+    "benchmarks/growth.md: 1,000 active partitions, less the other costs",
+);
 /// With [`AWAKE`], the rows with 0, 50 and 95 % repeats come out within a tenth.
 pub(super) const READ: UnitCost =
     measured("read", 0.27, "µs, a record of 200 bytes read and judged", "benchmarks/throughput.md: by share of repeats, without `awake`");
@@ -131,10 +138,11 @@ pub(super) const BROKER_RECORD: UnitCost = measured(
     "µs, a record in large batches: read, half written on, one replica",
     "performance.md, Throughput: 3.4 s for 12M",
 );
-pub(super) const BROKER_COMMIT: UnitCost = unknown(
+pub(super) const BROKER_COMMIT: UnitCost = reckoned(
     "broker_commit",
+    350.0,
     "µs, a partition in a commit: its requests, markers, offset",
-    "no benchmark has the brokers' time by partitions or by commits",
+    "benchmarks/growth.md: 1,000 active partitions, all that the broker took for the worker",
 );
 
 // Memory.
@@ -191,8 +199,14 @@ pub(super) const JOIN: UnitCost = measured("join", 0.57, "s, a group of one give
 pub(super) const HALF: UnitCost =
     measured("half", 16.0, "ms beside 0.55 of the commit interval, half of the records", "benchmarks/latency.md");
 pub(super) const MOST: UnitCost = measured("most", 35.0, "ms beside the commit interval, 99 % of the records", "benchmarks/latency.md");
-pub(super) const COMMIT_TIME: UnitCost =
-    unknown("commit_time", "µs longer takes a commit, for a partition in it", "4 partitions were measured: benchmarks/latency.md");
+/// Brokers answer the requests of a connection one after the other, and librdkafka makes one for each partition. On another
+/// broker they would go on at the same time: that is reckoned.
+pub(super) const COMMIT_TIME: UnitCost = reckoned(
+    "commit_time",
+    900.0,
+    "µs longer takes a commit, for a partition in it with one broker",
+    "benchmarks/growth.md: 1,000 active partitions, a commit each 100 ms; both cores were busy, mostly with the writer of the input",
+);
 
 // What others bear.
 
@@ -212,8 +226,9 @@ pub(super) const POLL: UnitCost =
     reckoned("poll", 300.0, "s, a member may take to answer a rebalance", "librdkafka's default of max.poll.interval.ms");
 
 /// All of them, in the order of the documents.
-pub(super) const ALL: [&UnitCost; 40] = [
+pub(super) const ALL: [&UnitCost; 41] = [
     &AWAKE,
+    &AWAKE_PARTITION,
     &READ,
     &WRITTEN,
     &BYTE,

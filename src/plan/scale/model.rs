@@ -73,10 +73,20 @@ impl<'a> Model<'a> {
         busiest(self.partitions, (self.members - 1.0).max(1.0))
     }
 
+    /// Seconds that a transaction of a worker thread is open, before it is committed: at least a quarter as long as that takes.
+    fn open_seconds(&self) -> f64 {
+        let full = float(self.ask.max_transaction_records) / (self.records / self.workers());
+        (float(self.ask.commit_interval_ms) / 1000.0).max(self.commit_takes_seconds() / 4.0).min(full.max(0.001))
+    }
+
+    /// Seconds that a commit takes for its partitions' sake. What is another broker's goes on at the same time.
+    fn commit_takes_seconds(&self) -> f64 {
+        self.worker_partitions() / float(self.ask.brokers) * costs::COMMIT_TIME.get() / 1e6
+    }
+
     /// Seconds from commit to commit of a worker thread.
     pub(super) fn commit_seconds(&self) -> f64 {
-        let full = float(self.ask.max_transaction_records) / (self.records / self.workers());
-        (float(self.ask.commit_interval_ms) / 1000.0).min(full.max(0.001))
+        self.open_seconds() + self.commit_takes_seconds()
     }
 
     /// Commits a second of all worker threads.
@@ -128,7 +138,8 @@ impl<'a> Model<'a> {
         let checkpoints = costs::CHECKPOINT_BYTE.get() / 1e9 * self.checkpoint_bytes() * partitions;
         let commits = (self.partition_commits() + self.forwarded_commits()) * share * costs::COMMIT.get() / 1e6
             + self.commits() * workers / self.workers() * costs::TRANSACTION.get() / 1e6;
-        let awake = costs::AWAKE.get() * workers * -(-self.records / self.workers()).exp_m1();
+        let each = costs::AWAKE.get() * workers + costs::AWAKE_PARTITION.get() / 1e6 * partitions;
+        let awake = each * -(-self.records / self.workers()).exp_m1();
         [awake, self.records * share * self.record_seconds(), commits + partitions * costs::IDLE.get() / 1e6 + checkpoints]
     }
 
@@ -330,8 +341,7 @@ impl<'a> Model<'a> {
 
     /// Milliseconds from a record's time until half of the records, and 99 %, can be read.
     pub(super) fn latency_ms(&self) -> (f64, f64) {
-        let interval = self.commit_seconds() * 1000.0;
-        let more = costs::COMMIT_TIME.get() / 1000.0 * self.worker_partitions();
+        let (interval, more) = (self.open_seconds() * 1000.0, self.commit_takes_seconds() * 1000.0);
         (0.55 * interval + costs::HALF.get() + more, interval + costs::MOST.get() + more)
     }
 

@@ -52,7 +52,7 @@ impl Scale {
             number(need.members_cores),
             &[&costs::AWAKE, &costs::READ, &costs::COMMIT, &costs::CHECKPOINT_BYTE],
         );
-        row("  to be awake", String::new(), number(need.awake_cores), &[&costs::AWAKE]);
+        row("  to be awake", String::new(), number(need.awake_cores), &[&costs::AWAKE, &costs::AWAKE_PARTITION]);
         row("  by record", String::new(), number(need.records_cores), &[&costs::READ, &costs::WRITTEN, &costs::TENFOLD]);
         row("  by commit", String::new(), number(need.commits_cores), &[&costs::COMMIT, &costs::CHECKPOINT_BYTE]);
         let memory = &self.memory;
@@ -86,13 +86,18 @@ impl Scale {
         row("  by commit", cell(commits.map(share)), cell(commits.map(number)), &[&costs::BROKER_COMMIT]);
         row("replicas of partitions", number(need.replicas_per_broker), number(need.replicas), &[]);
         row("connections", number(need.connections_per_broker), number(need.connections_per_broker * brokers), &[]);
-        row("transactions a second", share(need.transactions), number(need.transactions), &[]);
-        row("  markers that end them", share(need.markers), number(need.markers), &[]);
-        row("  their requests, at least", share(need.transaction_requests), number(need.transaction_requests), &[]);
+        row("transactions a second", share(need.transactions), number(need.transactions), &[&costs::COMMIT_TIME]);
+        row("  markers that end them", share(need.markers), number(need.markers), &[&costs::COMMIT_TIME]);
+        row("  their requests, at least", share(need.transaction_requests), number(need.transaction_requests), &[&costs::COMMIT_TIME]);
         // One partition of __consumer_offsets has all offsets of a group.
-        row("  offsets, all at one broker", number(need.offsets), number(need.offsets), &[]);
-        row("requests with records, at most", share(need.produce_requests_most), number(need.produce_requests_most), &[]);
-        row("records of the changelog", share(need.changelog_records), number(need.changelog_records), &[]);
+        row("  offsets, all at one broker", number(need.offsets), number(need.offsets), &[&costs::COMMIT_TIME]);
+        row(
+            "requests with records, at most",
+            share(need.produce_requests_most),
+            number(need.produce_requests_most),
+            &[&costs::COMMIT_TIME],
+        );
+        row("records of the changelog", share(need.changelog_records), number(need.changelog_records), &[&costs::COMMIT_TIME]);
         let held = self.disk.changelog_bytes;
         let one = held.map(|bytes| size(super::whole(float(bytes) / brokers)));
         row("disk, changelog", cell(one), cell(held.map(size)), &[&costs::CHANGELOG_RECORD]);
