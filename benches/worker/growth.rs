@@ -40,12 +40,11 @@ pub type Part = (String, Value);
 
 pub fn measure(options: &Options, arguments: &Arguments) {
     let broker = Broker::start();
-    let parts: [(&str, &dyn Fn() -> Part); 5] = [
+    let parts: [(&str, &dyn Fn() -> Part); 4] = [
         ("keys", &|| keys(&broker, options, arguments.keys)),
         ("partitions", &|| partitions(&broker, options)),
         ("sizes", &|| sizes(&broker, options)),
         ("idle", &|| idle(&broker, options, Duration::from_secs(arguments.idle_seconds))),
-        (ACTIVE, &|| active::measure(&broker, options, Duration::from_secs(arguments.active_seconds))),
     ];
     // A cold broker is two to three times slower.
     let topic = broker.fill(Stream::usual(options.load, options.records.unwrap_or(RECORDS), 50));
@@ -53,10 +52,17 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     broker.delete(&topic.name);
     // A part is measured, too, where something in it is asked for.
     let has_chosen = |part: &str| options.only.iter().any(|only| only.starts_with(part));
-    let chosen = parts.into_iter().filter(|(name, _)| options.includes(name) || has_chosen(name));
+    let is_asked_for = |part: &str| options.includes(part) || has_chosen(part);
+    let chosen = parts.into_iter().filter(|(name, _)| is_asked_for(name));
     let (pages, raw): (Vec<_>, serde_json::Map<_, _>) =
         chosen.map(|(name, part)| (name, part())).map(|(name, (page, raw))| (page, (name.to_owned(), raw))).unzip();
-    publish(options, "growth", &raw, &pages.join("\n"), &[]);
+    if !raw.is_empty() {
+        publish(options, "growth", &raw, &pages.join("\n"), &[]);
+    }
+    if is_asked_for(ACTIVE) {
+        let (page, raw) = active::measure(&broker, options, Duration::from_secs(arguments.active_seconds));
+        publish(options, ACTIVE, &raw, &page, &[]);
+    }
 }
 
 fn worker(options: &Options, change: impl FnOnce(&mut Unseen)) -> Contender {

@@ -11,6 +11,9 @@ use std::collections::VecDeque;
 /// Most fingerprints in a record of the changelog, half a megabyte: far below what brokers take.
 pub const RECORD_FINGERPRINTS_MAX: usize = 1 << 15;
 
+/// Most entries that room is kept for: 2 MiB, for every partition may have it.
+const SPARE_MAX: usize = 1 << 16;
+
 /// What was done in one slice, in order.
 #[derive(Debug)]
 struct SliceChanges {
@@ -189,6 +192,7 @@ impl PendingChanges {
             is_left |= keep;
             if !keep {
                 *spare = std::mem::take(&mut group.entries);
+                spare.shrink_to(SPARE_MAX);
             }
             keep
         });

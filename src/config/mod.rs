@@ -221,7 +221,8 @@ pub struct Worker {
 impl Delivery {
     /// How long records of a partition are gathered before they are sent, unless `linger.ms` says it. librdkafka sends each
     /// partition in a request of its own, and brokers answer the requests of a connection one after the other: so that a
-    /// partition makes no more than a few of them a commit, however its records trickle in. A commit waits for none of it.
+    /// partition makes no more than five of them a commit, or four a second where commits are rarer, however its records
+    /// trickle in. A commit waits for none of it.
     #[must_use]
     pub fn linger(self, commit_interval: Duration) -> Duration {
         match self {

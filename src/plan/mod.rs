@@ -130,8 +130,8 @@ pub enum Error {
 }
 
 /// Most memory that a process with one worker thread takes besides its filters: RocksDB's buffers and cache (128 MiB), what
-/// librdkafka has read ahead (72) and has yet to send (256), a checkpoint (16), and two rebuilds (144).
-pub const POD_BASE_BYTES: u64 = 616 << 20;
+/// librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
+pub const POD_BASE_BYTES: u64 = 716 << 20;
 
 /// The names of all kinds, in the order of a table.
 #[must_use]

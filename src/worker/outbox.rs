@@ -23,6 +23,9 @@ const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
+/// Bytes of keys and values at which a transaction is full: slow brokers, too, must have taken it within its timeout.
+const TRANSACTION_BYTES_MAX: usize = 64 << 20;
+
 /// What a worker writes.
 pub(super) struct Outbox {
     pub(super) sink: Sink,
@@ -35,8 +38,8 @@ pub(super) struct Outbox {
     /// How long brokers let a transaction be open.
     transaction_timeout: Duration,
     transaction: Option<Transaction>,
-    /// How long the last commit took.
-    commit_took: Duration,
+    /// How long the last commits took. One alone may have met brokers that stood still.
+    commits_took: [Duration; 2],
     replacements: u32,
     /// When the brokers lately took another producer for ours.
     fencings: Vec<Instant>,
@@ -47,6 +50,8 @@ struct Transaction {
     begun: Instant,
     /// Those that it carries, written or not.
     records: usize,
+    /// Of those that are written.
+    bytes: usize,
 }
 
 impl Outbox {
@@ -61,7 +66,7 @@ impl Outbox {
             transactional_id,
             transaction_timeout: shared.config.worker.transaction_timeout,
             transaction: None,
-            commit_took: Duration::ZERO,
+            commits_took: [Duration::ZERO; 2],
             replacements: 0,
             fencings: Vec::new(),
         })
@@ -79,7 +84,7 @@ impl Outbox {
 
     /// How old the transaction may become before it is committed, where `interval` is asked for.
     pub(super) fn commit_after(&self, interval: Duration) -> Duration {
-        commit_after(interval, self.commit_took, self.transaction_timeout)
+        commit_after(interval, self.commits_took.into_iter().min().unwrap_or_default(), self.transaction_timeout)
     }
 
     /// Begins a transaction, if none is open.
@@ -87,7 +92,7 @@ impl Outbox {
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {
         if self.transaction.is_none() {
             self.sink.begin()?;
-            self.transaction = Some(Transaction { begun: Instant::now(), records: 0 });
+            self.transaction = Some(Transaction { begun: Instant::now(), records: 0, bytes: 0 });
             fault::point("transaction.begun");
         }
         Ok(())
@@ -97,17 +102,20 @@ impl Outbox {
     #[inline]
     pub(super) fn write(&mut self, from: InputId, outgoing: Outgoing<'_>) -> Result<(), SinkError> {
         let origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
+        if let Some(transaction) = &mut self.transaction {
+            transaction.bytes += outgoing.message.bytes();
+        }
         self.sink.send(&Outgoing { origin, ..outgoing })?;
         fault::point("transaction.sent");
         Ok(())
     }
 
-    /// The transaction carries some records more. Returns how many it carries.
+    /// The transaction carries some records more. Returns whether it is full, at `most` records or [`TRANSACTION_BYTES_MAX`].
     #[inline]
-    pub(super) fn carry(&mut self, records: usize) -> usize {
-        self.transaction.as_mut().map_or(0, |transaction| {
+    pub(super) fn carry(&mut self, records: usize, most: usize) -> bool {
+        self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += records;
-            transaction.records
+            transaction.records >= most || transaction.bytes >= TRANSACTION_BYTES_MAX
         })
     }
 
@@ -124,7 +132,7 @@ impl Outbox {
 
     /// The transaction is committed, which took so long.
     pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
-        self.commit_took = took;
+        self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
         self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
         let now = clock::now();
@@ -182,11 +190,11 @@ impl Outbox {
     }
 }
 
-/// How old a transaction may become, where `interval` is asked for and the last commit took so long. Brokers need longer for
-/// a commit, the more partitions it has, and little is read meanwhile. So a worker reads for a fifth of its time at least,
-/// and what comes does not pile up for the commits' sake.
+/// How old a transaction may become, where `interval` is asked for and commits took so long lately. Brokers need longer for a
+/// commit, the more partitions it has, and little is read meanwhile. So a worker reads for a fifth of its time, and what
+/// comes does not pile up for the commits' sake; for less where the transaction would come near to its timeout.
 fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
-    interval.max((commit_took / 4).min(transaction_timeout / 4))
+    interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }
 
 /// A producer for the worker of that number and transactional id.
@@ -205,6 +213,6 @@ mod tests {
             commit_after(interval, took, Duration::from_secs(10)).as_millis()
         };
         assert_eq!([after(100, 0), after(100, 400), after(100, 1200)], [100, 100, 300]);
-        assert_eq!([after(100, 20_000), after(5000, 20_000)], [2500, 5000], "nor is a transaction open for too long");
+        assert_eq!([after(100, 4000), after(100, 4800), after(100, 20_000)], [1000, 200, 100], "nor does it come near to the timeout");
     }
 }

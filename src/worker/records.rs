@@ -195,6 +195,8 @@ impl Worker {
                 self.checkpoint(false);
                 Ok(flow)
             }
+            // It would wait until the open transaction is committed, and remember more all the while.
+            Stop::Unlogged if self.outbox.is_open() && !self.assignment.must_repeat() => self.commit(source),
             Stop::Unlogged => self.log_warm_up(source),
             Stop::WarmedUp => Ok(Flow::On),
             Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),
@@ -399,7 +401,7 @@ impl RecordLoop<'_> {
 
     /// The transaction carries some records more.
     pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
-        let is_full = self.outbox.carry(records) >= self.shared.config.worker.max_transaction_records;
+        let is_full = self.outbox.carry(records, self.shared.config.worker.max_transaction_records);
         if is_full { Err(Stop::Full) } else { Ok(()) }
     }
 }

@@ -40,6 +40,9 @@ const FAILURES_MAX: usize = 10_000;
 /// How long librdkafka may wait before we look at what has failed.
 const TURN: Duration = Duration::from_millis(50);
 
+/// How long librdkafka's threads are given to send what lingers.
+const HEAD_START: Duration = Duration::from_millis(2);
+
 /// How long a record waits for room in a full queue before it is tried again.
 const FULL_TURN: Duration = Duration::from_millis(10);
 
@@ -277,7 +280,8 @@ impl Sink {
                     if waited.get_or_insert_with(Instant::now).elapsed() > self.patience {
                         return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
                     }
-                    self.producer.poll(FULL_TURN);
+                    // What lingers is sent now.
+                    let _ = self.producer.flush(FULL_TURN);
                 }
                 Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
                     let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
@@ -415,6 +419,8 @@ impl Sink {
 
     fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<GroupMetadata>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
+        // What lingers is on its way while the offsets are sent.
+        let _ = self.producer.flush(HEAD_START);
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
         // What was remembered in a warm-up is logged without any.
         if offsets.count() > 0 {

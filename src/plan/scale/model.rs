@@ -75,13 +75,20 @@ impl<'a> Model<'a> {
 
     /// Seconds that a transaction of a worker thread is open, before it is committed: at least a quarter as long as that takes.
     fn open_seconds(&self) -> f64 {
-        let full = float(self.ask.max_transaction_records) / (self.records / self.workers());
+        let written = if self.ask.output { self.unseen() * float(self.ask.record_bytes) } else { 0.0 };
+        let records = float(self.ask.max_transaction_records) / self.records;
+        let full = records.min(costs::TRANSACTION_BYTES / written) * self.workers();
         (float(self.ask.commit_interval_ms) / 1000.0).max(self.commit_takes_seconds() / 4.0).min(full.max(0.001))
     }
 
-    /// Seconds that a commit takes for its partitions' sake. What is another broker's goes on at the same time.
+    /// Seconds that a commit takes for its partitions' sake: those in which a record came since the last. What is another
+    /// broker's goes on at the same time.
     fn commit_takes_seconds(&self) -> f64 {
-        self.worker_partitions() / float(self.ask.brokers) * costs::COMMIT_TIME.get() / 1e6
+        let (interval, rate) = (float(self.ask.commit_interval_ms) / 1000.0, self.records / self.partitions);
+        let each = costs::COMMIT_TIME.get() / 1e6 / float(self.ask.brokers);
+        let takes = |seconds: f64| self.worker_partitions() * -(-rate * seconds).exp_m1() * each;
+        // The longer it takes, the more of them come: it rises to where both agree.
+        (0..16).fold(0.0, |took: f64, _| takes(interval.max(took / 4.0) + took))
     }
 
     /// Seconds from commit to commit of a worker thread.
