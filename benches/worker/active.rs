@@ -118,7 +118,7 @@ impl Sample {
                 .broker
                 .zip(earlier.broker)
                 .zip(alone)
-                .map(|((now, then), alone)| ((now - then).as_secs_f64() / took - alone) * 100.0),
+                .map(|((now, then), alone)| (now.saturating_sub(then).as_secs_f64() / took - alone) * 100.0),
             mean: grown("/transaction_duration/sum_seconds") / transactions * 1e3,
             p50: quantile(0.5),
             p99: quantile(0.99),
@@ -210,7 +210,7 @@ fn active(broker: &Broker, options: &Options, commit: Duration, seconds: Duratio
     assert!(records == distinct && records as u64 + feeder.allowance() >= ids, "{records} records came out, {distinct} ids of {ids}");
     let (began, worked) = (Instant::now(), broker.worked());
     feeder.pace(rate, seconds / 2);
-    let alone = broker.worked().zip(worked).map(|(now, then)| (now - then).as_secs_f64() / began.elapsed().as_secs_f64());
+    let alone = broker.worked().zip(worked).map(|(now, then)| now.saturating_sub(then).as_secs_f64() / began.elapsed().as_secs_f64());
     feeder.flush();
     broker.delete(&run.job.name);
     broker.delete(&topic.name);
