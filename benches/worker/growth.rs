@@ -51,8 +51,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     run(&broker, &topic, &worker(options, |_| ()));
     broker.delete(&topic.name);
     // A part is measured, too, where something in it is asked for.
-    let has_chosen = |part: &str| options.only.iter().any(|only| only.starts_with(part));
-    let is_asked_for = |part: &str| options.includes(part) || has_chosen(part);
+    let is_asked_for = |part: &str| options.includes(part) || options.only.iter().any(|only| only.starts_with(part));
     let chosen = parts.into_iter().filter(|(name, _)| is_asked_for(name));
     let (pages, raw): (Vec<_>, serde_json::Map<_, _>) =
         chosen.map(|(name, part)| (name, part())).map(|(name, (page, raw))| (page, (name.to_owned(), raw))).unzip();

@@ -261,6 +261,19 @@ mod tests {
     }
 
     #[test]
+    fn records_linger_for_a_quarter_of_the_commit_interval_unless_they_can_be_read_at_once() {
+        for (worker, linger) in [
+            ("", "50"),
+            ("[worker]\ncommit_interval = \"10ms\"", "5"),
+            ("[worker]\ncommit_interval = \"5s\"", "250"),
+            ("[worker]\ndelivery = \"at_least_once\"\ncommit_interval = \"5s\"", "5"),
+        ] {
+            let native = producer(&config(worker), "a", BATCH_BYTES, None).create_native_config().unwrap();
+            assert_eq!(native.get("linger.ms").unwrap(), linger, "{worker}");
+        }
+    }
+
+    #[test]
     fn what_librdkafka_refuses_of_a_client_is_found() {
         for (properties, what) in [
             ("\"session.timeout.ms\" = 400000", "`max.poll.interval.ms`must be >= `session.timeout.ms`"),

@@ -54,6 +54,13 @@ struct Transaction {
     bytes: usize,
 }
 
+impl Transaction {
+    /// Whether it may carry no more, at `most` records or [`TRANSACTION_BYTES_MAX`].
+    const fn is_full(&self, most: usize) -> bool {
+        self.records >= most || self.bytes >= TRANSACTION_BYTES_MAX
+    }
+}
+
 impl Outbox {
     /// Connects the producer of worker `number`, and ends what its past self left open.
     pub(super) fn connect(shared: &Shared, number: usize) -> Result<Self, Error> {
@@ -84,7 +91,8 @@ impl Outbox {
 
     /// How old the transaction may become before it is committed, where `interval` is asked for.
     pub(super) fn commit_after(&self, interval: Duration) -> Duration {
-        commit_after(interval, self.commits_took.into_iter().min().unwrap_or_default(), self.transaction_timeout)
+        let [one, next] = self.commits_took;
+        commit_after(interval, one.min(next), self.transaction_timeout)
     }
 
     /// Begins a transaction, if none is open.
@@ -110,12 +118,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// The transaction carries some records more. Returns whether it is full, at `most` records or [`TRANSACTION_BYTES_MAX`].
+    /// The transaction carries some records more. Returns whether it is full, where it may carry `most`.
     #[inline]
     pub(super) fn carry(&mut self, records: usize, most: usize) -> bool {
         self.transaction.as_mut().is_some_and(|transaction| {
             transaction.records += records;
-            transaction.records >= most || transaction.bytes >= TRANSACTION_BYTES_MAX
+            transaction.is_full(most)
         })
     }
 
@@ -205,6 +213,12 @@ fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transaction_is_full_by_its_records_or_by_its_bytes() {
+        let is_full = |records, bytes| Transaction { begun: Instant::now(), records, bytes }.is_full(1000);
+        assert_eq!([is_full(999, (64 << 20) - 1), is_full(1000, 0), is_full(1, 64 << 20)], [false, true, true]);
+    }
 
     #[test]
     fn a_worker_reads_for_a_fifth_of_its_time_however_long_commits_take() {

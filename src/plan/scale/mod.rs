@@ -148,8 +148,6 @@ pub struct TimeNeeds {
     pub visible_half_ms: f64,
     /// The same, for 99 %.
     pub visible_99_ms: f64,
-    /// Whether the time that a partition adds to a commit is in it.
-    pub counts_partitions: bool,
     /// Seconds from a partition's checkpoint to its next.
     pub checkpoint_seconds: f64,
     /// Seconds to load a partition from its checkpoint.
@@ -264,7 +262,6 @@ fn time(model: &Model<'_>) -> TimeNeeds {
     TimeNeeds {
         visible_half_ms: rounded(half),
         visible_99_ms: rounded(most),
-        counts_partitions: costs::COMMIT_TIME.value.is_some() || model.worker_partitions() <= 4.0,
         checkpoint_seconds: rounded(model.checkpoint_seconds()),
         load_partition_seconds: rounded(model.load_seconds()),
         rebuild_partition_seconds: model.rebuild_seconds().map(rounded),
