@@ -9,7 +9,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Browser } from './browser.mjs';
 import { agrees, expected } from './expected.mjs';
-import { empty, hostile, large, said, series, spaces } from './statuses.mjs';
+import { empty, hostile, large, said, series, spaces, verdicts } from './statuses.mjs';
 
 const [base, pictures] = process.argv.slice(2);
 if (!base) {
@@ -284,10 +284,14 @@ const claims = {
     const said = await browser.run(() => [...document.querySelectorAll('.space')].map((card) => [card.querySelector('h3').textContent, card.querySelector('.verdict').innerText, getComputedStyle(card.querySelector('.verdict')).color]));
     const by = Object.fromEntries(said.map(([name, text, colour]) => [name, { text, colour }]));
     assert.deepEqual(Object.keys(by), Object.keys(spaces));
-    assert.equal(by.above.text.trim(), 'above target');
-    assert.equal(by.within.text.trim(), 'within target');
-    assert.equal(new Set(said.map(([, text]) => text)).size, said.length, 'each verdict has its own words');
-    assert.notEqual(by.above.colour, by.within.colour);
+    const words = (texts) => Object.fromEntries(Object.entries(texts).map(([name, { text }]) => [name, text.trim()]));
+    assert.deepEqual(words(by), Object.fromEntries(Object.entries(verdicts).map(([name, [text]]) => [name, text])));
+    const colours = { bad: by.above.colour, warn: by.perhaps.colour, good: by.within.colour };
+    assert.equal(new Set(Object.values(colours)).size, 3, 'good, a warning and bad have a colour each');
+    const miscoloured = Object.entries(verdicts).filter(([name, [, colour]]) => colour && by[name].colour !== colours[colour]);
+    assert.deepEqual(miscoloured, [], 'spaces in another colour than theirs');
+    const peaks = () => [...document.querySelectorAll('.space')].filter((card) => card.querySelector('.legend .peak').checkVisibility()).map((card) => card.querySelector('h3').textContent);
+    assert.deepEqual(await browser.run(peaks), Object.keys(spaces).filter((name) => name.startsWith('mean')), 'the peak is shown where it is not the target');
     await picture('spaces');
   },
 
