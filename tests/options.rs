@@ -32,7 +32,7 @@ const fn row(option: &'static str, values: [&'static str; 2], agree: Depends, st
 
 const OF_TOPIC: Depends = No("each topic has its own");
 const OF_RECORD: Depends = No("it says what becomes of a record, not of its key");
-const NEXT_SLICE: Depends = No("another value holds from the next slice on");
+const NEXT_SLICE: Depends = No("another value holds from the next slice on, or in a `cuckoo` filter from the next new key on");
 const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 

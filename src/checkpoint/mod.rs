@@ -84,7 +84,7 @@ pub struct CheckpointMetadata {
 }
 
 /// The part of the configuration that the stored bits depend on. Capacity and error rate are not
-/// in it: a changed one holds from the next slice on.
+/// in it: a changed one holds for what the filter makes next.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
