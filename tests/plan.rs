@@ -74,6 +74,7 @@ fn json_has_the_fields_that_help_tells_of() {
             "memory_bytes",
             "partition_bytes",
             "pod_bytes",
+            "steady_partition_bytes",
             "disk_bytes",
             "bits_per_key",
             "k",
@@ -376,9 +377,42 @@ fn a_deployment_is_that_of_the_configuration() {
     for (field, value) in expected.as_object().expect("an object") {
         assert_eq!(&ask[field], value, "{field}");
     }
+    // Its rate and slices are those of the filter.
+    let bytes = |filter: &str| {
+        fs::write(&file, text.replace("kind = \"cuckoo\", capacity = \"10M\"", filter)).expect("a file");
+        parsed(&mut plan(&args))["scale"]["ask"]["filter_partition_bytes"].as_u64().expect("bytes")
+    };
+    let usual = bytes("capacity = \"10M\"");
+    let (mean, rough) = (bytes("capacity = \"10M\", rate_is = \"mean\""), bytes("capacity = \"10M\", false_positive_rate = 1e-2"));
+    assert!(mean < usual && rough < usual && bytes("capacity = \"10M\", slices = 1") > usual, "{mean} {rough} {usual}");
+    assert_eq!(bytes("kind = \"stable\", memory = \"1GiB\""), 1 << 30);
+    fs::write(&file, text).expect("a file");
     let flags = [&args[..], &["--workers", "2", "--commit-interval", "50ms", "--kinds", "exact"]].concat();
     let ask = parsed(&mut plan(&flags))["scale"]["ask"].take();
     assert_eq!((&ask["workers"], &ask["commit_interval_ms"], &ask["kind"]), (&json!(2), &json!(50), &json!("exact")));
+}
+
+/// One slice is one slice, whatever it is called.
+#[test]
+fn a_pair_is_an_aging_filter_of_one_slice() {
+    let scale = |more: &[&str]| {
+        let mut scale = parsed(&mut plan(&[&SCALE[..], &["--partitions", "1000", "--members", "50", "--json"], more].concat()))["scale"].take();
+        scale["ask"]["kind"].take();
+        scale
+    };
+    assert_eq!(scale(&["--kinds", "pair"]), scale(&["--kinds", "aging", "--slices", "1"]));
+}
+
+/// What a pod takes at most is one number, whichever way it is asked for.
+#[test]
+fn a_pod_and_a_deployment_of_one_member_take_the_same_memory_at_most() {
+    for (partitions, kind) in [("1", "aging"), ("1000", "aging"), ("1000", "cuckoo"), ("7", "exact")] {
+        let args = ["--keys", "10M", "--window", "24h", "--partitions", partitions, "--kinds", kind, "--json"];
+        let pod = parsed(&mut plan(&args))["kinds"][0]["pod_bytes"].as_f64().expect("bytes");
+        let report = parsed(&mut plan(&[&args[..], &["--records-per-second", "200"]].concat()));
+        let member = report["scale"]["memory"]["member_most_bytes"].as_f64().expect("bytes");
+        assert!((pod / member - 1.0).abs() < 0.02, "{partitions} {kind}: {pod} {member}");
+    }
 }
 
 #[test]

@@ -19,17 +19,21 @@ use unseen::plan::scale::Scale;
 use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::replay::Format;
 
+/// What is planned for where nothing says it.
+const RATE: f64 = 1e-4;
+const SLICES: u32 = 4;
+
 const JSON_HELP: &str = "\
 JSON (--json), one object; sizes in bytes, of the whole topic unless they say otherwise:
   ask      keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
   sample   null, or records, distinct, relative_error (its standard error; 0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
   proposal null, or of a sample without --key and -c: records, is_cut, time, candidates[] of key, distinct, repeats, conflicts,
            conflict_share and differ_in[], reasons[], window_ms, capacity, configuration (null if no key fits)
-  kinds[]  kind, memory_bytes, partition_bytes, pod_bytes (of a pod that has all of it), disk_bytes, bits_per_key, k, reads,
-           mean_rate (over a window; null for kinds to compare), by_mean (where the rate is the mean: memory_bytes, bits_per_key and
-           peak_rate; null for kinds that do not take it), loads[] and curve[] of load, rate and memory_bytes; remembers, forgets
-           (share of repeats a window old that are called unseen), can_retract, overfull,
-           fits and rate_within_memory (null without --memory), configuration";
+  kinds[]  kind, memory_bytes, partition_bytes, steady_partition_bytes (once slices have sized themselves), pod_bytes (of a pod
+           that has all of it), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds to compare), by_mean
+           (where the rate is the mean: memory_bytes, steady_partition_bytes, bits_per_key and peak_rate; null for kinds that do not
+           take it), loads[] and curve[] of load, rate and memory_bytes; remembers, forgets (share of repeats a window old that are
+           called unseen), can_retract, overfull, fits and rate_within_memory (null without --memory), configuration";
 
 /// Options of `unseen plan`.
 #[derive(clap::Args)]
@@ -47,15 +51,15 @@ pub struct Args {
     /// How long a key stays seen, such as 24h.
     #[arg(long, value_name = "TIME", value_parser = window)]
     window: Option<Duration>,
-    /// Share of unseen keys that may be called seen.
-    #[arg(long, value_name = "RATE", default_value = "1e-4", value_parser = flags::false_positive_rate)]
-    false_positive_rate: f64,
+    /// Share of unseen keys that may be called seen; that of -c, or 1e-4.
+    #[arg(long, value_name = "RATE", value_parser = flags::false_positive_rate)]
+    false_positive_rate: Option<f64>,
     /// How many partitions the topic has.
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// Parts that a window is forgotten in.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    slices: u32,
+    /// Parts that a window is forgotten in; those of -c, or 4.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    slices: Option<u32>,
     /// Which kinds to compare, separated by commas; without it, all: aging, unchained (aging without
     /// chaining, which comes along with it), pair (aging with one slice), stable, cuckoo, exact, bloom
     /// (plain, without forgetting, to compare).
@@ -67,8 +71,8 @@ pub struct Args {
     /// What a line of the sample is.
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// Take key, formats and window from this configuration file instead; with --records-per-second, also commit interval, workers,
-    /// filter and other settings of the deployment.
+    /// Take key, formats, window, slices and rate from this configuration file instead; with --records-per-second, also the kind of
+    /// filter, its memory or mean, commit interval, workers, and other settings of the deployment.
     #[arg(short, long, value_name = "FILE", conflicts_with = "key")]
     config: Option<PathBuf>,
     /// Which of its topics, by input; needed if there are several.
@@ -130,9 +134,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let ask = Ask {
         keys,
-        false_positive_rate: args.false_positive_rate,
+        false_positive_rate: args.false_positive_rate.or(topic.map(|topic| topic.filter.false_positive_rate)).unwrap_or(RATE),
         partitions: args.partitions,
-        slices: args.slices,
+        slices: slices(args, topic),
         window_ms: window,
         memory_bytes: args.memory,
     };
@@ -207,12 +211,17 @@ fn sample(
     Sample::count(input, &options).context(name)
 }
 
+/// Parts of a window.
+fn slices(args: &Args, topic: Option<&Topic>) -> u32 {
+    args.slices.or(topic.map(|topic| topic.window.slices())).unwrap_or(SLICES)
+}
+
 /// The window to count keys in.
 fn window_of_sample(args: &Args, topic: Option<&Topic>, proposal: Option<&Proposal>) -> Option<Window> {
     let named = args.window.map(|window| i64::try_from(window.as_millis()).unwrap_or(i64::MAX));
     let proposed = proposal.and_then(|proposal| i64::try_from(proposal.window_ms?).ok());
     let configured = topic.map(|topic| topic.window).filter(|window| window.length_ms().is_some());
-    let of = |length| Window::time(length, args.slices);
+    let of = |length| Window::time(length, slices(args, topic));
     named.map(of).or(configured).or_else(|| proposed.map(of))
 }
 

@@ -3,7 +3,7 @@
 //! Owns where each number comes from: the flag, then the configuration, then what a configuration has that says nothing.
 
 use std::time::Duration;
-use unseen::config::{Config, Delivery, Topic, flags};
+use unseen::config::{Config, Delivery, Filter, RateIs, Topic, flags};
 use unseen::plan::scale::{Scale, ScaleAsk, ScaleError, repeats};
 use unseen::plan::{Comparison, Row};
 
@@ -84,7 +84,8 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         compression: args.compression,
         keys: ask.keys,
         window_ms: ask.window_ms,
-        slices: ask.slices,
+        // A pair is one slice, whatever is asked of the others.
+        slices: if filter.kind == "pair" { 1 } else { ask.slices },
         partitions,
         members: args.members,
         workers: args.workers.or(worker.map(|worker| worker.workers.into())).unwrap_or(usual.workers),
@@ -96,6 +97,7 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         commit_interval_ms: millis(commit_interval),
         max_transaction_records: worker.map_or(usual.max_transaction_records, |worker| worker.max_transaction_records as u64),
         checkpoint_interval_ms: worker.map_or(usual.checkpoint_interval_ms, |worker| millis(worker.checkpoint_interval)),
+        transaction_timeout_ms: worker.map_or(usual.transaction_timeout_ms, |worker| millis(worker.transaction_timeout)),
         max_write_rate: config.map_or(usual.max_write_rate, |config| config.state.max_write_rate),
         linger_ms: property(&["linger.ms", "queue.buffering.max.ms"])
             .and_then(|text| text.parse().ok())
@@ -106,7 +108,7 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         repartition: topic.is_some_and(|topic| topic.repartition),
         output: topic.is_none_or(|topic| topic.output.is_some()),
         kind: filter.kind.clone(),
-        filter_partition_bytes: filter.partition_bytes,
+        filter_partition_bytes: filter_bytes(topic, filter, partitions),
         filter_partition_disk_bytes: filter.disk_bytes.div_ceil(partitions.max(1)),
     })
     .map(Some)
@@ -116,6 +118,16 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
 fn chosen<'r>(topic: Option<&Topic>, kinds: &'r [Row]) -> Option<&'r Row> {
     let of_topic = topic.and_then(|topic| kinds.iter().find(|row| row.kind == topic.filter.kind.name()));
     of_topic.or_else(|| kinds.iter().find(|row| row.configuration.is_some()))
+}
+
+/// Memory of the filter of one partition, as the topic sizes it.
+fn filter_bytes(topic: Option<&Topic>, row: &Row, partitions: u64) -> u64 {
+    let filter = topic.map(|topic| &topic.filter).filter(|filter| filter.kind.name() == row.kind);
+    match (filter, row.by_mean) {
+        (Some(Filter { memory: Some(bytes), .. }), _) => bytes / partitions.max(1),
+        (Some(Filter { rate_is: RateIs::Mean, .. }), Some(by_mean)) => by_mean.steady_partition_bytes,
+        _ => row.steady_partition_bytes,
+    }
 }
 
 fn millis(time: Duration) -> u64 {

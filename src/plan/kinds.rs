@@ -11,6 +11,8 @@ use crate::filter::{self, CuckooSizing, Growth, Prediction, StableSizing, Window
 pub(super) struct Candidate {
     /// What is expected at a load: 1 is as many keys in a window as were planned for.
     pub(super) predict: Box<dyn Fn(f64) -> Prediction>,
+    /// Memory at load 1 once slices have sized themselves, in bytes; `None` where they do not.
+    pub(super) steady_bytes: Option<u64>,
     /// Disk at load 1, in bytes; grows with the load.
     pub(super) disk: f64,
     /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
@@ -42,6 +44,7 @@ impl Candidate {
     fn new(predict: impl Fn(f64) -> Prediction + 'static, k: u32, reads: String, overfull: &'static str) -> Self {
         Self {
             predict: Box::new(predict),
+            steady_bytes: None,
             disk: 0.0,
             k,
             reads,
@@ -103,6 +106,7 @@ fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
     let (k, reads) = generations(&sizing, window);
     let overfull = "chains more filters: the error holds, memory grows";
     Candidate {
+        steady_bytes: Some(sizing.steady_bytes(window)),
         configuration: Some(configured("aging", ask, rate, slices)),
         mean: Some(sizing.mean_rate(window)),
         peak_of_mean: Some(Box::new(move |mean| filter::AgingSizing::peak_of_mean(window, keys, mean, growth))),

@@ -15,7 +15,7 @@ mod text;
 pub use proposal::{Candidate, Proposal};
 pub use sample::{Sample, SampleError, SampleOptions};
 
-use kinds::{KINDS, Make, UNCHAINED, whole};
+use kinds::{KINDS, Make, UNCHAINED, float, whole};
 use serde::{Deserialize, Serialize};
 
 /// The loads of a table.
@@ -63,7 +63,10 @@ pub struct Row {
     pub memory_bytes: u64,
     /// The same of one partition.
     pub partition_bytes: u64,
-    /// Most memory of a pod that has all partitions, with one worker thread: its filters, and [`POD_BASE_BYTES`].
+    /// The same once slices have sized themselves, which makes those of an aging filter larger by an eighth.
+    pub steady_partition_bytes: u64,
+    /// Most memory of a pod that has all partitions, with one worker thread: these filters, what each partition keeps beside
+    /// its filter, and [`POD_BASE_BYTES`].
     pub pod_bytes: u64,
     /// Disk then, in bytes; 0 for kinds that live in memory.
     pub disk_bytes: u64,
@@ -103,7 +106,9 @@ pub struct Row {
 pub struct ByMean {
     /// Memory of the whole topic when a window shows the planned keys, in bytes.
     pub memory_bytes: u64,
-    /// The same a planned key.
+    /// Of one partition, once slices have sized themselves.
+    pub steady_partition_bytes: u64,
+    /// Memory of the topic a planned key.
     pub bits_per_key: f64,
     /// The rate that it may come to when all slices are full, however many keys there are.
     pub peak_rate: f64,
@@ -160,6 +165,8 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let partitions = u64::from(ask.partitions);
     let partition_bytes = (kind.predict)(1.0).bytes;
     let memory_bytes = partition_bytes.saturating_mul(partitions);
+    let steady_partition_bytes = kind.steady_bytes.unwrap_or(partition_bytes);
+    let beside = whole(scale::beside_filter(float(ask.keys.div_ceil(partitions.max(1))), name != "exact"));
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
@@ -178,14 +185,18 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let bits_per_key = |bytes: u64| (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
     let by_mean = kind.peak_of_mean.as_ref().map(|peak_of_mean| {
         let peak = peak_of_mean(ask.false_positive_rate);
-        let memory_bytes = (make(ask, peak).predict)(1.0).bytes.saturating_mul(partitions);
-        ByMean { memory_bytes, bits_per_key: bits_per_key(memory_bytes), peak_rate: rounded(peak) }
+        let sized = make(ask, peak);
+        let partition_bytes = (sized.predict)(1.0).bytes;
+        let memory_bytes = partition_bytes.saturating_mul(partitions);
+        let steady_partition_bytes = sized.steady_bytes.unwrap_or(partition_bytes);
+        ByMean { memory_bytes, steady_partition_bytes, bits_per_key: bits_per_key(memory_bytes), peak_rate: rounded(peak) }
     });
     Row {
         kind: name.to_owned(),
         memory_bytes,
         partition_bytes,
-        pod_bytes: memory_bytes.saturating_add(POD_BASE_BYTES),
+        steady_partition_bytes,
+        pod_bytes: steady_partition_bytes.saturating_add(beside).saturating_mul(partitions).saturating_add(POD_BASE_BYTES),
         disk_bytes,
         bits_per_key: bits_per_key(memory_bytes + disk_bytes),
         k: kind.k,

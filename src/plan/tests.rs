@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::Config;
-use crate::filter::{AgingSizing, StableSizing, Window};
+use crate::filter::{AgingSizing, Filter as _, Growth, Spec, StableSizing, Window};
+use crate::key::Fingerprint;
 
 fn ask(keys: u64, rate: f64) -> Ask {
     Ask { keys, false_positive_rate: rate, partitions: 1, slices: 4, window_ms: None, memory_bytes: None }
@@ -78,6 +79,26 @@ fn a_mean_is_below_the_peak_and_may_be_asked_for() {
     assert!(["stable", "exact", "bloom", "unchained"].iter().all(|kind| of(kind).by_mean.is_none()));
     let table = report.table();
     assert!(table.contains("\nstable") && table.contains("mean    over a window  rate_is = \"mean\"  bits/key"), "{table}");
+}
+
+/// Slices size themselves to the fullest of the last, and an eighth more: a plan for a pod has room for that.
+#[test]
+fn a_steady_filter_takes_what_is_planned_for_a_pod() {
+    const KEYS: u64 = 40_000;
+    for slices in [1, 4] {
+        let row = row(Ask { slices, ..ask(KEYS, 1e-4) }, "aging");
+        let window = Window::time(i64::from(slices) * 1000, slices);
+        let sizing = AgingSizing::new(window, KEYS, 1e-4).with_growth(Growth { adapt: true, ..Growth::default() });
+        let mut filter = Spec::Aging(sizing).build(window);
+        let (each, mut most) = (KEYS / u64::from(slices), 0);
+        for number in 0..u64::from(slices) * 4 * each {
+            filter.advance(i64::try_from(number / each).unwrap() * 1000 + 1);
+            filter.check_and_insert(Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))).unwrap();
+            most = most.max(filter.usage().bytes);
+        }
+        close(most as f64, row.steady_partition_bytes as f64, 0.01);
+        assert!(row.steady_partition_bytes > row.partition_bytes && row.pod_bytes > most + POD_BASE_BYTES);
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl Comparison {
             _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
         }
         if self.kinds.iter().any(|row| row.by_mean.is_some()) {
-            text += "mean: while each window shows the planned keys. Slices of aging are then larger\n      than planned, by an eighth (adapt), which memory above does not count\n\n";
+            text += "mean: while each window shows the planned keys. Slices of aging are then larger\n      than planned, by an eighth (adapt), which only the pod's memory counts\n\n";
         }
         if self.kinds.iter().any(|row| !row.remembers) {
             text += "forgets: share of repeats, a window after their key was inserted, called unseen\n\n";

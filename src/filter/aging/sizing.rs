@@ -38,6 +38,12 @@ impl Sizing {
         self.layout.bytes() * u64::from(window.slices() + 1)
     }
 
+    /// The same once slices size themselves, in a steady stream that shows the planned keys in each window.
+    #[must_use]
+    pub fn steady_bytes(&self, window: Window) -> u64 {
+        self.steady(window).bytes(window)
+    }
+
     /// The rate and the memory when each generation holds `load` times its capacity, chained layers
     /// included: the moment at which the filter is wrong most often.
     #[must_use]

@@ -1,6 +1,8 @@
 //! What a deployment is reckoned for, and what is too absurd to be.
 
+use crate::config::Delivery;
 use serde::Serialize;
+use std::time::Duration;
 
 /// Most records a second.
 const RECORDS_MAX: f64 = 1e9;
@@ -45,6 +47,8 @@ pub struct ScaleAsk {
     pub max_transaction_records: u64,
     /// Time between the checkpoints of a partition, in milliseconds.
     pub checkpoint_interval_ms: u64,
+    /// How long brokers let a transaction be open, in milliseconds.
+    pub transaction_timeout_ms: u64,
     /// Bytes a second that a member's checkpoints may take.
     pub max_write_rate: u64,
     /// How long librdkafka waits for a batch to fill, in milliseconds.
@@ -61,7 +65,7 @@ pub struct ScaleAsk {
     pub output: bool,
     /// The kind of filter.
     pub kind: String,
-    /// Its memory, of one partition.
+    /// Its memory, of one partition, once slices have sized themselves.
     pub filter_partition_bytes: u64,
     /// Its disk, of one partition, for kinds that live there.
     pub filter_partition_disk_bytes: u64,
@@ -89,8 +93,9 @@ impl Default for ScaleAsk {
             commit_interval_ms: 200,
             max_transaction_records: 1_000_000,
             checkpoint_interval_ms: 10_000,
+            transaction_timeout_ms: 10_000,
             max_write_rate: 32 << 20,
-            linger_ms: 50.0,
+            linger_ms: Delivery::ExactlyOnce.linger(Duration::from_millis(200)).as_secs_f64() * 1000.0,
             session_timeout_ms: 10_000,
             exactly_once: true,
             changelog: true,
@@ -180,6 +185,7 @@ impl ScaleAsk {
             ("replication", self.replication as f64, 1.0, 100.0),
             ("commit-interval, in ms", self.commit_interval_ms as f64, 10.0, 450_000.0),
             ("checkpoint interval, in ms", self.checkpoint_interval_ms as f64, 1.0, 3660.0 * day),
+            ("transaction timeout, in ms", self.transaction_timeout_ms as f64, 1.0, day),
             ("linger, in ms", self.linger_ms, 0.0, 900_000.0),
             ("session timeout, in ms", self.session_timeout_ms as f64, 1.0, day),
         ] {

@@ -75,6 +75,9 @@ pub(super) const PAGE_BYTES: f64 = 65536.0;
 pub(super) const TRANSACTION_REQUESTS: f64 = 5.0;
 /// Bytes that a transaction writes at most (`worker/outbox.rs`).
 pub(super) const TRANSACTION_BYTES: f64 = 67_108_864.0;
+/// Records and bytes that a batch holds at most: librdkafka's `batch.num.messages`, and `batch.size` (`kafka/client_config.rs`).
+pub(super) const BATCH_RECORDS: f64 = 10_000.0;
+pub(super) const BATCH_BYTES: f64 = 1e6;
 /// Connections of a worker thread to each broker (docs/operations.md, Descriptors).
 pub(super) const WORKER_CONNECTIONS: f64 = 4.0;
 
@@ -131,6 +134,8 @@ pub(super) const WORKER_CORES: UnitCost = measured(
 );
 pub(super) const CHECKPOINT_BYTE: UnitCost =
     unknown("checkpoint_byte", "ns, a byte of a checkpoint", "only its effect on latency was measured: none that shows");
+
+pub(super) const EXACT: UnitCost = unknown("exact", "µs more, a record of kind exact: it is looked up on disk", "a filter that is confirmed looks up fewer");
 
 // Processor time of the brokers.
 
@@ -238,7 +243,7 @@ pub(super) const POLL: UnitCost =
     reckoned("poll", 300.0, "s, a member may take to answer a rebalance", "librdkafka's default of max.poll.interval.ms");
 
 /// All of them, in the order of the documents.
-pub(super) const ALL: [&UnitCost; 41] = [
+pub(super) const ALL: [&UnitCost; 42] = [
     &AWAKE,
     &AWAKE_PARTITION,
     &READ,
@@ -250,6 +255,7 @@ pub(super) const ALL: [&UnitCost; 41] = [
     &IDLE,
     &WORKER_CORES,
     &CHECKPOINT_BYTE,
+    &EXACT,
     &BROKER_RECORD,
     &BROKER_COMMIT,
     &PROCESS,

@@ -114,6 +114,17 @@ pub(super) fn all(model: &Model<'_>) -> Vec<Limit> {
     partition.breaks_at = partition.breaks_at.map(|records| records / model.partitions);
     partition.of = "records/s in it";
     limits.push(partition);
+    if ask.exactly_once {
+        let timeout = float(ask.transaction_timeout_ms) / 1000.0;
+        limits.push(Limit::new(
+            model,
+            "a transaction's time",
+            (Dimension::Partitions, "partitions"),
+            costs::COMMIT_TIME.basis,
+            "the brokers give it up, and nothing comes out: raise transaction_timeout",
+            move |model| model.commit_seconds() / timeout,
+        ));
+    }
     if let Some(bytes) = ask.member_memory_bytes {
         let used = move |model: &Model<'_>| model.member_memory_most(model.survivor_partitions()) / float(bytes);
         limits.push(Limit::new(model, "memory of a member", keys, costs::WORKER_MOST.basis, "it is killed, and again", used));

@@ -11,6 +11,7 @@ mod text;
 pub use ask::{ScaleAsk, ScaleError, repeats};
 pub use costs::{Basis, UnitCost};
 pub use limits::Limit;
+pub(super) use model::beside_filter;
 
 use super::kinds::{float, whole};
 use super::rounded;

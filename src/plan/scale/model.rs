@@ -26,6 +26,16 @@ pub(super) struct Model<'a> {
     pub(super) members: f64,
 }
 
+/// Memory of a partition beside its filter, which has so many keys in a window: those that are watched, unless the filter is
+/// never wrong, and what its clients keep of it.
+pub(in crate::plan) fn beside_filter(keys: f64, is_watched: bool) -> f64 {
+    costs::PARTITION.get() + if is_watched { watched_keys(keys) * costs::WATCHED.get() } else { 0.0 }
+}
+
+fn watched_keys(keys: f64) -> f64 {
+    (keys / costs::WATCHED_SHARE).clamp(costs::WATCHED_MIN, costs::WATCHED_MAX)
+}
+
 /// How much of one thing is of the busiest of `among`, where it is dealt out by pieces.
 fn busiest(pieces: f64, among: f64) -> f64 {
     (pieces / among).ceil().max(1.0).min(pieces)
@@ -78,17 +88,23 @@ impl<'a> Model<'a> {
         let written = if self.ask.output { self.unseen() * float(self.ask.record_bytes) } else { 0.0 };
         let records = float(self.ask.max_transaction_records) / self.records;
         let full = records.min(costs::TRANSACTION_BYTES / written) * self.workers();
-        (float(self.ask.commit_interval_ms) / 1000.0).max(self.commit_takes_seconds() / 4.0).min(full.max(0.001))
+        self.paced_seconds(self.commit_takes_seconds()).min(full.max(0.001))
     }
 
     /// Seconds that a commit takes for its partitions' sake: those in which a record came since the last. What is another
     /// broker's goes on at the same time.
     fn commit_takes_seconds(&self) -> f64 {
-        let (interval, rate) = (float(self.ask.commit_interval_ms) / 1000.0, self.records / self.partitions);
+        let rate = self.records / self.partitions;
         let each = costs::COMMIT_TIME.get() / 1e6 / float(self.ask.brokers);
         let takes = |seconds: f64| self.worker_partitions() * -(-rate * seconds).exp_m1() * each;
         // The longer it takes, the more of them come: it rises to where both agree.
-        (0..16).fold(0.0, |took: f64, _| takes(interval.max(took / 4.0) + took))
+        (0..16).fold(0.0, |took: f64, _| takes(self.paced_seconds(took) + took))
+    }
+
+    /// Seconds for which a transaction is open where commits take so long, and it is not full before (`worker/outbox.rs`).
+    fn paced_seconds(&self, took: f64) -> f64 {
+        let half = float(self.ask.transaction_timeout_ms) / 2000.0;
+        (float(self.ask.commit_interval_ms) / 1000.0).max((took / 4.0).min(half - took))
     }
 
     /// Seconds from commit to commit of a worker thread.
@@ -188,19 +204,24 @@ impl<'a> Model<'a> {
         self.partition_keys() * (1.0 + 1.0 / f64::from(self.ask.slices))
     }
 
+    /// Keys of a partition that are watched. What is never wrong has none.
     fn watched_keys(&self) -> f64 {
-        (self.partition_keys() / costs::WATCHED_SHARE).clamp(costs::WATCHED_MIN, costs::WATCHED_MAX)
+        if self.is_exact() { 0.0 } else { watched_keys(self.partition_keys()) }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.ask.filter_partition_disk_bytes > 0
     }
 
     /// Memory of a partition: its filter, its watched keys, and what its clients keep of it.
     pub(super) fn partition_memory(&self) -> f64 {
-        let unsaved = if self.ask.filter_partition_disk_bytes > 0 {
+        let unsaved = if self.is_exact() {
             let seconds = float(self.ask.checkpoint_interval_ms) / 1000.0;
             (self.unseen() / self.partitions * seconds).min(1e6) * costs::UNSAVED.get()
         } else {
             0.0
         };
-        self.filter_bytes() + self.watched_keys() * costs::WATCHED.get() + costs::PARTITION.get() + unsaved
+        self.filter_bytes() + beside_filter(self.partition_keys(), !self.is_exact()) + unsaved
     }
 
     /// Memory of a member with so many partitions, while the brokers keep up: with as much of a worker thread's buffers as
@@ -234,7 +255,7 @@ impl<'a> Model<'a> {
         let seconds = float(self.ask.checkpoint_interval_ms) / 1000.0;
         let new = self.unseen() / self.partitions * seconds;
         // Only the open slice of an aging filter changes.
-        let open = if self.ask.kind == "aging" { f64::from(self.ask.slices) + 1.0 } else { 1.0 };
+        let open = if matches!(&*self.ask.kind, "aging" | "pair") { f64::from(self.ask.slices) + 1.0 } else { 1.0 };
         let pages = self.filter_bytes() / costs::PAGE_BYTES / open;
         let changed = if pages > 0.0 { pages * -(-new / pages).exp_m1() * costs::PAGE_BYTES } else { 0.0 };
         let exact = if self.exact_bytes() > 0.0 { new * costs::KEY_BYTES.get() } else { 0.0 };
@@ -274,10 +295,11 @@ impl<'a> Model<'a> {
     }
 
     /// Requests a second that carry records, at most: librdkafka sends a partition's batch in a request of its own, once it
-    /// has waited for `linger.ms`, or for the commit.
+    /// has waited for `linger.ms`, or is full; and what is left goes with the commit.
     pub(super) fn produce_requests(&self) -> f64 {
-        let most = (1000.0 / self.ask.linger_ms.max(0.001)).max(1.0 / self.commit_seconds());
-        let batches = |rate: f64| self.partitions * (rate / self.partitions).min(most);
+        let timed = 1000.0 / self.ask.linger_ms.max(0.001) + 1.0 / self.commit_seconds();
+        let full = (1.0 / costs::BATCH_RECORDS).max(float(self.ask.record_bytes) / costs::BATCH_BYTES);
+        let batches = |rate: f64| rate.min(self.partitions * timed + rate * full);
         let output = if self.ask.output { batches(self.unseen()) } else { 0.0 };
         let forwarded = if self.ask.repartition { batches(self.records) } else { 0.0 };
         output + forwarded + self.changelog_commits()

@@ -153,6 +153,27 @@ fn few_records_are_in_few_commits() {
     close(need.brokers.produce_requests_most, 200.0, 0.02);
 }
 
+/// Four lingers and the rest with the commit; a full batch waits for neither.
+#[test]
+fn requests_are_at_most_what_linger_commits_and_full_batches_make() {
+    let need = scale(ScaleAsk { repeats: 0.0, ..large(1000, 50) });
+    let interval = 1000.0 * 50.0 / need.brokers.transactions;
+    close(need.brokers.produce_requests_most - need.brokers.changelog_records, 1000.0 * (20.0 + 1000.0 / interval) + 200.0, 1e-3);
+    let one = scale(ScaleAsk { repeats: 0.0, ..large(1, 1) });
+    assert!(one.brokers.produce_requests_most >= 1e6 * 200.0 / 1e6, "{:?}", one.brokers);
+}
+
+#[test]
+fn a_transaction_must_end_before_its_timeout() {
+    let ask = ScaleAsk { brokers: 1, replication: 1, ..large(8000, 1) };
+    let time = |ask: &ScaleAsk| limit(&scale(ask.clone()), "a transaction's time").clone();
+    let long = time(&ask);
+    assert!(long.used > 1.0 && (5000.0..7000.0).contains(&long.breaks_at.unwrap()), "{long:?}");
+    assert!(time(&ScaleAsk { transaction_timeout_ms: 60_000, ..ask.clone() }).used < 0.5);
+    // Without a transaction there is no such limit.
+    assert!(scale(ScaleAsk { exactly_once: false, ..ask }).limits.iter().all(|limit| limit.name != "a transaction's time"));
+}
+
 #[test]
 fn the_first_limit_is_the_fullest_and_breaks_where_it_says() {
     let need = scale(large(1000, 1));
@@ -194,7 +215,7 @@ fn options_leave_out_what_they_do() {
     let untimed = need(&|ask| ask.window_ms = None);
     assert_eq!(untimed.disk.changelog_bytes, None);
     let exact = need(&|ask| (ask.filter_partition_bytes, ask.filter_partition_disk_bytes, ask.kind) = (0, 1 << 30, "exact".to_owned()));
-    assert!(exact.disk.member_bytes > 20 << 30 && exact.memory.filter_bytes == 0);
+    assert!(exact.disk.member_bytes == 20 << 30 && exact.memory.filter_bytes == 0);
     let idle = need(&|ask| ask.members = 200);
     assert_eq!((idle.load.workers, idle.load.idle_workers, idle.load.member_partitions), (100.0, 100.0, 1.0));
     assert!(idle.text().contains("! 100 worker threads have no partition\n"));

@@ -17,7 +17,7 @@ impl Scale {
             text += &(columns(&table, true) + "\n");
         }
         text += &(columns(&self.broken(), true) + "\n");
-        text + &self.first() + &unknown()
+        text + &self.first() + &self.unknown()
     }
 
     fn asked(&self) -> String {
@@ -53,7 +53,8 @@ impl Scale {
             &[&costs::AWAKE, &costs::READ, &costs::COMMIT, &costs::CHECKPOINT_BYTE],
         );
         row("  to be awake", String::new(), number(need.awake_cores), &[&costs::AWAKE, &costs::AWAKE_PARTITION]);
-        row("  by record", String::new(), number(need.records_cores), &[&costs::READ, &costs::WRITTEN, &costs::TENFOLD]);
+        let of_kind = if self.is_exact() { &costs::EXACT } else { &costs::TENFOLD };
+        row("  by record", String::new(), number(need.records_cores), &[&costs::READ, &costs::WRITTEN, of_kind]);
         row("  by commit", String::new(), number(need.commits_cores), &[&costs::COMMIT, &costs::CHECKPOINT_BYTE]);
         let memory = &self.memory;
         row("memory, brokers keep up", size(memory.member_bytes), String::new(), &[&costs::PROCESS, &costs::BUSY, &costs::WATCHED]);
@@ -131,6 +132,21 @@ impl Scale {
         rows
     }
 
+    fn is_exact(&self) -> bool {
+        self.ask.filter_partition_disk_bytes > 0
+    }
+
+    /// Costs that are in no sum.
+    fn unknown(&self) -> String {
+        let is_asked = |cost: &&UnitCost| cost.basis == Basis::Unknown && (self.is_exact() || cost.name != costs::EXACT.name);
+        let unknown: Vec<_> = costs::ALL.into_iter().filter(is_asked).collect();
+        let mut text = if unknown.is_empty() { "" } else { "not known, so left out of all of this:\n" }.to_owned();
+        for cost in unknown {
+            _ = writeln!(text, "  {}", cost.unit);
+        }
+        text
+    }
+
     fn first(&self) -> String {
         let Some(first) = self.limits.first() else { return String::new() };
         let is_past = first.used >= 1.0;
@@ -138,16 +154,6 @@ impl Scale {
         let at = first.breaks_at.map_or_else(String::new, |at| format!(", at {} {}", number(at), first.of));
         format!("{} {verb}{at}:\n{}\n\n", first.name, first.then)
     }
-}
-
-/// Costs that are in no sum.
-fn unknown() -> String {
-    let unknown: Vec<_> = costs::ALL.into_iter().filter(|cost| cost.basis == Basis::Unknown).collect();
-    let mut text = if unknown.is_empty() { "" } else { "not known, so left out of all of this:\n" }.to_owned();
-    for cost in unknown {
-        _ = writeln!(text, "  {}", cost.unit);
-    }
-    text
 }
 
 fn head(names: [&str; 4]) -> Rows {
