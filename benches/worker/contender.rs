@@ -99,7 +99,6 @@ impl Unseen {
             delivery = "{delivery}"
             commit_interval = "{commit:?}"
             checkpoint_interval = "{checkpoint:?}"
-            max_transaction_records = 10000000
             transaction_timeout = "{timeout}"
             [state]
             dir = "{state}"
