@@ -6,6 +6,7 @@ use super::raw;
 use super::units::{KEYS, Length};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 /// The smallest rate that sizing keeps its promise for.
 pub(super) const RATE_MIN: f64 = 1e-9;
@@ -25,8 +26,6 @@ pub struct Filter {
     pub false_positive_rate: f64,
     /// When: at the peak, or on average.
     pub rate_is: RateIs,
-    /// The rate that it is sized for, and never passes: the configured one, or a higher one with that mean.
-    pub peak_rate: f64,
     /// Memory of the whole topic in bytes, for the kind that is sized by it.
     pub memory: Option<u64>,
     /// Whether what it calls seen is looked up exactly before a record is dropped.
@@ -40,47 +39,69 @@ impl Filter {
     /// shared out over them. A window by count is kept in full by each, or its promise would not hold.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
-        let partitions = u64::from(partitions.max(1));
-        let keys = match (self.capacity, window) {
-            (Some(capacity), Window::Time { .. }) => capacity.div_ceil(partitions),
-            (_, Window::Keys { slice_keys, slices }) => slice_keys * u64::from(slices),
-            (None, Window::Time { .. }) => 1,
-        };
-        let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
+        let Share { keys, growth } = self.share(window, partitions);
+        let peak = self.peak_rate(window, partitions);
         match self.kind {
-            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, self.peak_rate).with_growth(growth))),
-            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, self.peak_rate))),
+            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, peak).with_growth(growth))),
+            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, peak))),
             Kind::Stable => {
-                let memory = self.memory.unwrap_or_default() / partitions;
-                Some(Spec::Stable(StableSizing::new(memory, self.peak_rate)))
+                let memory = self.memory.unwrap_or_default() / u64::from(partitions.max(1));
+                Some(Spec::Stable(StableSizing::new(memory, peak)))
             }
             Kind::Exact => None,
         }
     }
 
-    /// The peak of a filter with that mean; of kinds that have no other peak, the mean.
-    fn peak_of_mean(&self, window: Window) -> f64 {
-        let mean = self.false_positive_rate;
-        let keys = match window {
-            Window::Time { .. } => self.capacity.unwrap_or(1),
-            Window::Keys { slice_keys, slices } => slice_keys.saturating_mul(slices.into()),
-        };
-        match self.kind {
-            Kind::Aging => AgingSizing::peak_of_mean(window, keys, mean, self.growth),
-            Kind::Cuckoo => CuckooSizing::peak_of_mean(window, keys, mean),
-            Kind::Stable | Kind::Exact => mean,
+    /// The rate that the filter of one of `partitions` partitions is sized for, and never passes: the configured one, or a
+    /// higher one with that mean. It differs with the number of partitions, for a filter is made of whole blocks or bits.
+    #[must_use]
+    pub fn peak_rate(&self, window: Window, partitions: u32) -> f64 {
+        match self.rate_is {
+            RateIs::Peak => self.false_positive_rate,
+            RateIs::Mean => {
+                let Share { keys, growth } = self.share(window, partitions);
+                peak_of(Mean { rate: self.false_positive_rate, kind: self.kind, window, keys, growth })
+            }
         }
     }
 
-    /// What is wrong with `max_memory` for a topic of so many partitions, if anything: each has a window by count in full,
-    /// and an equal part of the memory.
+    /// What one of `partitions` partitions has of the topic.
+    fn share(&self, window: Window, partitions: u32) -> Share {
+        let partitions = u64::from(partitions.max(1));
+        let keys = match (self.capacity, window) {
+            (Some(capacity), Window::Time { .. }) => capacity.div_ceil(partitions),
+            (_, Window::Keys { slice_keys, slices }) => slice_keys.saturating_mul(slices.into()),
+            (None, Window::Time { .. }) => 1,
+        };
+        Share { keys, growth: Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth } }
+    }
+
+    /// What is wrong with `max_memory` for a topic of so many partitions, if anything: a bound that filters do not even keep at
+    /// capacity is a slip. Each partition has an equal part of the memory, and whole blocks; and a window by count in full.
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
-        let most = self.growth.max_bytes.filter(|_| window.length_ms().is_none())?;
-        let needed = self.spec(window, partitions)?.bytes(window).saturating_mul(u64::from(partitions));
-        (needed > most).then(|| {
-            format!("the {partitions} partitions each keep a window by count, which takes {needed} bytes in all, got {most}; raise it, or lower the window's keys")
-        })
+        let most = self.growth.max_bytes?;
+        let takes = |filter: &Self| Some(filter.spec(window, partitions)?.bytes(window).saturating_mul(partitions.max(1).into()));
+        let needed = takes(self).filter(|&needed| needed > most)?;
+        let subject = match (window, partitions) {
+            (_, 0 | 1) => "the filter takes".to_owned(),
+            (Window::Time { .. }, _) => format!("the filters of {partitions} partitions take"),
+            (Window::Keys { .. }, _) => {
+                return Some(format!(
+                    "the {partitions} partitions each keep a window by count, which takes {needed} bytes in all, got {most}; raise it, or lower the window's keys"
+                ));
+            }
+        };
+        // What is planned for a mean is less than that, for it is of slices that may become larger.
+        let unbounded = Self { growth: Growth { max_bytes: None, ..self.growth }, ..self.clone() };
+        let reason = if self.rate_is == RateIs::Mean && takes(&unbounded)? <= most {
+            ": with rate_is = \"mean\", slices that size themselves need an eighth more than is planned"
+        } else {
+            ""
+        };
+        Some(format!(
+            "{subject} {needed} bytes at capacity, got {most}{reason}; raise it, or lower capacity, or allow a higher false_positive_rate"
+        ))
     }
 
     /// Whether fingerprints are kept as they are, on disk.
@@ -107,8 +128,7 @@ impl fmt::Display for Filter {
             kind,
             capacity: _,
             false_positive_rate: _,
-            rate_is: _,   // A size, as the rate is; of the kind whose size counts there is one only.
-            peak_rate: _, // It follows from the others.
+            rate_is: _, // A size, as the rate is; of the kind whose size counts there is one only.
             memory,
             confirm: _,
             growth: Growth { adapt: _, max_bytes: _, at_max: _ },
@@ -120,6 +140,48 @@ impl fmt::Display for Filter {
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }
     }
+}
+
+/// What one partition's filter is sized by.
+struct Share {
+    keys: u64,
+    growth: Growth,
+}
+
+/// A rate on average, and all else that its peak depends on.
+#[derive(Clone, Copy, PartialEq)]
+struct Mean {
+    rate: f64,
+    kind: Kind,
+    window: Window,
+    keys: u64,
+    growth: Growth,
+}
+
+/// Most peaks that are kept. A process has few topics, and each has one number of partitions.
+const PEAKS_MAX: usize = 256;
+
+/// Peaks that were found. To find one takes tens of milliseconds, and a follower asks for each of its partitions.
+static PEAKS: Mutex<Vec<(Mean, f64)>> = Mutex::new(Vec::new());
+
+/// The peak of a filter with that mean; of kinds that have no other peak, the mean.
+fn peak_of(mean: Mean) -> f64 {
+    // Who else wants it meanwhile waits for it.
+    let mut peaks = PEAKS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&(_, peak)) = peaks.iter().find(|(known, _)| *known == mean) {
+        return peak;
+    }
+    let Mean { rate, kind, window, keys, growth } = mean;
+    let peak = match kind {
+        Kind::Aging => AgingSizing::peak_of_mean(window, keys, rate, growth),
+        Kind::Cuckoo => CuckooSizing::peak_of_mean(window, keys, rate),
+        Kind::Stable | Kind::Exact => rate,
+    };
+    if peaks.len() >= PEAKS_MAX {
+        peaks.clear();
+    }
+    peaks.push((mean, peak));
+    peak
 }
 
 pub(super) fn resolve(
@@ -140,20 +202,15 @@ pub(super) fn resolve(
         diagnostics.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
     }
     memory(raw, &at("memory"), diagnostics);
-    let mut filter = Filter {
+    let filter = Filter {
         memory: raw.memory.map(|bytes| bytes.0),
         kind: raw.kind,
         capacity: raw.capacity.map(|count| count.0),
         false_positive_rate: raw.false_positive_rate.0,
         rate_is: raw.rate_is,
-        peak_rate: raw.false_positive_rate.0,
         confirm: raw.confirm.0,
         growth: Growth { adapt: raw.adapt.0, max_bytes: raw.max_memory.map(|bytes| bytes.0), at_max: raw.at_max_memory },
     };
-    let is_sound = filter.capacity.is_none_or(|keys| KEYS.contains(&keys)) && filter.false_positive_rate >= RATE_MIN;
-    if let Some(window) = window.filter(|_| filter.rate_is == RateIs::Mean && is_sound) {
-        filter.peak_rate = filter.peak_of_mean(window);
-    }
     max_memory(&filter, window, path, diagnostics);
     filter
 }
@@ -198,24 +255,21 @@ fn memory(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// A bound that the filter does not even keep at capacity is a slip.
 fn max_memory(filter: &Filter, window: Option<Window>, path: &str, diagnostics: &mut Diagnostics) {
     let at = |name: &str| format!("{path}.{name}");
-    let Some(most) = filter.growth.max_bytes else {
+    if filter.growth.max_bytes.is_none() {
         if filter.growth.at_max != AtMaxMemory::default() {
             diagnostics.add(&at("at_max_memory"), "means nothing without max_memory");
         }
         return;
-    };
+    }
     if !filter.kind.grows() {
         diagnostics.add(&at("max_memory"), format!("not for kind {:?}", filter.kind.name()));
     } else if filter.capacity.is_none_or(|keys| KEYS.contains(&keys))
         && filter.false_positive_rate >= RATE_MIN
-        && let Some(needed) = window.and_then(|window| Some(filter.spec(window, 1)?.bytes(window))).filter(|&needed| needed > most)
+        // How many partitions there are is known once brokers have answered.
+        && let Some(problem) = window.and_then(|window| filter.memory_problem(window, 1))
     {
-        let message = format!(
-            "the filter takes {needed} bytes at capacity, got {most}; raise it, or lower capacity, or allow a higher false_positive_rate"
-        );
-        diagnostics.add(&at("max_memory"), message);
+        diagnostics.add(&at("max_memory"), problem);
     }
 }

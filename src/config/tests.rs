@@ -2,7 +2,7 @@
 
 use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
-use crate::filter::Window;
+use crate::filter::{Spec, Window};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
@@ -645,27 +645,64 @@ fn a_mean_is_held_by_a_higher_peak_in_less_memory() {
     let filter = |options: &str| {
         let topic =
             load(&MINIMAL.replace("capacity = \"10M\"", options)).unwrap_or_else(|errors| panic!("{options}: {errors}")).topics.remove(0);
-        (topic.filter.spec(topic.window, 4).unwrap().bytes(topic.window), topic.filter)
+        let (bytes, peak) = (topic.filter.spec(topic.window, 4).unwrap().bytes(topic.window), topic.filter.peak_rate(topic.window, 4));
+        (bytes, peak, topic.filter)
     };
     for (kind, rate, least, most) in [("aging", 1e-4_f64, 2.0, 3.0), ("cuckoo", 1e-4, 1.0, 1.0), ("cuckoo", 1.1e-4, 1.05, 1.15)] {
         let options = format!("kind = \"{kind}\", capacity = \"10M\", false_positive_rate = {rate:e}");
-        let (bytes, peak) = filter(&options);
-        let (by_mean, mean) = filter(&format!("{options}, rate_is = \"mean\""));
-        assert!(peak.peak_rate.to_bits() == rate.to_bits() && mean.false_positive_rate.to_bits() == rate.to_bits());
-        assert!((least..=most).contains(&(mean.peak_rate / rate)), "{options}: {}", mean.peak_rate);
-        assert_eq!(by_mean < bytes, mean.peak_rate > rate, "{options}");
+        let (bytes, peak, by_peak) = filter(&options);
+        let (fewer, higher, by_mean) = filter(&format!("{options}, rate_is = \"mean\""));
+        assert!(peak.to_bits() == rate.to_bits() && by_mean.false_positive_rate.to_bits() == rate.to_bits());
+        assert!((least..=most).contains(&(higher / rate)), "{options}: {higher}");
+        assert_eq!(fewer < bytes, higher > rate, "{options}");
         // What is stored is of use to both.
-        assert_eq!(mean.to_string(), peak.to_string());
+        assert_eq!(by_mean.to_string(), by_peak.to_string());
     }
-    // The eighth by which slices grow is counted on, so there must be room for it.
-    let bounded = |most: &str| {
-        load(&MINIMAL.replace("capacity = \"10M\"", &format!("capacity = \"10M\", max_memory = \"{most}\", rate_is = \"mean\"")))
-    };
-    assert!(bounded("40MiB").is_ok());
-    assert!(bounded("37MiB").unwrap_err().contains("max_memory: the filter takes "));
     let counted = MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "rate_is = \"mean\"");
-    let counted = load(&counted).unwrap().topics.remove(0).filter;
-    assert!((1.1..1.3).contains(&(counted.peak_rate / 1e-4)), "{}", counted.peak_rate);
+    let counted = load(&counted).unwrap().topics.remove(0);
+    // Each partition has a window by count in full.
+    for partitions in [1, 3_000] {
+        let peak = counted.filter.peak_rate(counted.window, partitions);
+        assert!((1.1..1.3).contains(&(peak / 1e-4)), "{peak}");
+    }
+}
+
+/// A topic of ten million keys whose rate is a mean, within so much memory.
+fn within(most: &str) -> Result<super::Topic, String> {
+    let options = format!("capacity = \"10M\", rate_is = \"mean\", max_memory = \"{most}\"");
+    load(&MINIMAL.replace("capacity = \"10M\"", &options)).map(|mut config| config.topics.remove(0))
+}
+
+#[test]
+fn a_mean_holds_in_however_many_partitions() {
+    // Some of these leave room for slices to become larger, and others do not, for they are made of whole blocks.
+    for most in ["41500kB", "40MiB", "1GiB"] {
+        let topic = within(most).unwrap();
+        for partitions in [1, 7, 64, 300, 1_000, 3_000, 20_000] {
+            let Some(Spec::Aging(sizing)) = topic.filter.spec(topic.window, partitions) else { panic!("it is aging") };
+            let mean = sizing.mean_rate(topic.window);
+            assert!(mean <= 1e-4, "{most}, {partitions} partitions: {mean:e}");
+        }
+    }
+    // Where it does not fit into the memory of so many, that is said.
+    let problem = |most: &str, partitions| within(most).unwrap().filter.memory_problem(Window::time(1, 4), partitions);
+    assert_eq!((problem("40MiB", 1), problem("40MiB", 1_000), problem("41MiB", 3_000)), (None, None, None));
+    let refusal = problem("40MiB", 3_000).expect("they do not fit");
+    let start = "the filters of 3000 partitions take 42240000 bytes at capacity, got 41943040: with rate_is = \"mean\", slices that size";
+    assert!(refusal.starts_with(start), "{refusal}");
+}
+
+#[test]
+fn a_mean_that_lacks_memory_for_larger_slices_says_so() {
+    let refusal = within("37MiB").unwrap_err();
+    let start = "x.toml: topics[0].filter.max_memory: the filter takes ";
+    let reason = "got 38797312: with rate_is = \"mean\", slices that size themselves need an eighth more than is planned; raise it, or lower capacity";
+    assert!(refusal.starts_with(start) && refusal.contains(reason), "{refusal}");
+    // It is not the eighth that too little memory for any slices lacks, nor is it in question where the rate is the peak.
+    let refusal = within("30MiB").unwrap_err();
+    assert!(refusal.starts_with(start) && refusal.contains("got 31457280; raise it"), "{refusal}");
+    let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"37MiB\"");
+    assert!(refusal.starts_with(start) && refusal.contains("got 38797312; raise it"), "{refusal}");
 }
 
 #[test]

@@ -242,7 +242,6 @@ fn rules(topic: &Topic) -> [(&'static str, String); 13] {
                 capacity: _,
                 false_positive_rate: _,
                 rate_is: _,
-                peak_rate: _, // It follows from the others.
                 memory: _,
                 confirm: _,
                 growth: Growth { adapt: _, max_bytes: _, at_max: _ },

@@ -81,6 +81,25 @@ fn an_aging_filter_is_sized_by_its_mean() {
 }
 
 #[test]
+fn room_for_larger_slices_saves_memory() {
+    let window = time(4);
+    let bounded = |max_bytes| {
+        let growth = Growth { max_bytes, ..ADAPTS };
+        let sizing = aging(window, AgingSizing::peak_of_mean(window, KEYS, 1e-4, growth), growth);
+        assert!(sizing.mean_rate(window) <= 1e-4, "{max_bytes:?}: {}", sizing.mean_rate(window));
+        sizing.bytes(window)
+    };
+    let roomy = bounded(None);
+    let with_room = roomy * 9 / 8 + 64 * 5;
+    let full = bounded(Some(roomy));
+    assert!(roomy < full && full < with_room, "{roomy}, {full}, {with_room}");
+    // From where there is that room, the filter is as small as if there was no bound.
+    for (most, expected) in [(full, full), (with_room - 64 * 10, full), (with_room, roomy), (with_room + 1_000, roomy), (2 * full, roomy)] {
+        assert_eq!(bounded(Some(most)), expected, "{most}");
+    }
+}
+
+#[test]
 fn the_mean_of_a_cuckoo_filter_is_computed_and_sized_by() {
     // At some rates a bit is saved, at others none.
     for (slices, rate, saved) in [(4, 1e-2, 0), (4, 1.4e-2, 1), (1, 1e-2, 0), (1, 1.3e-2, 1), (64, 1e-2, 0)] {

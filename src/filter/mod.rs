@@ -378,7 +378,7 @@ pub enum MergeError {
     #[error("the windows differ in length or slices")]
     Window,
     /// Their sizes differ.
-    #[error("the filters differ in size: joined can be only what had the same capacity, rate and slices")]
+    #[error("the filters differ in size: joined can be only what had the same capacity, rate, rate_is and slices")]
     Size,
     /// What they count is not the same.
     #[error("windows by count cannot be joined: each counts its own keys")]

@@ -155,7 +155,8 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// The greatest peak that is good, within a thousandth, from one on that is; up to where a peak is good for nothing.
+/// The greatest peak that is good, within a thousandth, from one on that is; up to where a peak is good for nothing. If there
+/// are better ones above a bad one, it may be the last before that.
 pub(super) fn greatest_peak(from: f64, is_good: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (from, (from * PEAK_SHARE_MAX).min(PEAK_MAX).max(from));
     while high / low > 1.001 {

@@ -104,6 +104,12 @@ impl Space {
         &self.topic.filter
     }
 
+    /// The rate that the filters of its partitions are sized for, and never pass.
+    #[must_use]
+    pub fn peak_rate(&self) -> f64 {
+        self.topic.filter.peak_rate(self.topic.window, self.count.load(Ordering::Acquire))
+    }
+
     /// Adds a key to a query, by the texts of its parts: see [`KeySpec::fingerprints_of_texts`].
     ///
     /// # Errors

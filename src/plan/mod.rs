@@ -181,16 +181,6 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         let expected = (kind.predict)(load);
         Point { load, rate: rounded(expected.rate), memory_bytes: expected.bytes.saturating_mul(partitions) }
     };
-    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-    let bits_per_key = |bytes: u64| (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0;
-    let by_mean = kind.peak_of_mean.as_ref().map(|peak_of_mean| {
-        let peak = peak_of_mean(ask.false_positive_rate);
-        let sized = make(ask, peak);
-        let partition_bytes = (sized.predict)(1.0).bytes;
-        let memory_bytes = partition_bytes.saturating_mul(partitions);
-        let steady_partition_bytes = sized.steady_bytes.unwrap_or(partition_bytes);
-        ByMean { memory_bytes, steady_partition_bytes, bits_per_key: bits_per_key(memory_bytes), peak_rate: rounded(peak) }
-    });
     Row {
         kind: name.to_owned(),
         memory_bytes,
@@ -198,12 +188,12 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         steady_partition_bytes,
         pod_bytes: steady_partition_bytes.saturating_add(beside).saturating_mul(partitions).saturating_add(POD_BASE_BYTES),
         disk_bytes,
-        bits_per_key: bits_per_key(memory_bytes + disk_bytes),
+        bits_per_key: bits_per_key(ask, memory_bytes + disk_bytes),
         k: kind.k,
         reads: kind.reads.clone(),
         loads: LOADS.map(point).to_vec(),
         mean_rate: kind.mean.map(rounded),
-        by_mean,
+        by_mean: by_mean(&kind, make, ask),
         remembers: kind.forgets.is_none(),
         forgets: rounded(kind.forgets.unwrap_or(0.0)),
         can_retract: kind.can_retract,
@@ -214,6 +204,20 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         // To two digits, or sums of steps would show.
         curve: (0..=CURVE_STEPS).map(|step| point((f64::from(step) * CURVE_STEP * 100.0).round() / 100.0)).collect(),
     }
+}
+
+fn by_mean(kind: &kinds::Candidate, make: Make, ask: &Ask) -> Option<ByMean> {
+    let peak = kind.peak_of_mean.as_ref()?(ask.false_positive_rate);
+    let sized = make(ask, peak);
+    let partition_bytes = (sized.predict)(1.0).bytes;
+    let memory_bytes = partition_bytes.saturating_mul(ask.partitions.into());
+    let steady_partition_bytes = sized.steady_bytes.unwrap_or(partition_bytes);
+    Some(ByMean { memory_bytes, steady_partition_bytes, bits_per_key: bits_per_key(ask, memory_bytes), peak_rate: rounded(peak) })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
+    (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
 /// The smallest rate for which a kind takes no more than `bytes` a partition.

@@ -35,7 +35,6 @@ fn filter(false_positive_rate: f64) -> config::Filter {
         capacity: Some(1_000),
         false_positive_rate,
         rate_is: config::RateIs::Peak,
-        peak_rate: false_positive_rate,
         confirm: false,
         memory: None,
         growth,

@@ -380,7 +380,8 @@ fn space(space: &KeySpace<'_>, counts: &SpaceCounts, states: &[&StateReport]) ->
         fill_ratio: worst(|state| state.load),
         false_positives: FalsePositives {
             target: (!is_exact).then_some(topic.filter.false_positive_rate),
-            peak: (!is_exact).then_some(topic.filter.peak_rate),
+            // Of no partition nothing is known but that it is no less than the target.
+            peak: (!is_exact).then(|| worst(|state| state.peak).max(topic.filter.false_positive_rate)),
             estimated: worst(|state| state.estimated),
             observed: (!is_exact).then(|| observed.unwrap_or_default().into()),
         },

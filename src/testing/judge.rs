@@ -73,9 +73,9 @@ impl<'c> Judge<'c> {
                     // A worker reads it there.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
                 }
-                let rules = topic.rules(self.partitions);
                 let state = self.states.entry((self.config.space_of(topic).id, partition));
-                let state = state.or_insert_with(|| State { dedup: Dedup::new(rules), emitted: HashMap::new() });
+                let begun = || State { dedup: Dedup::new(topic.rules(self.partitions)), emitted: HashMap::new() };
+                let state = state.or_insert_with(begun);
                 let max_timestamp = read_at.map_or(i64::MAX, |now| topic.max_timestamp(now));
                 let verdict = if topic.is_retraction(&headers) {
                     state.dedup.retract(fingerprint, time, max_timestamp)

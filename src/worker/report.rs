@@ -6,7 +6,7 @@
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
 use super::partition::{Input, PartitionState};
-use super::topics::Topics;
+use super::topics::{InputTopic, Topics};
 use crate::kafka::Source;
 use crate::record::SpaceId;
 use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, WorkerReport};
@@ -66,7 +66,7 @@ impl Reporter {
         }
         self.next = Instant::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
-        let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space).capacity, state));
+        let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space), state));
         let report = WorkerReport { joined: self.joined, blocked: self.blocked.clone(), states: kept.collect(), inputs };
         stats.report(number, report);
     }
@@ -99,16 +99,17 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> V
     read.chain(waiting).collect()
 }
 
-fn state_report(space: SpaceId, capacity: u64, state: &mut PartitionState) -> StateReport {
+fn state_report(space: SpaceId, topic: &InputTopic, state: &mut PartitionState) -> StateReport {
     let (usage, estimated) = (state.dedup.usage(), state.estimate());
     StateReport {
         space,
         keys: usage.keys,
         bytes: usage.bytes,
         load: usage.load,
+        peak: topic.peak,
         estimated,
         observed: state.dedup.observed(),
         stream_time: state.dedup.stream_time(),
-        capacity,
+        capacity: topic.capacity,
     }
 }

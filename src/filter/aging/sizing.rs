@@ -85,9 +85,22 @@ impl Sizing {
     }
 
     /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at no more than `mean` on average over
-    /// a window: what to size it for, in the least memory. A mean is no greater than its peak, so there is one.
+    /// a window: what to size it for, in little memory. A mean is no greater than its peak, so there is one.
     #[must_use]
     pub fn peak_of_mean(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
+        // With room for slices that size themselves, a filter is better, so a smaller one will do. Where the smallest has not
+        // that room, no larger one has: slices stay as planned, and fill.
+        let roomy = Self::peak_with_room(window, keys, mean, Growth { max_bytes: None, ..growth });
+        if Self::new(window, keys, roomy).with_growth(growth).mean_rate(window) <= mean {
+            roomy
+        } else {
+            Self::peak_with_room(window, keys, mean, Growth { adapt: false, ..growth })
+        }
+    }
+
+    /// The same where slices are as large as they want to be. Then a smaller filter is a worse one, but for the rounding to
+    /// whole blocks, which counts where they are few.
+    fn peak_with_room(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
         let sized = |peak| Self::new(window, keys, peak).with_growth(growth);
         let peak = greatest_peak(mean, |peak| sized(peak).mean_rate(window) <= mean);
         let blocks = |peak| sized(peak).layout.blocks_per_key;
