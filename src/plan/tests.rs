@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::Config;
-use crate::filter::{AgingSizing, Filter as _, Growth, Spec, StableSizing, Window};
+use crate::filter::{AgingSizing, Growth, Spec, StableSizing, Window};
 use crate::key::Fingerprint;
 
 fn ask(keys: u64, rate: f64) -> Ask {
