@@ -42,7 +42,7 @@ fn fields(value: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_table_of_all_kinds_is_printed() {
     let text = printed(&mut plan(&["--keys", "10M"]));
-    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for,\nwhen every slice is full; the mean over a window is lower\n\nkind ";
+    let heading = "10M keys in a window of 4 slices, 1 partition\nthe rate is the share of unseen keys called seen: at most 1e-4 is asked for,\nwhen every slice is full; the mean over a window is no higher\n\nkind ";
     assert!(text.starts_with(heading), "{text}");
     let (costs, rest) = text.split_once("\n\nrate at").expect("the table of errors");
     let named: Vec<_> = costs.lines().skip(5).filter_map(|line| line.split(' ').next()).collect();
@@ -396,7 +396,8 @@ fn a_deployment_is_that_of_the_configuration() {
 #[test]
 fn a_pair_is_an_aging_filter_of_one_slice() {
     let scale = |more: &[&str]| {
-        let mut scale = parsed(&mut plan(&[&SCALE[..], &["--partitions", "1000", "--members", "50", "--json"], more].concat()))["scale"].take();
+        let mut scale =
+            parsed(&mut plan(&[&SCALE[..], &["--partitions", "1000", "--members", "50", "--json"], more].concat()))["scale"].take();
         scale["ask"]["kind"].take();
         scale
     };

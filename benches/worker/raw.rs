@@ -63,7 +63,7 @@ fn consume(mut input: Input) {
 fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     let mut client = client(&arguments.broker);
     // As `Delivery::linger` has it for the worker. The crate is not linked: this is to be librdkafka alone.
-    let linger = (arguments.commit_ms / 4).clamp(5, 250).to_string();
+    let linger = (arguments.commit_ms / 4).min(arguments.partitions.unsigned_abs().into()).clamp(5, 250).to_string();
     client.set("transactional.id", output).set("linger.ms", linger).set("compression.type", "lz4").set("batch.size", "1000000");
     client.set("queue.buffering.max.messages", "1000000").set("queue.buffering.max.kbytes", "262144");
     let producer: BaseProducer = client.set("delivery.report.only.error", "true").create().expect("a producer");

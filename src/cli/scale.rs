@@ -101,7 +101,7 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         max_write_rate: config.map_or(usual.max_write_rate, |config| config.state.max_write_rate),
         linger_ms: property(&["linger.ms", "queue.buffering.max.ms"])
             .and_then(|text| text.parse().ok())
-            .unwrap_or_else(|| delivery.linger(commit_interval).as_secs_f64() * 1000.0),
+            .unwrap_or_else(|| delivery.linger(commit_interval, ask.partitions).as_secs_f64() * 1000.0),
         session_timeout_ms: property(&["session.timeout.ms"]).and_then(|text| text.parse().ok()).unwrap_or(usual.session_timeout_ms),
         exactly_once: delivery == Delivery::ExactlyOnce,
         changelog: config.is_none_or(|config| config.state.changelog),

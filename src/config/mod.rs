@@ -198,6 +198,8 @@ pub enum OnTruncation {
 /// Bounds of [`Delivery::linger`].
 const LINGER: Duration = Duration::from_millis(5);
 const LINGER_MAX: Duration = Duration::from_millis(250);
+/// The most that it is for each partition.
+const LINGER_EACH: Duration = Duration::from_millis(1);
 
 /// How the worker threads work.
 #[derive(Clone, Debug)]
@@ -220,13 +222,14 @@ pub struct Worker {
 
 impl Delivery {
     /// How long records of a partition are gathered before they are sent, unless `linger.ms` says it. librdkafka sends each
-    /// partition in a request of its own, and brokers answer the requests of a connection one after the other: so that a
-    /// partition makes no more than five of them a commit, or four a second where commits are rarer, however its records
-    /// trickle in. A commit waits for none of it.
+    /// partition in a request of its own, and brokers answer the requests of a connection one after the other: so that
+    /// `partitions` make no more than a thousand of them a second, or five a commit each, however their records trickle in;
+    /// four a second where commits are rarer. What lingers takes memory, so few partitions gather for less long. A commit
+    /// waits for none of it.
     #[must_use]
-    pub fn linger(self, commit_interval: Duration) -> Duration {
+    pub fn linger(self, commit_interval: Duration, partitions: u32) -> Duration {
         match self {
-            Self::ExactlyOnce => (commit_interval / 4).clamp(LINGER, LINGER_MAX),
+            Self::ExactlyOnce => (commit_interval / 4).min(LINGER_EACH * partitions).clamp(LINGER, LINGER_MAX),
             // What was written can be read before the commit.
             Self::AtLeastOnce => LINGER,
         }

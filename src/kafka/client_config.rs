@@ -120,8 +120,15 @@ pub(super) fn capture(config: &Config) -> ClientConfig {
     client
 }
 
-pub(super) fn producer(config: &Config, transactional_id: &str, batch_bytes: usize, records_a_batch: Option<usize>) -> ClientConfig {
-    let linger = config.worker.delivery.linger(config.worker.commit_interval).as_millis().to_string();
+/// A producer for the output of an input of so many partitions.
+pub(super) fn producer(
+    config: &Config,
+    transactional_id: &str,
+    partitions: u32,
+    batch_bytes: usize,
+    records_a_batch: Option<usize>,
+) -> ClientConfig {
+    let linger = config.worker.delivery.linger(config.worker.commit_interval, partitions).as_millis().to_string();
     let mut client = with_defaults(
         &config.kafka,
         &[
@@ -212,7 +219,8 @@ pub fn check_properties(config: &Config) -> Result<(), Error> {
         let message = format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}), best a third of it");
         return Err(Error::Property(message));
     }
-    let producer = producer(config, "check", BATCH_BYTES, None);
+    // With as long a linger as it may have.
+    let producer = producer(config, "check", u32::MAX, BATCH_BYTES, None);
     for (mut client, kind) in [(consumer, RDKafkaType::RD_KAFKA_CONSUMER), (producer, RDKafkaType::RD_KAFKA_PRODUCER)] {
         client.remove("bootstrap.servers");
         let native = client.create_native_config().map_err(|error| property_error(&error))?;
@@ -254,22 +262,25 @@ mod tests {
             let config = config(&format!("\"{name}\" = 77"));
             for _ in 0..50 {
                 // The order of its map is another one each time.
-                let native = producer(&config, "a", BATCH_BYTES, None).create_native_config().unwrap();
+                let native = producer(&config, "a", 4, BATCH_BYTES, None).create_native_config().unwrap();
                 assert_eq!(native.get("linger.ms").unwrap(), "77", "{name}");
             }
         }
     }
 
     #[test]
-    fn records_linger_for_a_quarter_of_the_commit_interval_unless_they_can_be_read_at_once() {
-        for (worker, linger) in [
-            ("", "50"),
-            ("[worker]\ncommit_interval = \"10ms\"", "5"),
-            ("[worker]\ncommit_interval = \"5s\"", "250"),
-            ("[worker]\ndelivery = \"at_least_once\"\ncommit_interval = \"5s\"", "5"),
+    fn records_linger_by_partitions_and_commit_interval_unless_they_can_be_read_at_once() {
+        for (worker, partitions, linger) in [
+            ("", 4, "5"),
+            ("", 20, "20"),
+            ("", 1_000, "50"),
+            ("[worker]\ncommit_interval = \"10ms\"", 1_000, "5"),
+            ("[worker]\ncommit_interval = \"5s\"", 100, "100"),
+            ("[worker]\ncommit_interval = \"5s\"", u32::MAX, "250"),
+            ("[worker]\ndelivery = \"at_least_once\"\ncommit_interval = \"5s\"", 1_000, "5"),
         ] {
-            let native = producer(&config(worker), "a", BATCH_BYTES, None).create_native_config().unwrap();
-            assert_eq!(native.get("linger.ms").unwrap(), linger, "{worker}");
+            let native = producer(&config(worker), "a", partitions, BATCH_BYTES, None).create_native_config().unwrap();
+            assert_eq!(native.get("linger.ms").unwrap(), linger, "{worker} {partitions}");
         }
     }
 

@@ -13,7 +13,7 @@ impl Comparison {
         let each = if ask.partitions == 1 { "1 partition".to_owned() } else { format!("{} partitions", ask.partitions) };
         _ = writeln!(
             text,
-            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for,\nwhen every slice is full; the mean over a window is lower\n",
+            "{} keys in a window of {} slices, {each}\nthe rate is the share of unseen keys called seen: at most {:e} is asked for,\nwhen every slice is full; the mean over a window is no higher\n",
             count(ask.keys),
             ask.slices,
             ask.false_positive_rate
@@ -29,7 +29,11 @@ impl Comparison {
             _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
         }
         if self.kinds.iter().any(|row| row.by_mean.is_some()) {
-            text += "mean: while each window shows the planned keys. Slices of aging are then larger\n      than planned, by an eighth (adapt), which only the pod's memory counts\n\n";
+            text += "mean: while each window shows the planned keys";
+            if self.kinds.iter().any(|row| row.steady_partition_bytes > row.partition_bytes) {
+                text += ". Slices of aging are then larger\n      than planned, by an eighth (adapt), which only the pod's memory counts";
+            }
+            text += "\n\n";
         }
         if self.kinds.iter().any(|row| !row.remembers) {
             text += "forgets: share of repeats, a window after their key was inserted, called unseen\n\n";

@@ -106,7 +106,7 @@ impl<'a> Group<'a> {
         let mut config = self.config.clone();
         (config.worker.delivery, config.worker.transaction_timeout) = (Delivery::ExactlyOnce, timeout);
         let id = format!("{}-{}-seed", config.kafka.group_id, self.space);
-        Ok(Sink::connect(&config, &Arc::new(Stats::new(&config)), &id, BATCH_BYTES, self.waiting.stop)?)
+        Ok(Sink::connect(&config, &Arc::new(Stats::new(&config)), &id, 1, BATCH_BYTES, self.waiting.stop)?)
     }
 
     /// In how many partitions keys are judged.

@@ -207,7 +207,10 @@ fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: 
 
 /// A producer for the worker of that number and transactional id.
 fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
-    Ok(Sink::connect(&shared.config, &shared.stats, transactional_id, batch_bytes, &|| shared.is_stopped(number))?)
+    let Shared { config, stats, cluster, .. } = shared;
+    let partitions =
+        config.topics.iter().filter_map(|topic| cluster.partitions.get(&topic.input)).fold(0, |sum: u32, each| sum.saturating_add(*each));
+    Ok(Sink::connect(config, stats, transactional_id, partitions, batch_bytes, &|| shared.is_stopped(number))?)
 }
 
 #[cfg(test)]

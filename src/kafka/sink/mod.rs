@@ -138,8 +138,8 @@ impl Reports for Context {
 impl Sink {
     /// A producer that is ready to begin; whatever its past selves left open is aborted.
     ///
-    /// `batch_bytes` bounds what is written together; so small that few records are, each travels alone. `stats` counts
-    /// each answer of a broker.
+    /// `partitions` are those of the input. `batch_bytes` bounds what is written together; so small that few records are,
+    /// each travels alone. `stats` counts each answer of a broker.
     ///
     /// # Errors
     /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
@@ -147,11 +147,13 @@ impl Sink {
         config: &Config,
         stats: &Arc<Stats>,
         transactional_id: &str,
+        partitions: u32,
         batch_bytes: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<Self, Error> {
         let one_record_per_batch = batch_bytes < ONE_RECORD_BYTES;
-        let client = client::producer(config, transactional_id, batch_bytes.min(BATCH_BYTES), one_record_per_batch.then_some(1));
+        let (most, records) = (batch_bytes.min(BATCH_BYTES), one_record_per_batch.then_some(1));
+        let client = client::producer(config, transactional_id, partitions, most, records);
         let login = Login::of(&config.kafka);
         let stats = Arc::clone(stats);
         let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };

@@ -95,7 +95,7 @@ impl Default for ScaleAsk {
             checkpoint_interval_ms: 10_000,
             transaction_timeout_ms: 10_000,
             max_write_rate: 32 << 20,
-            linger_ms: Delivery::ExactlyOnce.linger(Duration::from_millis(200)).as_secs_f64() * 1000.0,
+            linger_ms: Delivery::ExactlyOnce.linger(Duration::from_millis(200), 1).as_secs_f64() * 1000.0,
             session_timeout_ms: 10_000,
             exactly_once: true,
             changelog: true,

@@ -135,7 +135,8 @@ pub(super) const WORKER_CORES: UnitCost = measured(
 pub(super) const CHECKPOINT_BYTE: UnitCost =
     unknown("checkpoint_byte", "ns, a byte of a checkpoint", "only its effect on latency was measured: none that shows");
 
-pub(super) const EXACT: UnitCost = unknown("exact", "µs more, a record of kind exact: it is looked up on disk", "a filter that is confirmed looks up fewer");
+pub(super) const EXACT: UnitCost =
+    unknown("exact", "µs more, a record of kind exact: it is looked up on disk", "a filter that is confirmed looks up fewer");
 
 // Processor time of the brokers.
 

@@ -156,7 +156,7 @@ fn few_records_are_in_few_commits() {
 /// Four lingers and the rest with the commit; a full batch waits for neither.
 #[test]
 fn requests_are_at_most_what_linger_commits_and_full_batches_make() {
-    let need = scale(ScaleAsk { repeats: 0.0, ..large(1000, 50) });
+    let need = scale(ScaleAsk { repeats: 0.0, linger_ms: 50.0, ..large(1000, 50) });
     let interval = 1000.0 * 50.0 / need.brokers.transactions;
     close(need.brokers.produce_requests_most - need.brokers.changelog_records, 1000.0 * (20.0 + 1000.0 / interval) + 200.0, 1e-3);
     let one = scale(ScaleAsk { repeats: 0.0, ..large(1, 1) });

@@ -141,7 +141,15 @@ impl Options {
     pub fn memory(&self, capacity: usize) -> Memory {
         let kind = KINDS.iter().position(|kind| self.has(kind)).expect("one of them was chosen");
         let window = self.window_keys().unwrap_or_else(|| self.window_seconds());
-        Memory { kind, by_count: self.window_keys().is_some(), window, slices: self.slices(), capacity, by_mean: self.has("rate_is = \"mean\""), is_resized: false }
+        Memory {
+            kind,
+            by_count: self.window_keys().is_some(),
+            window,
+            slices: self.slices(),
+            capacity,
+            by_mean: self.has("rate_is = \"mean\""),
+            is_resized: false,
+        }
     }
 
     /// What the configuration says of each topic, but for its names and what it remembers.
