@@ -96,7 +96,7 @@ fn a_steady_filter_takes_what_is_planned_for_a_pod() {
             filter.check_and_insert(Fingerprint(xxhash_rust::xxh3::xxh3_128(&number.to_le_bytes()))).unwrap();
             most = most.max(filter.usage().bytes);
         }
-        close(most as f64, row.steady_partition_bytes as f64, 0.01);
+        close(float(most), float(row.steady_partition_bytes), 0.01);
         assert!(row.steady_partition_bytes > row.partition_bytes && row.pod_bytes > most + POD_BASE_BYTES);
     }
 }
