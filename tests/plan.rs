@@ -386,6 +386,14 @@ fn a_deployment_is_that_of_the_configuration() {
     let (mean, rough) = (bytes("capacity = \"10M\", rate_is = \"mean\""), bytes("capacity = \"10M\", false_positive_rate = 1e-2"));
     assert!(mean < usual && rough < usual && bytes("capacity = \"10M\", slices = 1") > usual, "{mean} {rough} {usual}");
     assert_eq!(bytes("kind = \"stable\", memory = \"1GiB\""), 1 << 30);
+    // Each partition has all of a window by count.
+    fs::write(&file, text.replace("\"12h\"", "{ keys = \"10M\" }").replace("kind = \"cuckoo\", capacity = \"10M\"", "slices = 4"))
+        .expect("a file");
+    let of = |partitions: &str| {
+        let args = [&args[..], &["--partitions", partitions, "--repeats", "0.5"]].concat();
+        parsed(&mut plan(&args))["scale"]["ask"]["filter_partition_bytes"].as_u64().expect("bytes")
+    };
+    assert!(of("1") == of("100") && of("1") > 40 << 20, "{} {}", of("1"), of("100"));
     fs::write(&file, text).expect("a file");
     let flags = [&args[..], &["--workers", "2", "--commit-interval", "50ms", "--kinds", "exact"]].concat();
     let ask = parsed(&mut plan(&flags))["scale"]["ask"].take();

@@ -97,7 +97,10 @@ pub fn scale(args: &Args, config: Option<&Config>, topic: Option<&Topic>, report
         commit_interval_ms: millis(commit_interval),
         max_transaction_records: worker.map_or(usual.max_transaction_records, |worker| worker.max_transaction_records as u64),
         checkpoint_interval_ms: worker.map_or(usual.checkpoint_interval_ms, |worker| millis(worker.checkpoint_interval)),
-        transaction_timeout_ms: worker.map_or(usual.transaction_timeout_ms, |worker| millis(worker.transaction_timeout)),
+        // The worker asks for twice the commit interval at least.
+        transaction_timeout_ms: worker
+            .map_or(usual.transaction_timeout_ms, |worker| millis(worker.transaction_timeout))
+            .max(millis(commit_interval).saturating_mul(2)),
         max_write_rate: config.map_or(usual.max_write_rate, |config| config.state.max_write_rate),
         linger_ms: property(&["linger.ms", "queue.buffering.max.ms"])
             .and_then(|text| text.parse().ok())
@@ -123,6 +126,11 @@ fn chosen<'r>(topic: Option<&Topic>, kinds: &'r [Row]) -> Option<&'r Row> {
 /// Memory of the filter of one partition, as the topic sizes it.
 fn filter_bytes(topic: Option<&Topic>, row: &Row, partitions: u64) -> u64 {
     let filter = topic.map(|topic| &topic.filter).filter(|filter| filter.kind.name() == row.kind);
+    // Each partition has all of a window by count, whose keys the configuration names.
+    if let (Some(filter), Some(topic)) = (filter, topic.filter(|topic| topic.window.length_ms().is_none())) {
+        let spec = filter.spec(topic.window, u32::try_from(partitions).unwrap_or(u32::MAX));
+        return spec.map_or(0, |spec| spec.bytes(topic.window));
+    }
     match (filter, row.by_mean) {
         (Some(Filter { memory: Some(bytes), .. }), _) => bytes / partitions.max(1),
         (Some(Filter { rate_is: RateIs::Mean, .. }), Some(by_mean)) => by_mean.steady_partition_bytes,

@@ -202,7 +202,13 @@ fn compare(config: &Config, cluster: &mut Cluster, problems: &mut Vec<String>) {
             }
         }
         if let Some(problem) = topic.filter.memory_problem(topic.window, input) {
-            problems.push(format!("topics[{at}].filter.max_memory: {problem}"));
+            let problem = format!("topics[{at}].filter.max_memory: {problem}");
+            if topic.window.length_ms().is_none() {
+                problems.push(problem);
+            } else if !topic.repartition {
+                // Partitions may be added while it runs. `at_max_memory` says what becomes of what does not fit.
+                cluster.warnings.push(problem);
+            }
         }
         // Where records are brought to their partitions first, it is those that count.
         if topic.repartition {
@@ -237,4 +243,31 @@ fn batch_bytes(config: &Config) -> usize {
         .flatten()
         .filter_map(|resource| resource.entry_map().get("max.message.bytes").and_then(|entry| entry.value.as_ref()?.parse::<usize>().ok()));
     limits.map(|limit| limit.saturating_sub(BATCH_OVERHEAD).max(1)).fold(BATCH_BYTES, usize::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Warnings and problems of a topic of so many partitions.
+    fn compared(window: &str, filter: &str, partitions: u32) -> (usize, usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = format!("input = \"in\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ {filter} }}\n");
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let mut cluster = Cluster { partitions: [("in".to_owned(), partitions)].into(), ..Cluster::default() };
+        let mut problems = Vec::new();
+        compare(&config, &mut cluster, &mut problems);
+        (cluster.warnings.len(), problems.len())
+    }
+
+    #[test]
+    fn partitions_whose_shares_are_whole_blocks_are_warned_of_and_not_refused() {
+        let timed = |partitions| compared("\"24h\"", "capacity = \"10M\", max_memory = \"40MiB\", rate_is = \"mean\"", partitions);
+        assert_eq!([timed(1000), timed(3000)], [(0, 0), (1, 0)]);
+        // Each partition has all of a window by count.
+        let counted = |partitions| compared("{ keys = \"1M\" }", "max_memory = \"8MiB\"", partitions);
+        assert_eq!([counted(1), counted(2)], [(0, 0), (0, 1)]);
+    }
 }

@@ -66,7 +66,7 @@ pub struct Row {
     /// The same once slices have sized themselves, which makes those of an aging filter larger by an eighth.
     pub steady_partition_bytes: u64,
     /// Most memory of a pod that has all partitions, with one worker thread: these filters, what each partition keeps beside
-    /// its filter, and [`POD_BASE_BYTES`].
+    /// its filter, and [`POD_BASE_BYTES`]. What kind `exact` keeps until a checkpoint comes on top.
     pub pod_bytes: u64,
     /// Disk then, in bytes; 0 for kinds that live in memory.
     pub disk_bytes: u64,

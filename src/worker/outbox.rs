@@ -7,6 +7,7 @@ use super::ids::InputId;
 use super::in_flight::InFlight;
 use super::{Error, Shared};
 use crate::clock;
+use crate::config::Topic;
 use crate::fault;
 use crate::kafka::{Outgoing, Sink, SinkError};
 use crate::stats::{Stats, add};
@@ -208,8 +209,10 @@ fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: 
 /// A producer for the worker of that number and transactional id.
 fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
     let Shared { config, stats, cluster, .. } = shared;
-    let partitions =
-        config.topics.iter().filter_map(|topic| cluster.partitions.get(&topic.input)).fold(0, |sum: u32, each| sum.saturating_add(*each));
+    // As many as they are now. What is brought to its partitions first comes from those.
+    let of = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(0);
+    let read = |topic: &Topic| of(&topic.input).max(config.repartitioned(topic).map_or(0, |between| of(&between)));
+    let partitions = config.topics.iter().map(read).fold(0, u32::saturating_add);
     Ok(Sink::connect(config, stats, transactional_id, partitions, batch_bytes, &|| shared.is_stopped(number))?)
 }
 

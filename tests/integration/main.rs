@@ -19,6 +19,7 @@ mod exact_stores;
 mod explain;
 mod faults;
 mod formats;
+mod full_transactions;
 mod invalid;
 mod kills;
 mod members;
