@@ -1,6 +1,6 @@
 //! Promise: a transaction is committed once it is full, by its bytes, too, however long the commit interval is.
 
-use crate::harness::{News, TestRecord, assert_same, broker, wait_for_output};
+use crate::harness::{News, Reader, TestRecord, assert_same, broker, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::time::Duration;
 
@@ -16,16 +16,20 @@ fn enlarge(record: &mut TestRecord) {
 fn many_bytes_are_committed_before_the_interval_ends() {
     let mut records = News { count: 500, ..News::default() }.records();
     records.iter_mut().for_each(enlarge);
-    let stream = Stream::of(broker(), "full", records, Duration::from_secs(24 * 3600))
-        .with(|setup| setup.worker("commit_interval = \"7m\"\ntransaction_timeout = \"15m\""));
+    let stream = Stream::of(broker(), "full", records, Duration::from_secs(24 * 3600));
     let bytes: usize = stream.expected.iter().flatten().map(|record| record.text().len()).sum();
     // What is left is committed when the worker ends.
     assert!(bytes > FULL && bytes < 2 * FULL, "{bytes} bytes are more than one transaction takes, and less than two");
     stream.produce(..);
-    let mut worker = stream.setup.start("a");
+    let mut worker = stream.setup.start_with("a", &["worker.commit_interval=7m", "worker.transaction_timeout=15m"]);
     // Without the bound, nothing is visible before the interval has passed, which is longer than this waits.
-    let visible = wait_for_output(&stream.broker, &stream.output, 1, PARTITIONS, LIMIT, &mut worker);
-    let visible: usize = visible.iter().flatten().map(|record| record.text().len()).sum();
+    let mut reader = Reader::new(&stream.broker, &stream.output, PARTITIONS);
+    wait_until("a part came out", LIMIT, || {
+        assert!(worker.runs(), "the worker ended before anything came out");
+        reader.poll(Duration::from_millis(100));
+        (reader.count() > 0).then_some(())
+    });
+    let visible: usize = reader.records.iter().flatten().map(|record| record.text().len()).sum();
     assert!(visible < bytes, "all of it came out at once");
     worker.drain();
     assert_same(&stream.expected, &stream.output());
