@@ -13,6 +13,7 @@
 
 /// Every point, in the order in which a life may pass them.
 pub const POINTS: &[&str] = &[
+    "connect.begin",
     "connect.ready",
     "assign.begin",
     "assign.committed",

@@ -21,6 +21,7 @@ const EXACT: &str = "filter = { kind = \"exact\" }";
 
 /// Points that any life passes which reads some records.
 const READING: &[&str] = &[
+    "connect.begin:1:kill",
     "connect.ready:1:kill",
     "assign.begin:1:kill",
     "assign.committed:1:kill",
@@ -117,6 +118,7 @@ const REBUILDING: &[&str] = &[
 
 /// Steps that may fail, each several times in one life.
 const ERRORS: &[&str] = &[
+    "connect.begin:1:error",
     "transaction.begin:2:error",
     "transaction.send:30:error",
     "transaction.send:200:error",

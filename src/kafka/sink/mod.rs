@@ -3,21 +3,22 @@
 //! Owns the life of a transaction and says of each failure what to do next: see [`SinkError`]. Calls
 //! that may be repeated are repeated here, within bounds. Must never decide what is written.
 
+mod connect;
 mod error;
 mod first;
 mod offsets;
 mod origin;
 mod refused;
 
-use super::client_config::{self as client, BATCH_BYTES, CALL_TIMEOUT};
+use super::client_config::CALL_TIMEOUT;
 use super::client_log;
 use super::ffi::{GroupMetadata, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
 use super::security::{self, Login};
 pub use error::SinkError;
 pub use refused::Refused;
 
-use super::{Error, Source, throttle};
-use crate::config::{Config, Delivery};
+use super::{Source, throttle};
+use crate::config::Delivery;
 use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::route::AddedHeaders;
@@ -45,9 +46,6 @@ const HEAD_START: Duration = Duration::from_millis(2);
 
 /// How long a record waits for room in a full queue before it is tried again.
 const FULL_TURN: Duration = Duration::from_millis(10);
-
-/// Where batches are to be smaller than this, each record has one.
-const ONE_RECORD_BYTES: usize = 512;
 
 /// A record to be written: one that was read, to another topic.
 #[derive(Clone, Copy)]
@@ -136,50 +134,6 @@ impl Reports for Context {
 }
 
 impl Sink {
-    /// A producer that is ready to begin; whatever its past selves left open is aborted.
-    ///
-    /// `partitions` are those of the input. `batch_bytes` bounds what is written together; so small that few records are,
-    /// each travels alone. `stats` counts each answer of a broker.
-    ///
-    /// # Errors
-    /// When librdkafka refuses the configuration, the brokers do not allow it, or `stop` says so while waiting.
-    pub fn connect(
-        config: &Config,
-        stats: &Arc<Stats>,
-        transactional_id: &str,
-        partitions: u32,
-        batch_bytes: usize,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<Self, Error> {
-        let one_record_per_batch = batch_bytes < ONE_RECORD_BYTES;
-        let (most, records) = (batch_bytes.min(BATCH_BYTES), one_record_per_batch.then_some(1));
-        let client = client::producer(config, transactional_id, partitions, most, records);
-        let login = Login::of(&config.kafka);
-        let stats = Arc::clone(stats);
-        let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
-        let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
-        let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
-        let sink = Self { producer, delivery, patience, one_record_per_batch, batch_bytes };
-        while sink.transactional() {
-            // A broker that finishes our past self's transaction answers "concurrent transactions" for a while.
-            match sink.producer.init_transactions(CALL_TIMEOUT) {
-                Ok(()) => break,
-                Err(_) if stop() => return Err(Error::Stopped),
-                Err(error) if error.may_repeat => {
-                    throttle::report(&format!("{transactional_id} {error}"), |left_out| {
-                        tracing::warn!(error = %error, transactional_id, left_out, "waiting for the transaction coordinator");
-                    });
-                }
-                Err(error) => {
-                    let right = security::missing_right(error.code);
-                    let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();
-                    return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
-                }
-            }
-        }
-        Ok(sink)
-    }
-
     const fn transactional(&self) -> bool {
         matches!(self.delivery, Delivery::ExactlyOnce)
     }

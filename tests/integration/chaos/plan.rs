@@ -349,6 +349,7 @@ fn points(conditions: &Conditions, random: &mut SplitMix, action: &str) -> Strin
 /// Several steps that fail.
 fn failures(random: &mut SplitMix) -> String {
     let steps = [
+        "connect.begin",
         "transaction.begin",
         "transaction.send",
         "commit.begin",
