@@ -47,10 +47,14 @@ impl Sink {
                     fenced += 1;
                     tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer of this transactional id got in between; beginning anew");
                 }
+                Err(error) if is_fencing(error.code) => {
+                    return Err(Error::Fatal(format!(
+                        "another process runs as transactional id {transactional_id:?} ({error}); give each its own kafka.instance_id or state.dir"
+                    )));
+                }
                 Err(error) => {
-                    let right = security::missing_right(error.code).map(|right| format!("; give this user {right}"));
-                    let twin = "; another process runs as it: give each its own kafka.instance_id or state.dir".to_owned();
-                    let advice = right.or(is_fencing(error.code).then_some(twin)).unwrap_or_default();
+                    let right = security::missing_right(error.code);
+                    let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();
                     return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));
                 }
             }

@@ -30,10 +30,9 @@ const LEAD: usize = 4_000;
 pub const BEFORE: usize = 500;
 
 /// Why a worker may end by itself while another process has its names.
-const FENCED: [&str; 4] = [
+const FENCED: [&str; 3] = [
     "is another process running as transactional id",
     "another process runs as transactional id",
-    "another process runs as it",
     "another process has joined the group as the same member",
 ];
 
