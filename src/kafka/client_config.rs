@@ -158,6 +158,14 @@ pub(super) fn producer(
     client
 }
 
+/// How long the records of a transaction may take, before librdkafka or the brokers give them up.
+pub fn delivery_timeout(config: &Config) -> Duration {
+    let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
+    // None is no bound.
+    let set = set.filter_map(|text| text.parse().ok()).filter(|&millis| millis > 0).map(Duration::from_millis);
+    set.fold(config.worker.transaction_timeout, Duration::min)
+}
+
 /// A client that writes to input topics for others, who wait.
 pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientConfig {
     let mut client = with_defaults(
@@ -254,6 +262,15 @@ mod tests {
         let text = format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[kafka.properties]\n{properties}\n{topic}");
         std::fs::write(&file, text).unwrap();
         Config::load(&file, &[]).unwrap()
+    }
+
+    #[test]
+    fn records_may_take_as_long_as_either_timeout_lets_them() {
+        let millis = |properties| delivery_timeout(&config(properties)).as_millis();
+        assert_eq!(
+            [millis(""), millis("\"delivery.timeout.ms\" = 3000"), millis("\"topic.message.timeout.ms\" = 4000")],
+            [10_000, 3000, 4000]
+        );
     }
 
     #[test]

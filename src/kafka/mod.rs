@@ -23,7 +23,7 @@ mod throttle;
 
 pub use capture::{Capture, Wanted};
 pub use changelog::{ChangelogReader, Logged};
-pub use client_config::check_properties;
+pub use client_config::{check_properties, delivery_timeout};
 pub use cluster::{Cluster, check, discover, missing, prepare};
 pub use embedded::{Embedded, Generator, Reader};
 pub use ffi::Message;

@@ -7,6 +7,7 @@ use super::assignment::{Assignment, inputs_of};
 use super::outbox::BACKOFF;
 use super::partition::Input;
 use super::read_ahead::ReadAhead;
+use super::transaction::Load;
 use super::{Error, Flow, Worker};
 use crate::changelog::Span;
 use crate::fault;
@@ -111,10 +112,32 @@ impl Worker {
         self.restart(source, &missing)
     }
 
+    /// Where transactions are to carry less: what was decided together would have to be written together again. So it is
+    /// forgotten, and decided anew; but for what nothing but this process knows.
+    pub(super) fn carry_less(&mut self, source: &Source) -> Result<(), Error> {
+        if !std::mem::take(&mut self.outbox.carries_less) {
+            return Ok(());
+        }
+        let comes_back = |input: &Input| {
+            let topic = &self.topics[input.topic];
+            topic.forward.is_some() || topic.changelog.is_some()
+        };
+        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && comes_back(input));
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let Load { records, bytes } = self.outbox.limit();
+        tracing::warn!(records, bytes, "the brokers do not take a transaction before it times out; writing at most this much in one");
+        self.restart(source, &partitions)
+    }
+
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
     /// partition that is still ours stands where it was committed.
     pub(super) fn abort(&mut self, source: &Source, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
+        if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
+            self.outbox.failed();
+        }
         // After a refused record, librdkafka's own count of what it has sent has a gap, for which the next transaction
         // would be aborted, too: a new producer has none.
         let batch_bytes = match failure {
@@ -234,6 +257,10 @@ impl Worker {
     /// The brokers take another producer for ours.
     fn fenced_by_another(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
         self.outbox.fenced(reason)?;
+        if self.stopping() {
+            // Whoever took over is not to be disturbed by one that ends; nor is there anything left to find out for.
+            return Err(kafka::Error::Stopped.into());
+        }
         self.resolve_in_doubt(source, reason)
     }
 

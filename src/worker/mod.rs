@@ -27,6 +27,7 @@ mod restore;
 mod routes;
 mod together;
 mod topics;
+mod transaction;
 mod verdicts;
 mod waiting;
 
@@ -221,6 +222,7 @@ impl Worker {
             if let Flow::Back = self.log_warm_up(source)? {
                 ahead.clear();
             }
+            self.carry_less(source)?;
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;

@@ -5,11 +5,12 @@
 
 use super::ids::InputId;
 use super::in_flight::InFlight;
+use super::transaction::{Limit, Load, Transaction};
 use super::{Error, Shared};
 use crate::clock;
 use crate::config::Topic;
 use crate::fault;
-use crate::kafka::{Outgoing, Sink, SinkError};
+use crate::kafka::{self, Outgoing, Sink, SinkError};
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
@@ -24,9 +25,6 @@ const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Bytes of keys and values at which a transaction is full: slow brokers, too, must have taken it within its timeout.
-const TRANSACTION_BYTES_MAX: usize = 64 << 20;
-
 /// What a worker writes.
 pub(super) struct Outbox {
     pub(super) sink: Sink,
@@ -36,30 +34,18 @@ pub(super) struct Outbox {
     /// Why the worker ends with the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
-    /// How long brokers let a transaction be open.
+    /// How long brokers let a transaction be open, and how long its records may take.
     transaction_timeout: Duration,
+    delivery_timeout: Duration,
     transaction: Option<Transaction>,
+    limit: Limit,
+    /// Whether the last transaction was too much for the brokers, by all appearances, and the next are to carry less.
+    pub(super) carries_less: bool,
     /// How long the last commits took. One alone may have met brokers that stood still.
     commits_took: [Duration; 2],
     replacements: u32,
     /// When the brokers lately took another producer for ours.
     fencings: Vec<Instant>,
-}
-
-/// What is known of the open transaction.
-struct Transaction {
-    begun: Instant,
-    /// Those that it carries, written or not.
-    records: usize,
-    /// Of those that are written.
-    bytes: usize,
-}
-
-impl Transaction {
-    /// Whether it may carry no more, at `most` records or [`TRANSACTION_BYTES_MAX`].
-    const fn is_full(&self, most: usize) -> bool {
-        self.records >= most || self.bytes >= TRANSACTION_BYTES_MAX
-    }
 }
 
 impl Outbox {
@@ -73,7 +59,10 @@ impl Outbox {
             ends_with: None,
             transactional_id,
             transaction_timeout: shared.config.worker.transaction_timeout,
+            delivery_timeout: kafka::delivery_timeout(&shared.config),
             transaction: None,
+            limit: Limit::new(shared.config.worker.max_transaction_records),
+            carries_less: false,
             commits_took: [Duration::ZERO; 2],
             replacements: 0,
             fencings: Vec::new(),
@@ -101,7 +90,7 @@ impl Outbox {
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {
         if self.transaction.is_none() {
             self.sink.begin()?;
-            self.transaction = Some(Transaction { begun: Instant::now(), records: 0, bytes: 0 });
+            self.transaction = Some(Transaction { begun: Instant::now(), load: Load::default() });
             fault::point("transaction.begun");
         }
         Ok(())
@@ -112,25 +101,43 @@ impl Outbox {
     pub(super) fn write(&mut self, from: InputId, outgoing: Outgoing<'_>) -> Result<(), SinkError> {
         let origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
         if let Some(transaction) = &mut self.transaction {
-            transaction.bytes += outgoing.message.bytes();
+            transaction.load.bytes += outgoing.message.bytes();
         }
         self.sink.send(&Outgoing { origin, ..outgoing })?;
         fault::point("transaction.sent");
         Ok(())
     }
 
-    /// The transaction carries some records more. Returns whether it is full, where it may carry `most`.
+    /// The transaction carries some records more. Returns whether it is full.
     #[inline]
-    pub(super) fn carry(&mut self, records: usize, most: usize) -> bool {
+    pub(super) fn carry(&mut self, records: usize) -> bool {
+        let limit = &self.limit;
         self.transaction.as_mut().is_some_and(|transaction| {
-            transaction.records += records;
-            transaction.is_full(most)
+            transaction.load.records += records;
+            limit.is_full(transaction.load)
         })
     }
 
-    /// How many records the open transaction carries.
-    pub(super) fn carried(&self) -> usize {
-        self.transaction.as_ref().map_or(0, |transaction| transaction.records)
+    /// How much more the transaction may carry, open or not.
+    #[inline]
+    pub(super) fn room(&self) -> Load {
+        self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
+    }
+
+    /// The open transaction has failed, and no record is why.
+    pub(super) fn failed(&mut self) {
+        if let Some(transaction) = self.transaction.as_ref().filter(|transaction| transaction.begun.elapsed() >= self.delivery_timeout) {
+            if self.limit.timed_out(transaction.load) {
+                self.carries_less = true;
+                // The next is another try.
+                self.replacements = 0;
+            }
+        }
+    }
+
+    /// How much a transaction may carry now.
+    pub(super) const fn limit(&self) -> Load {
+        self.limit.current()
     }
 
     /// The transaction has ended, one way or the other.
@@ -143,13 +150,16 @@ impl Outbox {
     pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
         self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
+        if let Some(transaction) = &self.transaction {
+            self.limit.committed(transaction.load, transaction.begun.elapsed(), self.delivery_timeout);
+        }
         self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
         let now = clock::now();
         for time in self.in_flight.times() {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }
         self.end();
-        (self.replacements, self.aborts) = (0, 0);
+        (self.replacements, self.aborts, self.carries_less) = (0, 0, false);
     }
 
     /// How long to wait before another try, longer each time, while nothing can be committed.
@@ -158,10 +168,10 @@ impl Outbox {
     }
 
     /// The brokers take another producer for ours. A transaction that was open for too long is given up with the same error:
-    /// where brokers, or this process, stood still. But who gets it again and again for other transactions has a twin, and
+    /// where brokers, or this process, stood still. So is the next one, by what was still on its way. But who gets it again and again for other transactions has a twin, and
     /// whoever got it first ends first.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
-        if self.age().is_some_and(|age| age >= self.transaction_timeout) {
+        if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());
         }
         self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
@@ -183,9 +193,17 @@ impl Outbox {
             return Ok(());
         }
         Err(Error::Exit(format!(
-            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); is another process running as transactional id {:?}? Give each its own kafka.instance_id or state.dir",
+            "the producer failed {REPLACEMENTS_MAX} times without a commit in between ({reason}); raise worker.transaction_timeout if the brokers are slow, or look for another process that runs as transactional id {:?}",
             self.transactional_id
         )))
+    }
+
+    /// The worker ends. What it had begun is given up, or readers would wait until it times out.
+    pub(super) fn leave(&mut self) {
+        if self.is_open() {
+            self.sink.leave();
+            self.end();
+        }
     }
 
     /// Has another producer take the place of ours, which ends what that left open.
@@ -219,12 +237,6 @@ fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_transaction_is_full_by_its_records_or_by_its_bytes() {
-        let is_full = |records, bytes| Transaction { begun: Instant::now(), records, bytes }.is_full(1000);
-        assert_eq!([is_full(999, (64 << 20) - 1), is_full(1000, 0), is_full(1, 64 << 20)], [false, true, true]);
-    }
 
     #[test]
     fn a_worker_reads_for_a_fifth_of_its_time_however_long_commits_take() {

@@ -59,6 +59,8 @@ pub(super) struct RecordLoop<'w> {
     pub(super) headers: &'w mut AddedHeaders,
     scratch: &'w mut Scratch,
     pub(super) columns: &'w mut Columns,
+    /// Bytes of the records at hand, at most.
+    pub(super) bytes: usize,
     /// Whether other topics of the state still warm up.
     pub(super) others_warm_up: bool,
     /// The latest record time that moves the window.
@@ -134,8 +136,9 @@ impl Worker {
     /// there yet, come again.
     fn take(&mut self, source: &Source, of: InputId, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
         let mut at = 0;
-        self.reporter.tallies[self.topics[of.topic].read].bytes += messages.iter().map(|message| message.bytes() as u64).sum::<u64>();
-        while let Some((stopped, stop)) = self.record_loop(of, now).and_then(|mut records| records.run(messages, keys, at)) {
+        let bytes = messages.iter().map(Message::bytes).sum();
+        self.reporter.tallies[self.topics[of.topic].read].bytes += bytes as u64;
+        while let Some((stopped, stop)) = self.record_loop(of, now, bytes).and_then(|mut records| records.run(messages, keys, at)) {
             if let Flow::Back = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
                 return Ok(Flow::Back);
             }
@@ -145,7 +148,7 @@ impl Worker {
     }
 
     /// What records of that partition have in common; `None` if they are not to be judged.
-    fn record_loop(&mut self, of: InputId, now: Timestamp) -> Option<RecordLoop<'_>> {
+    fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_>> {
         let others_warm_up = self.assignment.warming && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
         if others_warm_up && !input.is_warm_up(input.position) {
@@ -175,6 +178,7 @@ impl Worker {
             headers: &mut self.buffers.headers,
             scratch: &mut self.buffers.scratch,
             columns: &mut self.buffers.columns,
+            bytes,
             others_warm_up,
             max_timestamp: topic.config.max_timestamp(now),
         })
@@ -401,7 +405,6 @@ impl RecordLoop<'_> {
 
     /// The transaction carries some records more.
     pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
-        let is_full = self.outbox.carry(records, self.shared.config.worker.max_transaction_records);
-        if is_full { Err(Stop::Full) } else { Ok(()) }
+        if self.outbox.carry(records) { Err(Stop::Full) } else { Ok(()) }
     }
 }

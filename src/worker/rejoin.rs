@@ -43,6 +43,9 @@ impl Worker {
             let ended = self.work(&source);
             let is_fenced = matches!(ended, Err(Error::Kafka(kafka::Error::Fenced)));
             let ended = if is_fenced { self.fenced(&source) } else { ended };
+            if !matches!(ended, Ok(()) | Err(Error::Kafka(kafka::Error::Stopped))) {
+                self.outbox.leave();
+            }
             source.close();
             if !is_fenced || ended.is_err() || self.stopping() {
                 fault::point("drain.left");

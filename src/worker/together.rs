@@ -17,8 +17,12 @@ impl RecordLoop<'_> {
     pub(super) fn together(&mut self, messages: &[Message<'_>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
         let Some(latest) = self.together_until(messages) else { return Ok(0) };
         let (input, columns) = (&mut *self.input, &mut *self.columns);
-        let room = self.shared.config.worker.max_transaction_records.saturating_sub(self.outbox.carried()).min(messages.len());
-        columns.take(&messages[..room], keys, latest);
+        let room = self.outbox.room();
+        if self.bytes > room.bytes {
+            // The transaction is to end with the record that fills it.
+            return Ok(0);
+        }
+        columns.take(&messages[..room.records.min(messages.len())], keys, latest);
         let (Some(state), Some(first)) = (self.state.as_deref_mut(), messages.first().map(Message::offset)) else { return Ok(0) };
         let Columns { fingerprints, times, seen } = columns;
         if fingerprints.is_empty() {

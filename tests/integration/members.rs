@@ -137,7 +137,7 @@ fn of_two_processes_of_one_name_one_ends() {
     let reasons = [
         "another process has joined the group as the same member",
         "another process runs as transactional id",
-        "is another process running as transactional id",
+        "another process that runs as transactional id",
     ];
     assert!(reasons.iter().any(|reason| log.contains(reason)), "it ended for another reason");
     feed.join();

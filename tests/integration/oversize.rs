@@ -26,7 +26,7 @@ impl Case {
         let mut random = SplitMix(7);
         let places = (0..records.len()).filter(|&number| large(number));
         for number in places.collect::<Vec<_>>() {
-            enlarge(&mut records[number], &mut random);
+            records[number].enlarge(30_000, &mut random);
         }
         let output = small_topic(hint);
         let mut stream = Stream::into(broker(), hint, output, records, WINDOW);
@@ -76,14 +76,6 @@ impl Case {
 
 fn small_topic(hint: &str) -> String {
     topic_with(broker(), &format!("{hint}-out"), 4, &[("max.message.bytes", LIMIT_BYTES)])
-}
-
-/// Makes a record of 30 kB of it, of letters that no compression makes small.
-fn enlarge(record: &mut TestRecord, random: &mut SplitMix) {
-    let padding: String =
-        (0..30_000).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"[random.below(64)])).collect();
-    let fields = record.text().strip_suffix('}').expect("a JSON object");
-    record.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
 }
 
 fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecord {

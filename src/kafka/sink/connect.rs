@@ -49,7 +49,7 @@ impl Sink {
                 }
                 Err(error) if is_fencing(error.code) => {
                     return Err(Error::Fatal(format!(
-                        "another process runs as transactional id {transactional_id:?} ({error}); give each its own kafka.instance_id or state.dir"
+                        "another process runs as transactional id {transactional_id:?} ({error}); give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
                     )));
                 }
                 Err(error) => {

@@ -402,11 +402,15 @@ impl Sink {
 
     /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
     fn repeat(&self, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), SinkError> {
+        Self::repeat_for(self.patience, call)
+    }
+
+    fn repeat_for(patience: Duration, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), SinkError> {
         let started = Instant::now();
         loop {
             match call() {
                 Ok(()) => return Ok(()),
-                Err(error) if may_repeat(&error) && started.elapsed() < self.patience => {
+                Err(error) if may_repeat(&error) && started.elapsed() < patience => {
                     if started.elapsed() > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |left_out| {
                             tracing::warn!(error = %error, left_out, "no answer from the brokers yet; still trying");
@@ -425,9 +429,7 @@ impl Sink {
     pub fn abort(&self) -> Result<(), SinkError> {
         fault::step("abort.begin").map_err(SinkError::Unknown)?;
         let aborted = if self.transactional() {
-            // librdkafka waits until the purged records are reported, and reports only to who asks: so
-            // it is given little time, again and again, and asked in between.
-            self.repeat(|| self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
+            self.abort_transaction(self.patience)
         } else {
             self.producer.purge();
             if self.producer.flush(self.patience) { Ok(()) } else { Err(SinkError::Unknown("records are still on their way".to_owned())) }
@@ -438,6 +440,21 @@ impl Sink {
             Err(SinkError::Abort(reason)) => Err(SinkError::Unknown(reason)),
             other => other,
         }
+    }
+
+    /// Gives up what was sent, and writes nothing ever after. Brokers that do not answer soon find out by the timeout.
+    pub fn leave(&self) {
+        if self.transactional()
+            && let Err(failure) = self.abort_transaction(CALL_TIMEOUT)
+        {
+            tracing::debug!(?failure, "the open transaction is left to its timeout");
+        }
+    }
+
+    fn abort_transaction(&self, patience: Duration) -> Result<(), SinkError> {
+        // librdkafka waits until the purged records are reported, and reports only to who asks: so
+        // it is given little time, again and again, and asked in between.
+        Self::repeat_for(patience, || self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
     }
 
     /// Takes the delivery reports that are there, and those that come in a moment.

@@ -31,7 +31,7 @@ pub const BEFORE: usize = 500;
 
 /// Why a worker may end by itself while another process has its names.
 const FENCED: [&str; 3] = [
-    "is another process running as transactional id",
+    "another process that runs as transactional id",
     "another process runs as transactional id",
     "another process has joined the group as the same member",
 ];

@@ -1,5 +1,7 @@
 //! A record as tests write and expect it.
 
+use super::SplitMix;
+
 /// A record with everything that must come out as it went in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TestRecord {
@@ -28,6 +30,14 @@ impl TestRecord {
             letter.headers.push((format!("__connect.errors.{name}"), Some(value.as_bytes().to_vec())));
         }
         letter
+    }
+
+    /// Adds so many bytes to its value, of letters that no compression makes small.
+    pub fn enlarge(&mut self, bytes: usize, random: &mut SplitMix) {
+        let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+        let padding: String = (0..bytes).map(|_| char::from(letters[random.below(letters.len())])).collect();
+        let fields = self.text().strip_suffix('}').expect("a JSON object");
+        self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
     }
 
     /// The value as text.

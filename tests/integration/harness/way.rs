@@ -1,9 +1,10 @@
-//! A way to a broker that can be cut.
+//! A way to a broker that can be cut, and made narrow.
 
-use std::io::copy;
+use std::io::{Read, Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::spawn;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
 
 /// Passes on what comes to a port of its own.
 pub struct Way {
@@ -16,6 +17,8 @@ struct Shared {
     /// Where it leads; nowhere at first.
     target: Option<String>,
     is_cut: bool,
+    /// Most bytes a second that a connection carries to there, if that is bounded.
+    width: Option<u32>,
     /// Both ends of what was passed on.
     ends: Vec<TcpStream>,
 }
@@ -55,6 +58,11 @@ impl Way {
         }
     }
 
+    /// Has each connection made from now on carry so many bytes a second at most, to there.
+    pub fn narrow(&self, bytes_a_second: u32) {
+        lock(&self.shared).width = Some(bytes_a_second);
+    }
+
     /// Takes connections again.
     pub fn mend(&self) {
         lock(&self.shared).is_cut = false;
@@ -69,13 +77,29 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 fn lead(client: TcpStream, shared: &mut Shared) {
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };
     let Ok(server) = TcpStream::connect(target) else { return };
-    let ways = [(&client, &server), (&server, &client)];
-    for (from, to) in ways {
+    let ways = [(&client, &server, shared.width), (&server, &client, None)];
+    for (from, to, width) in ways {
         let [mut from, mut to] = [from, to].map(|end| end.try_clone().expect("another handle"));
         spawn(move || {
-            let _ = copy(&mut from, &mut to);
+            // Either end may be gone; so is the other then.
+            let _ = match width {
+                Some(width) => copy_slowly(&mut from, &mut to, width),
+                None => copy(&mut from, &mut to).map(drop),
+            };
             let _ = to.shutdown(Shutdown::Both);
         });
     }
     shared.ends.extend([client, server]);
+}
+
+fn copy_slowly(from: &mut TcpStream, to: &mut TcpStream, bytes_a_second: u32) -> std::io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let read = from.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..read])?;
+        sleep(Duration::from_secs(1) * u32::try_from(read).expect("no more than the buffer") / bytes_a_second);
+    }
 }

@@ -1,0 +1,184 @@
+//! The open transaction, and how much one may carry.
+//!
+//! Owns that bound: the configured one, or less where brokers did not take as much before a transaction timed out. Must never
+//! become so small that no record fits, nor stay small where they take more.
+
+use std::time::{Duration, Instant};
+
+/// Bytes of keys and values at which a transaction is full, for what is not sent yet takes memory.
+const BYTES_MAX: usize = 64 << 20;
+
+/// How much smaller transactions become after those that were too large.
+const SMALLER: usize = 8;
+
+/// Records, and the bytes of keys and values that were written of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) records: usize,
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    fn map(self, change: impl Fn(usize) -> usize) -> Self {
+        Self { records: change(self.records), bytes: change(self.bytes) }
+    }
+}
+
+/// What is known of the open transaction.
+pub(super) struct Transaction {
+    pub(super) begun: Instant,
+    /// Records that it carries, written or not.
+    pub(super) load: Load,
+}
+
+/// How much a transaction may carry.
+pub(super) struct Limit {
+    configured: Load,
+    current: Load,
+    /// Transactions that timed out since the last commit.
+    timed_out: u32,
+}
+
+impl Limit {
+    /// As many records as are configured, and no more bytes than memory allows.
+    pub(super) const fn new(records: usize) -> Self {
+        let configured = Load { records, bytes: BYTES_MAX };
+        Self { configured, current: configured, timed_out: 0 }
+    }
+
+    /// How much more fits.
+    #[inline]
+    pub(super) const fn room(&self, load: Load) -> Load {
+        Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
+    }
+
+    /// Whether nothing more fits.
+    #[inline]
+    pub(super) const fn is_full(&self, load: Load) -> bool {
+        load.records >= self.current.records || load.bytes >= self.current.bytes
+    }
+
+    /// A transaction was committed at that age. If it was full, the next may carry more: quickly where it was young, and slowly
+    /// where it was near to its timeout. Slowly, but always: it need not be the load that takes long.
+    pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
+        self.timed_out = 0;
+        if !self.is_full(load) {
+            return;
+        }
+        let part = match age {
+            _ if age < timeout / 4 => 1,
+            _ if age < timeout / 2 => 8,
+            _ => 64,
+        };
+        let Load { records, bytes } = self.current.map(|count| count.saturating_add(count.div_ceil(part)));
+        self.current = Load { records: records.min(self.configured.records), bytes: bytes.min(self.configured.bytes) };
+    }
+
+    /// A transaction timed out with that load. Returns whether it was too much, by all appearances, so that the next are to
+    /// carry less: once may be an outage, and nothing is less than a record.
+    pub(super) fn timed_out(&mut self, load: Load) -> bool {
+        self.timed_out = self.timed_out.saturating_add(1);
+        if self.timed_out < 2 || load.records < 2 {
+            return false;
+        }
+        let Load { records, bytes } = load.map(|count| (count / SMALLER).max(1));
+        // Where nothing but changelogs is written, bytes are no bound.
+        self.current = Load { records, bytes: if load.bytes == 0 { self.current.bytes } else { bytes } };
+        true
+    }
+
+    /// Whether a transaction timed out since the last commit.
+    pub(super) const fn has_timed_out(&self) -> bool {
+        self.timed_out > 0
+    }
+
+    /// What holds now.
+    pub(super) const fn current(&self) -> Load {
+        self.current
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    const fn load(records: usize, bytes: usize) -> Load {
+        Load { records, bytes }
+    }
+
+    #[test]
+    fn a_transaction_is_full_by_its_records_or_by_its_bytes() {
+        let limit = Limit::new(1000);
+        let is_full = |records, bytes| limit.is_full(load(records, bytes));
+        assert_eq!([is_full(999, (64 << 20) - 1), is_full(1000, 0), is_full(1, 64 << 20)], [false, true, true]);
+        assert_eq!(limit.room(load(400, 80 << 20)), load(600, 0));
+    }
+
+    #[test]
+    fn what_times_out_again_carries_less_and_no_less_than_a_record() {
+        let mut limit = Limit::new(1000);
+        assert!(!limit.timed_out(load(1000, 1 << 20)), "once may be an outage");
+        assert!(limit.timed_out(load(1000, 1 << 20)));
+        assert_eq!(limit.current(), load(125, 1 << 17));
+        assert!(limit.timed_out(load(4, 4000)), "each time from then on");
+        assert_eq!(limit.current(), load(1, 500));
+        assert!(!limit.timed_out(load(1, 500)), "less than a record is nothing");
+        assert!(limit.timed_out(load(800, 0)), "the changelog was");
+        assert_eq!(limit.current(), load(100, 500));
+    }
+
+    #[test]
+    fn full_transactions_grow_back_while_they_are_committed_in_time() {
+        let mut limit = Limit::new(1000);
+        assert_eq!([(); 2].map(|()| limit.timed_out(load(1000, 64 << 20))), [false, true]);
+        limit.committed(load(10, 10), TIMEOUT / 100, TIMEOUT);
+        assert_eq!(limit.current(), load(125, 8 << 20), "one that is not full shows nothing");
+        limit.committed(load(125, 10), TIMEOUT / 2, TIMEOUT);
+        assert_eq!(limit.current(), load(127, (8 << 20) + (8 << 14)));
+        limit.committed(load(127, 10), TIMEOUT / 3, TIMEOUT);
+        assert_eq!(limit.current().records, 143);
+        for _ in 0..3 {
+            limit.committed(limit.current(), TIMEOUT / 100, TIMEOUT);
+        }
+        assert_eq!(limit.current(), load(1000, 64 << 20), "no more than is configured");
+    }
+
+    /// How much of records of 100 bytes brokers take in an hour that take so many bytes a second, and `each` for a commit.
+    fn bytes_an_hour(limit: &mut Limit, speed: u32, each: Duration) -> u128 {
+        let (mut taken, mut passed) = (0, Duration::ZERO);
+        while passed < Duration::from_secs(3600) {
+            let Load { records, bytes } = limit.current();
+            let records = records.min(bytes.div_ceil(100));
+            let load = load(records, records * 100);
+            let bytes = u32::try_from(load.bytes).expect("64 MiB at most");
+            let age = each + Duration::from_secs(1).mul_f64(f64::from(bytes)) / speed;
+            if age < TIMEOUT {
+                limit.committed(load, age, TIMEOUT);
+                taken += u128::from(bytes);
+            } else {
+                limit.timed_out(load);
+            }
+            passed += age.min(TIMEOUT);
+        }
+        taken
+    }
+
+    #[test]
+    fn brokers_of_any_speed_are_kept_at_work() {
+        for speed in [100, 1_000, 100_000, 1 << 20, 5 << 20, 1 << 30] {
+            let taken = bytes_an_hour(&mut Limit::new(1_000_000), speed, Duration::ZERO);
+            let percent = taken * 100 / (3600 * u128::from(speed));
+            assert!(percent >= 85, "{percent} % of {speed} bytes/s");
+        }
+    }
+
+    #[test]
+    fn long_commits_do_not_keep_transactions_small() {
+        let mut limit = Limit::new(1_000_000);
+        assert_eq!([(); 2].map(|()| limit.timed_out(load(1000, 100_000))), [false, true]);
+        bytes_an_hour(&mut limit, 1 << 30, TIMEOUT * 6 / 10);
+        assert!(limit.current().bytes > 32 << 20, "{:?}", limit.current());
+    }
+}
