@@ -99,10 +99,14 @@ pub(super) const AWAKE_PARTITION: UnitCost = reckoned(
     "benchmarks/active.md: 1,000 partitions, less the other costs",
 );
 /// With [`AWAKE`], the rows with 0, 50 and 95 % repeats come out within a tenth.
-pub(super) const READ: UnitCost =
-    measured("read", 0.29, "µs, a record of 200 bytes read and judged", "benchmarks/throughput.md: by share of repeats, without `awake`");
+pub(super) const READ: UnitCost = measured(
+    "read",
+    0.29,
+    "µs, a record of 200 bytes read and judged",
+    "benchmarks/throughput-faster.md: by share of repeats, without `awake`",
+);
 pub(super) const WRITTEN: UnitCost =
-    measured("written", 0.69, "µs more, one that comes out", "benchmarks/throughput.md: by share of repeats, without `awake`");
+    measured("written", 0.69, "µs more, one that comes out", "benchmarks/throughput-faster.md: by share of repeats, without `awake`");
 pub(super) const BYTE: UnitCost =
     measured("byte", 1.25, "ns more, a byte of a record beyond 200", "benchmarks/growth.md: 100 to 10,000 bytes, half repeats");
 pub(super) const TENFOLD: UnitCost = measured(
@@ -130,7 +134,7 @@ pub(super) const WORKER_CORES: UnitCost = measured(
     "worker_cores",
     1.43,
     "cores, the most a worker thread with its clients took",
-    "benchmarks/throughput.md: 1,277,946 * 1.12 µs",
+    "benchmarks/throughput-faster.md: 1,277,946 * 1.12 µs",
 );
 pub(super) const CHECKPOINT_BYTE: UnitCost =
     unknown("checkpoint_byte", "ns, a byte of a checkpoint", "only its effect on latency was measured: none that shows");
@@ -162,7 +166,7 @@ pub(super) const BUSY: UnitCost = measured(
     "busy",
     87e6,
     "bytes, a worker thread at its highest rate",
-    "benchmarks/throughput.md: the peak at a commit each 100 ms, less `process` and the filter",
+    "benchmarks/throughput-faster.md: the peak at a commit each 100 ms, less `process` and the filter",
 );
 pub(super) const PROCESS_MOST: UnitCost =
     reckoned("process_most", 301_989_888.0, "bytes, a process at most", "operations.md, Sizing: RocksDB, a checkpoint, two rebuilds");
@@ -199,7 +203,7 @@ pub(super) const REBUILD_RECORD: UnitCost = reckoned(
     "rebuild_record",
     3.0,
     "µs, a record of the changelog in a batch of its own",
-    "a guess from 0.25 µs in large batches (benchmarks/throughput.md, consume only)",
+    "a guess from 0.25 µs in large batches (benchmarks/throughput-faster.md, consume only)",
 );
 pub(super) const LOAD_KEYS: UnitCost =
     measured("load_keys", 1.2e8, "keys a second, one thread from checkpoints", "benchmarks/start.md: 10M in 83 ms");
