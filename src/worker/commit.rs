@@ -118,15 +118,12 @@ impl Worker {
         if !std::mem::take(&mut self.outbox.carries_less) {
             return Ok(());
         }
-        let comes_back = |input: &Input| {
-            let topic = &self.topics[input.topic];
-            topic.forward.is_some() || topic.changelog.is_some()
-        };
+        let comes_back = |input: &Input| self.topics[input.topic].changelog.is_some();
         let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && comes_back(input));
         if partitions.is_empty() {
             return Ok(());
         }
-        let Load { records, bytes } = self.outbox.limit();
+        let Load { records, bytes } = self.outbox.carry_less();
         tracing::warn!(records, bytes, "the brokers do not take a transaction before it times out; writing at most this much in one");
         self.restart(source, &partitions)
     }

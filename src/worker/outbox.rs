@@ -127,16 +127,14 @@ impl Outbox {
     /// The open transaction has failed, and no record is why.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) = self.transaction.as_ref().filter(|transaction| transaction.begun.elapsed() >= self.delivery_timeout) {
-            if self.limit.timed_out(transaction.load) {
-                self.carries_less = true;
-                // The next is another try.
-                self.replacements = 0;
-            }
+            self.carries_less |= self.limit.timed_out(transaction.load);
         }
     }
 
-    /// How much a transaction may carry now.
-    pub(super) const fn limit(&self) -> Load {
+    /// From now on, a transaction carries less. Returns how much.
+    pub(super) const fn carry_less(&mut self) -> Load {
+        // What follows is another try.
+        self.replacements = 0;
         self.limit.current()
     }
 
@@ -168,7 +166,7 @@ impl Outbox {
     }
 
     /// The brokers take another producer for ours. A transaction that was open for too long is given up with the same error:
-    /// where brokers, or this process, stood still. So is the next one, by what was still on its way. But who gets it again and again for other transactions has a twin, and
+    /// where brokers, or this process, stood still. So are the next, by what was still on its way. But who gets it again and again for other transactions has a twin, and
     /// whoever got it first ends first.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {

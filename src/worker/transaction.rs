@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Bytes of keys and values at which a transaction is full, for what is not sent yet takes memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// How much smaller transactions become after those that were too large.
+/// How much smaller transactions become after those that were too large, and again after each more.
 const SMALLER: usize = 8;
 
 /// Records, and the bytes of keys and values that were written of them.
@@ -35,6 +35,8 @@ pub(super) struct Transaction {
 pub(super) struct Limit {
     configured: Load,
     current: Load,
+    /// What was too much when it was tried last.
+    too_much: Load,
     /// Transactions that timed out since the last commit.
     timed_out: u32,
 }
@@ -43,7 +45,7 @@ impl Limit {
     /// As many records as are configured, and no more bytes than memory allows.
     pub(super) const fn new(records: usize) -> Self {
         let configured = Load { records, bytes: BYTES_MAX };
-        Self { configured, current: configured, timed_out: 0 }
+        Self { configured, current: configured, too_much: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
     /// How much more fits.
@@ -58,32 +60,39 @@ impl Limit {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// A transaction was committed at that age. If it was full, the next may carry more: quickly where it was young, and slowly
-    /// where it was near to its timeout. Slowly, but always: it need not be the load that takes long.
+    /// A transaction was committed at that age. If it was full, the next may carry more: quickly where it was young; and slowly,
+    /// and not as much as was too much before, where it was near to its timeout. Slowly, but not never: it need not be the load
+    /// that takes long.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
             return;
         }
-        let part = match age {
-            _ if age < timeout / 4 => 1,
-            _ if age < timeout / 2 => 8,
-            _ => 64,
+        let (part, most) = match age {
+            _ if age < timeout / 4 => (1, self.configured),
+            _ if age < timeout / 2 => (8, self.configured),
+            _ => (64, self.too_much.map(|count| count / 4 * 3)),
         };
-        let Load { records, bytes } = self.current.map(|count| count.saturating_add(count.div_ceil(part)));
-        self.current = Load { records: records.min(self.configured.records), bytes: bytes.min(self.configured.bytes) };
+        let more = |now: usize, most: usize, configured: usize| now.saturating_add(now.div_ceil(part)).min(most.max(now)).min(configured);
+        self.current = Load {
+            records: more(self.current.records, most.records, self.configured.records),
+            bytes: more(self.current.bytes, most.bytes, self.configured.bytes),
+        };
     }
 
     /// A transaction timed out with that load. Returns whether it was too much, by all appearances, so that the next are to
     /// carry less: once may be an outage, and nothing is less than a record.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
-        if self.timed_out < 2 || load.records < 2 {
+        if self.timed_out < 2 || load.records < 2 || self.current.records < 2 {
             return false;
         }
-        let Load { records, bytes } = load.map(|count| (count / SMALLER).max(1));
+        self.too_much = load;
+        let smaller = SMALLER.saturating_pow(self.timed_out - 1);
+        let Load { records, bytes } = load.map(|count| (count / smaller).max(1));
         // Where nothing but changelogs is written, bytes are no bound.
-        self.current = Load { records, bytes: if load.bytes == 0 { self.current.bytes } else { bytes } };
+        let bytes = if load.bytes == 0 { self.current.bytes } else { bytes };
+        self.current = Load { records: records.min(self.current.records), bytes: bytes.min(self.current.bytes) };
         true
     }
 
@@ -122,11 +131,14 @@ mod tests {
         assert!(!limit.timed_out(load(1000, 1 << 20)), "once may be an outage");
         assert!(limit.timed_out(load(1000, 1 << 20)));
         assert_eq!(limit.current(), load(125, 1 << 17));
-        assert!(limit.timed_out(load(4, 4000)), "each time from then on");
-        assert_eq!(limit.current(), load(1, 500));
-        assert!(!limit.timed_out(load(1, 500)), "less than a record is nothing");
-        assert!(limit.timed_out(load(800, 0)), "the changelog was");
-        assert_eq!(limit.current(), load(100, 500));
+        assert!(limit.timed_out(load(800, 0)), "the changelog was too much");
+        assert_eq!(limit.current(), load(12, 1 << 17));
+        assert!(limit.timed_out(load(12, 6000)));
+        assert_eq!(limit.current(), load(1, 11));
+        assert!(!limit.timed_out(load(2, 1000)), "less than a record is nothing");
+        limit.committed(load(1, 100), TIMEOUT / 100, TIMEOUT);
+        assert_eq!([limit.timed_out(load(1000, 100)), limit.timed_out(load(1000, 100))], [false, true]);
+        assert_eq!(limit.current(), load(2, 12), "never more than before");
     }
 
     #[test]
@@ -145,9 +157,10 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "no more than is configured");
     }
 
-    /// How much of records of 100 bytes brokers take in an hour that take so many bytes a second, and `each` for a commit.
-    fn bytes_an_hour(limit: &mut Limit, speed: u32, each: Duration) -> u128 {
-        let (mut taken, mut passed) = (0, Duration::ZERO);
+    /// What brokers take of records of 100 bytes in an hour, if it is so many bytes a second, and `each` for a commit; and how
+    /// often a transaction was too much.
+    fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
+        let (mut taken, mut passed, mut too_much) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {
             let Load { records, bytes } = limit.current();
             let records = records.min(bytes.div_ceil(100));
@@ -158,27 +171,27 @@ mod tests {
                 limit.committed(load, age, TIMEOUT);
                 taken += u128::from(bytes);
             } else {
-                limit.timed_out(load);
+                too_much += u32::from(limit.timed_out(load));
             }
             passed += age.min(TIMEOUT);
         }
-        taken
+        (taken, too_much)
     }
 
     #[test]
     fn brokers_of_any_speed_are_kept_at_work() {
-        for speed in [100, 1_000, 100_000, 1 << 20, 5 << 20, 1 << 30] {
-            let taken = bytes_an_hour(&mut Limit::new(1_000_000), speed, Duration::ZERO);
+        for speed in [15, 100, 1_000, 100_000, 1 << 20, 5 << 20, 1 << 30] {
+            let (taken, too_much) = an_hour(&mut Limit::new(1_000_000), speed, Duration::ZERO);
             let percent = taken * 100 / (3600 * u128::from(speed));
-            assert!(percent >= 85, "{percent} % of {speed} bytes/s");
+            assert!(percent >= 90 && too_much <= 6, "{percent} % of {speed} bytes/s, {too_much} times too much");
         }
     }
 
     #[test]
     fn long_commits_do_not_keep_transactions_small() {
         let mut limit = Limit::new(1_000_000);
-        assert_eq!([(); 2].map(|()| limit.timed_out(load(1000, 100_000))), [false, true]);
-        bytes_an_hour(&mut limit, 1 << 30, TIMEOUT * 6 / 10);
-        assert!(limit.current().bytes > 32 << 20, "{:?}", limit.current());
+        assert_eq!([(); 3].map(|()| limit.timed_out(load(100_000, 60 << 20))), [false, true, true]);
+        an_hour(&mut limit, 1 << 30, TIMEOUT * 6 / 10);
+        assert!(limit.current().records > 50_000, "{:?}", limit.current());
     }
 }
