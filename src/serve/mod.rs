@@ -25,6 +25,7 @@ use crate::http::io_error;
 use crate::stats::{add, get};
 use crate::tls::Tls;
 use stats::ServeStats;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -174,9 +175,11 @@ impl Server {
             add(&self.stats.accepted, 1);
             if get(&self.stats.connections) >= self.max_connections as u64 {
                 add(&self.stats.rejected, 1);
-                // A client that waits to be encrypted would not understand it.
-                if self.tls.is_none() {
-                    let _ = client.try_write(b"-ERR max number of clients reached\r\n");
+                // A client that waits to be encrypted would not understand it. Tokio does not know yet that it can be written to.
+                if self.tls.is_none()
+                    && let Ok(mut client) = client.into_std()
+                {
+                    let _ = client.write(b"-ERR max number of clients reached\r\n");
                 }
                 continue;
             }
