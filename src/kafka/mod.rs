@@ -30,7 +30,7 @@ pub use ffi::Message;
 pub use group::GroupView;
 pub use input_writer::{InputWriter, NewRecord, Written};
 pub use note::Note;
-pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError};
+pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, has_twin};
 pub use source::{Batch, Committed, Rebalance, Source};
 pub use tail::{ChangelogEnds, ChangelogTail, Event};
 

@@ -177,10 +177,7 @@ impl Outbox {
         if self.fencings.len() <= FENCINGS_MAX {
             return Ok(());
         }
-        Err(Error::Exit(format!(
-            "another process runs as transactional id {:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories",
-            self.transactional_id
-        )))
+        Err(Error::Exit(kafka::has_twin(&self.transactional_id, reason)))
     }
 
     /// Nobody knows how the transaction ended. Says so, but for so many times only.

@@ -2,7 +2,7 @@
 //!
 //! Owns how often that is tried anew where another producer gets in between. Must never write anything.
 
-use super::error::is_fencing;
+use super::error::{has_twin, is_fencing};
 use super::{Context, Sink};
 use crate::config::Config;
 use crate::fault;
@@ -47,11 +47,7 @@ impl Sink {
                     fenced += 1;
                     tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer of this transactional id got in between; beginning anew");
                 }
-                Err(error) if is_fencing(error.code) => {
-                    return Err(Error::Fatal(format!(
-                        "another process runs as transactional id {transactional_id:?} ({error}); give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
-                    )));
-                }
+                Err(error) if is_fencing(error.code) => return Err(Error::Fatal(has_twin(transactional_id, &error.to_string()))),
                 Err(error) => {
                     let right = security::missing_right(error.code);
                     let advice = right.map(|right| format!("; give this user {right}")).unwrap_or_default();

@@ -30,6 +30,14 @@ pub(super) const fn is_fencing(code: RDKafkaErrorCode) -> bool {
     matches!(code, Fenced | ProducerFenced | InvalidProducerEpoch)
 }
 
+/// What a person is told where another process, by all appearances, has this one's transactional id.
+#[must_use]
+pub fn has_twin(transactional_id: &str, reason: &str) -> String {
+    format!(
+        "another process runs as transactional id {transactional_id:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
+    )
+}
+
 /// Whether the same call may yet succeed.
 pub(super) const fn may_repeat(error: &TransactionError) -> bool {
     error.may_repeat && !error.must_abort && !error.is_fatal

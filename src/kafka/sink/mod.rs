@@ -14,7 +14,7 @@ use super::client_config::CALL_TIMEOUT;
 use super::client_log;
 use super::ffi::{GroupMetadata, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
 use super::security::{self, Login};
-pub use error::SinkError;
+pub use error::{SinkError, has_twin};
 pub use refused::Refused;
 
 use super::{Source, throttle};

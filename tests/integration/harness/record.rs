@@ -36,6 +36,11 @@ impl TestRecord {
     pub fn enlarge(&mut self, bytes: usize, random: &mut SplitMix) {
         let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
         let padding: String = (0..bytes).map(|_| char::from(letters[random.below(letters.len())])).collect();
+        self.pad(&padding);
+    }
+
+    /// Adds a field of that text to its value.
+    pub fn pad(&mut self, padding: &str) {
         let fields = self.text().strip_suffix('}').expect("a JSON object");
         self.value = Some(format!("{fields},\"padding\":\"{padding}\"}}").into_bytes());
     }
