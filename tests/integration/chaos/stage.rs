@@ -25,6 +25,8 @@ use unseen::checkpoint::Store;
 const PACE: u32 = 6_000;
 /// How far the feed may be ahead of the next fault: what workers have to read meanwhile.
 const LEAD: usize = 4_000;
+/// Records that the feed brings after the last fault.
+const LAST: usize = 1_000;
 
 /// Records that are there before the group is.
 pub const BEFORE: usize = 500;
@@ -122,7 +124,9 @@ impl<'a> Stage<'a> {
     /// had been there then. Without one it would not know what was seen before its window.
     pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
         // A plan that failed may have left a broker down.
-        broker.iter_mut().for_each(|broker| broker.wait_until_whole());
+        if let Some(broker) = &mut broker {
+            broker.wait_until_whole();
+        }
         let conditions = &plan.conditions;
         let memory = conditions.options.memory(conditions.capacity);
         let (stream, other) = stream(address, conditions, &memory);
@@ -351,9 +355,11 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed go on to a place from where on there is a fault, and beyond it.
+    /// Lets the feed continue to the next fault and beyond it. The last records wait until all faults are over: a server that
+    /// has a changed configuration does not answer before the workers have written with it to every partition.
     pub fn allow(&mut self, records: usize) {
-        self.allowed = self.allowed.max(records + LEAD);
+        let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
+        self.allowed = self.allowed.max(most);
         self.feed().allow(self.allowed);
     }
 

@@ -1,13 +1,13 @@
 //! Requests in Kafka's wire protocol, for what rdkafka cannot do: records of time 0, which librdkafka takes for "now", and
 //! moving leaders.
 //!
-//! Kafka protocol guide: Produce version 3, Record Batch version 2, ElectLeaders version 1, AlterPartitionReassignments
-//! version 0.
+//! Kafka protocol guide: `Produce` version 3, `Record Batch` version 2, `ElectLeaders` version 1,
+//! `AlterPartitionReassignments` version 0.
 
 use super::TestRecord;
 use super::topic::client;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub fn elect_first_replicas(broker: &str) -> bool {
     // The preferred leaders of all partitions.
     put(&mut request, &[&[0], &(-1_i32).to_be_bytes(), &TIMEOUT_MS.to_be_bytes()]);
     let is_first = |metadata: &Metadata| {
-        let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+        let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
         partitions.all(|partition| partition.replicas().first() == Some(&partition.leader()))
     };
     // The error code follows the correlation ID and the throttle time.
