@@ -48,5 +48,6 @@ mod spans;
 mod state;
 mod times;
 mod tombstones;
+mod unclean_election;
 mod undisturbed;
 mod zombie;

@@ -31,6 +31,9 @@ impl Stage<'_> {
             Fault::Kill | Fault::KillAt(_) | Fault::StopAt { .. } => {}
             fault => self.story.count(fault.name()),
         }
+        if step.fault.is_of_operator() {
+            self.wait_until_whole();
+        }
         match &step.fault {
             Fault::Kill => {
                 self.kill(at);
@@ -62,6 +65,15 @@ impl Stage<'_> {
             }
             Fault::Twin { killed } => self.twin(at, *killed),
             Fault::Broker { worker_too } => self.kill_broker(at, *worker_too),
+            Fault::OneBroker { ailment, number, ms, worker_too } => {
+                self.begin_ailment(*ailment, *number, Duration::from_millis(*ms));
+                if *worker_too {
+                    self.kill(at);
+                    self.start(at, "");
+                }
+            }
+            Fault::MoveLeaders => self.move_leaders(),
+            Fault::RollBrokers => self.roll_brokers(),
             Fault::State { harm, killed } => {
                 self.end_of(at, *killed);
                 let told = do_harm(&self.stream.setup.state_dir(name), *harm);
@@ -190,7 +202,7 @@ impl Stage<'_> {
 
     fn kill_broker(&mut self, at: usize, worker_too: bool) {
         let Some(broker) = &mut self.broker else { return };
-        self.broker_killed = true;
+        self.broker_failed = true;
         broker.kill();
         if worker_too {
             self.kill(at);

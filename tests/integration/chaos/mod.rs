@@ -6,6 +6,7 @@
 //! server beside them (`server`). `scripts/chaos` does this for as long as you like.
 
 mod act;
+mod brokers;
 mod options;
 mod plan;
 mod seeding;
@@ -24,10 +25,13 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 use story::{Counts, Story};
 
-/// What `scripts/chaos` draws.
-const LARGE: Bounds = Bounds { records: 50_000, faults: 9, broker: true };
-/// What there is time for in every run of the tests.
-const SMALL: Bounds = Bounds { records: 20_000, faults: 5, broker: false };
+/// The plans of `scripts/chaos`.
+const LARGE: Bounds = Bounds { records: 50_000, faults: 9, brokers: 1 };
+/// The plans of `scripts/chaos --brokers 3`.
+const CLUSTER: Bounds = Bounds { records: 30_000, faults: 6, brokers: 3 };
+/// Plans short enough for every run of the tests.
+const SMALL: Bounds = Bounds { records: 20_000, faults: 5, brokers: 0 };
+const SMALL_CLUSTER: Bounds = Bounds { records: 10_000, faults: 2, brokers: 3 };
 
 /// What came of some plans.
 #[derive(Default)]
@@ -40,7 +44,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Carries a plan out, and says in a line what came of it.
+    /// Carries out a plan, and prints the result in one line.
     fn add(&mut self, plan: &Plan, address: &str, mut own: Option<&mut OwnBroker>) {
         let seed = plan.conditions.seed;
         let dir = dir().join(format!("seed-{seed}"));
@@ -61,12 +65,13 @@ impl Sum {
         });
         let outcome = catch_unwind(round);
         self.counts.add(story.counts());
+        let lost = own.filter(|_| outcome.is_err()).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
+        lost.iter().flatten().for_each(|lost| story.tell(lost));
+        // If there are replicas, nothing excuses a lost end.
         let was_killed = plan.steps.iter().any(|step| matches!(step.fault, Fault::Broker { .. }));
-        let lost = own.filter(|_| outcome.is_err() && was_killed).map(|own| own.transactions_without_end(&format!("chaos-{seed}-")));
-        if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()) {
-            story.tell(lost);
+        if let Some(lost) = lost.as_ref().and_then(|lost| lost.first()).filter(|_| was_killed) {
             self.void.push(seed);
-            eprintln!("seed {seed}: {}: void, for Kafka was killed and has lost something: {lost}", story.counts());
+            eprintln!("seed {seed}: {}: void: Kafka was killed, and {lost}", story.counts());
         } else if let Err(panic) = &outcome {
             let reason = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
             let reason = reason.unwrap_or("it panicked");
@@ -105,15 +110,24 @@ fn a_few_plans() {
 }
 
 #[test]
+fn a_small_plan_on_three_brokers() {
+    let mut sum = Sum::default();
+    let mut cluster = OwnBroker::start_cluster();
+    let address = cluster.address().to_owned();
+    sum.add(&Plan::draw(17, SMALL_CLUSTER), &address, Some(&mut cluster));
+    sum.check();
+}
+
+#[test]
 fn a_plan_is_its_text() {
-    for seed in 0..100 {
-        let plan = Plan::draw(seed, LARGE);
+    for (seed, bounds) in (0..100).flat_map(|seed| [(seed, LARGE), (seed, CLUSTER)]) {
+        let plan = Plan::draw(seed, bounds);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
-        assert_eq!(Plan::draw(seed, LARGE), plan);
+        assert_eq!(Plan::draw(seed, bounds), plan);
     }
 }
 
-/// What `scripts/chaos` runs; without it, nothing asks for that many minutes.
+/// The plans of `scripts/chaos`, which takes as many minutes as it is asked to.
 #[test]
 #[ignore = "as long as scripts/chaos asks for"]
 fn at_length() {
@@ -122,9 +136,11 @@ fn at_length() {
         vec![Plan::parse(&fs::read_to_string(&file).expect("the plan")).expect("a plan, a line for each step")]
     } else {
         let first = number("UNSEEN_CHAOS_SEED").unwrap_or(1);
-        (first..first + number("UNSEEN_CHAOS_ROUNDS").unwrap_or(1)).map(|seed| Plan::draw(seed, LARGE)).collect()
+        let bounds = if number("UNSEEN_CHAOS_BROKERS") == Some(3) { CLUSTER } else { LARGE };
+        (first..first + number("UNSEEN_CHAOS_ROUNDS").unwrap_or(1)).map(|seed| Plan::draw(seed, bounds)).collect()
     };
-    let mut broker = OwnBroker::start();
+    let has_cluster = plans.iter().any(|plan| plan.conditions.brokers == 3);
+    let mut broker = if has_cluster { OwnBroker::start_cluster() } else { OwnBroker::start() };
     let mut sum = Sum::default();
     eprintln!();
     for plan in &plans {
@@ -149,7 +165,8 @@ fn meetings(plans: &[Plan]) -> BTreeSet<(&str, &str)> {
 fn the_page_and_the_plans_have_the_same_rows() {
     let plans: Vec<_> = (SERIES..2 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
     let more: Vec<_> = (0..8 * SERIES).map(|seed| Plan::draw(seed, LARGE)).collect();
-    let drawn: BTreeSet<_> = more.iter().flat_map(|plan| plan.rows()).collect();
+    let cluster: Vec<_> = (0..SERIES).map(|seed| Plan::draw(seed, CLUSTER)).collect();
+    let drawn: BTreeSet<_> = more.iter().chain(&cluster).flat_map(|plan| plan.rows()).collect();
     let rows = table::rows();
     assert_eq!(drawn, rows.keys().map(String::as_str).collect());
     let pairs = |plans: &[Plan]| plans.iter().flat_map(|plan| plan.conditions.options.pairs()).collect::<BTreeSet<_>>();
@@ -160,7 +177,7 @@ fn the_page_and_the_plans_have_the_same_rows() {
     let missing: Vec<_> = meetings(&more).difference(&meetings(&two)).copied().collect();
     assert!(missing.len() <= meetings(&more).len() / 10, "{} options meet no such fault in two series: {missing:?}", missing.len());
     // And each promise can be told.
-    for plan in &more {
+    for plan in more.iter().chain(&cluster) {
         let options = &plan.conditions.options;
         assert!(table::promise(plan.rows()).exact && options.is_ordered() || options.is_judged_by_keys(), "{plan}");
     }

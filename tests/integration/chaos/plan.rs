@@ -28,6 +28,8 @@ pub struct Plan {
 #[serde(deny_unknown_fields)]
 pub struct Conditions {
     pub seed: u64,
+    /// Brokers of the plan's own; 0 for the shared broker.
+    pub brokers: usize,
     pub records: usize,
     pub options: Options,
     /// What remembers the keys of the server beside the workers.
@@ -80,6 +82,12 @@ pub enum Fault {
     Twin { killed: bool },
     /// The broker is killed and comes back; with it a worker, if so.
     Broker { worker_too: bool },
+    /// One of three brokers has a fault for some time, while the plan continues. A worker may be killed with it.
+    OneBroker { ailment: Ailment, number: usize, ms: u64, worker_too: bool },
+    /// All leaders move to other brokers, and with them the coordinators.
+    MoveLeaders,
+    /// Brokers are restarted one after the other.
+    RollBrokers,
     /// While the worker is down, something happens to its state.
     State { harm: Harm, killed: bool },
     /// No file may grow any more, until it may again, or until the worker is killed.
@@ -107,6 +115,17 @@ pub enum Trouble {
     CutOff,
 }
 
+/// A fault of one of three brokers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ailment {
+    /// SIGKILL; restarted at the end.
+    Killed,
+    /// SIGSTOP; SIGCONT at the end.
+    Paused,
+    /// Stopped for nine tenths of the time.
+    Slow,
+}
+
 /// What may happen to state. A file is named by a number that is taken modulo their count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Harm {
@@ -123,21 +142,23 @@ pub enum Harm {
 pub struct Bounds {
     pub records: usize,
     pub faults: usize,
-    /// Whether the broker may be killed.
-    pub broker: bool,
+    /// Brokers of the plan's own, which may be killed; 0 for the shared broker, which may not.
+    pub brokers: usize,
 }
 
 impl Conditions {
-    fn draw(seed: u64, records: usize, random: &mut SplitMix) -> Self {
+    fn draw(seed: u64, bounds: Bounds, random: &mut SplitMix) -> Self {
         Self {
             seed,
-            records,
+            brokers: bounds.brokers,
+            records: bounds.records,
             options: Options::of_series(seed / SERIES, usize::try_from(seed % SERIES).expect("a small number")),
             capacity: pick(random, &[400, 2_000, 400_000]),
             commit_ms: pick(random, &[20, 50, 100, 200]),
             checkpoint_ms: pick(random, &[100, 300, 1_000, 2_000]),
             session_ms: pick(random, &[2_000, 3_000, 6_000]),
-            transaction_ms: pick(random, &[1_000, 2_000]),
+            // Replication makes transactions slower.
+            transaction_ms: pick(random, &[1_000, 2_000]) * if bounds.brokers > 1 { 2 } else { 1 },
             server: pick(&mut SplitMix(!seed), &[Own::Worker, Own::Aging, Own::Cuckoo]),
         }
     }
@@ -147,8 +168,8 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64, bounds: Bounds) -> Self {
         let mut random = SplitMix(seed);
-        let conditions = Conditions::draw(seed, bounds.records, &mut random);
-        let (mut members, mut broker) = (1, bounds.broker);
+        let conditions = Conditions::draw(seed, bounds, &mut random);
+        let (mut members, mut broker) = (1, bounds.brokers == 1);
         let part = bounds.records / (bounds.faults + 1);
         let mut had = BTreeSet::new();
         // After a fault that weakens the promise, all others are held against less.
@@ -182,8 +203,11 @@ impl Plan {
         let mut steps: Vec<_> = (0..bounds.faults).map(step).collect();
         if conditions.options.has("state.changelog = true") {
             steps.extend((0..bounds.faults / 2).map(|_| Step::of_server(bounds, &mut random)));
-            steps.sort_by_key(|step| step.at);
         }
+        if bounds.brokers > 1 {
+            steps.extend(Step::of_brokers(bounds, &mut random));
+        }
+        steps.sort_by_key(|step| step.at);
         Self { conditions, steps }
     }
 
@@ -206,9 +230,34 @@ impl Step {
     fn of_server(bounds: Bounds, random: &mut SplitMix) -> Self {
         // Only a broker of our own has another way to it.
         let troubles = [Trouble::Killed, Trouble::Stopped, Trouble::CutOff];
-        let trouble = pick(random, &troubles[..if bounds.broker { 3 } else { 2 }]);
+        let trouble = pick(random, &troubles[..if bounds.brokers > 0 { 3 } else { 2 }]);
         let fault = Fault::Server { trouble, ms: pick(random, &[0, 300, 1_500, 4_000]) };
         Self { at: random.below(bounds.records), read: false, delay_ms: 0, who: 0, fault }
+    }
+
+    /// Different faults of a cluster, half as many as of workers.
+    fn of_brokers(bounds: Bounds, random: &mut SplitMix) -> Vec<Self> {
+        let mut had = BTreeSet::new();
+        let mut steps = Vec::new();
+        while steps.len() < bounds.faults.div_ceil(2) {
+            // Restarted at once, out for less than the session of 4 s, and out for longer.
+            let ms = pick(random, &[0, 2_000, 8_000]);
+            let (number, worker_too) = (random.below(bounds.brokers), random.below(2) == 0);
+            let ail = |ailment, ms| Fault::OneBroker { ailment, number, ms, worker_too };
+            let faults = [
+                ail(Ailment::Killed, ms),
+                ail(Ailment::Paused, ms.max(1_000)),
+                ail(Ailment::Slow, 5_000),
+                Fault::MoveLeaders,
+                Fault::RollBrokers,
+            ];
+            let fault = pick(random, &[0, 0, 1, 1, 2, 3, 4]);
+            if had.insert(fault) {
+                let at = random.below(bounds.records);
+                steps.push(Self { at, read: false, delay_ms: random.next() % 200, who: number, fault: faults[fault].clone() });
+            }
+        }
+        steps
     }
 }
 
@@ -264,6 +313,11 @@ impl Fault {
         }
     }
 
+    /// True if an operator changes topics or offsets. Nobody does so while a broker is out.
+    pub const fn is_of_operator(&self) -> bool {
+        matches!(self, Self::AddPartitions | Self::LoseOffsets | Self::ShortLog { .. })
+    }
+
     /// Its name in a sum.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -278,6 +332,11 @@ impl Fault {
             Self::Roll => "a rolling restart",
             Self::Twin { .. } => "two processes of one name",
             Self::Broker { .. } => "the only broker is killed",
+            Self::OneBroker { ailment: Ailment::Killed, .. } => "one of three brokers is killed",
+            Self::OneBroker { ailment: Ailment::Paused, .. } => "one of three brokers stands still",
+            Self::OneBroker { ailment: Ailment::Slow, .. } => "one of three brokers is slow",
+            Self::MoveLeaders => "all leaders and coordinators move",
+            Self::RollBrokers => "a rolling restart of three brokers",
             Self::State { .. } => "the state directory is lost or harmed",
             Self::FullDisk { .. } => "the disk is full",
             Self::Change(Change::Kind) => "another kind of filter",

@@ -7,7 +7,7 @@ use super::options::Memory;
 use super::plan::{Conditions, Trouble};
 use super::stage::{BEFORE, Stage};
 use super::truth;
-use crate::harness::{Asker, Reader, Reply, TestRecord, Worker, client, http};
+use crate::harness::{Asker, Reader, Reply, TestRecord, Way, Worker, client, http};
 use crate::stream::PARTITIONS;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use serde_json::Value;
@@ -129,7 +129,7 @@ impl Stage<'_> {
             return;
         }
         if let Some(broker) = &self.broker {
-            broker.way().mend();
+            broker.ways().iter().for_each(Way::mend);
         }
         let (stream, options) = (&self.stream, &self.conditions.options);
         // At least once, records may come out before their keys are known.
@@ -143,7 +143,7 @@ impl Stage<'_> {
         let (filter, rate) = filter(self.conditions, &self.memory);
         let mut overrides = self.conditions.options.overrides();
         overrides.extend(filter);
-        overrides.extend(self.broker.as_ref().map(|broker| format!("kafka.bootstrap_servers={}", broker.way().address())));
+        overrides.extend(self.broker.as_ref().map(|broker| format!("kafka.bootstrap_servers={}", broker.servers_by_way())));
         let overrides: Vec<_> = overrides.iter().map(String::as_str).collect();
         let began_ms = now_ms();
         let (process, asked, watched) = self.stream.setup.serve_by(&self.write_config("server"), "server", &overrides);
@@ -163,7 +163,7 @@ impl Stage<'_> {
         match (trouble, &mut server.process) {
             (Trouble::Killed, process) => process.take().into_iter().for_each(|mut process| process.kill9()),
             (Trouble::Stopped, process) => process.iter_mut().for_each(Worker::sigstop),
-            (Trouble::CutOff, _) => self.broker.iter().for_each(|broker| broker.way().cut()),
+            (Trouble::CutOff, _) => self.broker.iter().flat_map(|broker| broker.ways()).for_each(Way::cut),
         }
     }
 
@@ -190,7 +190,7 @@ impl Stage<'_> {
         match trouble {
             Trouble::Killed => self.start_server(),
             Trouble::Stopped => server.process.iter_mut().for_each(Worker::sigcont),
-            Trouble::CutOff => self.broker.iter().for_each(|broker| broker.way().mend()),
+            Trouble::CutOff => self.broker.iter().flat_map(|broker| broker.ways()).for_each(Way::mend),
         }
     }
 

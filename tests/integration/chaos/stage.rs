@@ -25,6 +25,8 @@ use unseen::checkpoint::Store;
 const PACE: u32 = 6_000;
 /// How far the feed may be ahead of the next fault: what workers have to read meanwhile.
 const LEAD: usize = 4_000;
+/// Records that the feed brings after the last fault.
+const LAST: usize = 1_000;
 
 /// Records that are there before the group is.
 pub const BEFORE: usize = 500;
@@ -40,7 +42,10 @@ pub struct Stage<'a> {
     pub conditions: &'a Conditions,
     pub stream: Stream,
     pub broker: Option<&'a mut OwnBroker>,
-    pub broker_killed: bool,
+    /// True once a broker was killed, stopped, or slow.
+    pub broker_failed: bool,
+    /// When the fault of one of three brokers ends.
+    pub ailment_ends: Option<Instant>,
     /// Whether another process has had the names of one of ours.
     pub twinned: bool,
     pub members: Vec<Member>,
@@ -117,7 +122,11 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
 impl<'a> Stage<'a> {
     /// Sets up a stream and the state of all members: each has the empty checkpoint of the beginning, as if it
     /// had been there then. Without one it would not know what was seen before its window.
-    pub fn new(plan: &'a Plan, address: &str, broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
+    pub fn new(plan: &'a Plan, address: &str, mut broker: Option<&'a mut OwnBroker>, story: &'a mut Story, dir: &'a Path) -> Self {
+        // A plan that failed may have left a broker down.
+        if let Some(broker) = &mut broker {
+            broker.wait_until_whole();
+        }
         let conditions = &plan.conditions;
         let memory = conditions.options.memory(conditions.capacity);
         let (stream, other) = stream(address, conditions, &memory);
@@ -130,7 +139,8 @@ impl<'a> Stage<'a> {
             conditions,
             stream,
             broker,
-            broker_killed: false,
+            broker_failed: false,
+            ailment_ends: None,
             twinned: false,
             members: members.into(),
             story,
@@ -264,7 +274,7 @@ impl<'a> Stage<'a> {
         if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
             return Some("fenced by another process of its name");
         }
-        if self.broker_killed && log.contains("draining took too long") {
+        if self.broker_failed && log.contains("draining took too long") {
             return Some("it could not drain");
         }
         match (status.success(), status.signal()) {
@@ -313,6 +323,7 @@ impl<'a> Stage<'a> {
         let deadline = Instant::now() + limit;
         loop {
             self.tend();
+            self.tend_brokers();
             self.tend_server();
             if condition(self) {
                 return true;
@@ -344,9 +355,11 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Lets the feed go on to a place from where on there is a fault, and beyond it.
+    /// Lets the feed continue to the next fault and beyond it. The last records wait until all faults are over: a server that
+    /// has a changed configuration does not answer before the workers have written with it to every partition.
     pub fn allow(&mut self, records: usize) {
-        self.allowed = self.allowed.max(records + LEAD);
+        let most = (records + LEAD).min(self.conditions.records - LAST).max(records);
+        self.allowed = self.allowed.max(most);
         self.feed().allow(self.allowed);
     }
 
@@ -363,10 +376,9 @@ impl<'a> Stage<'a> {
         let some = self.stream.records[near.saturating_sub(1_000)..].iter().step_by(71).take(40);
         let some: Vec<_> = some.map(|record| TestRecord { timestamp: 0, ..record.clone() }).collect();
         for records in by_partition(some, PARTITIONS).iter().filter(|records| !records.is_empty()) {
-            // Just back, a broker may lead nothing yet.
-            wait_until("the broker takes records of time 0", LIMIT, || {
-                (produce_raw(&self.stream.broker, &self.stream.input, records) == 0).then_some(())
-            });
+            // A leader may be down, or not elected yet.
+            let (broker, input) = (self.stream.broker.clone(), self.stream.input.clone());
+            self.wait("the broker takes records of time 0", |_| produce_raw(&broker, &input, records) == 0);
             self.beside += records.len();
         }
     }
@@ -380,6 +392,7 @@ impl<'a> Stage<'a> {
     /// Has everything read, ends the members, and compares what came out with the truth.
     pub fn finish(&mut self) {
         self.story.tell("no more faults");
+        self.wait_until_whole();
         self.feed().allow(usize::MAX / 2);
         self.wait("everything is sent", |stage| stage.feed().is_finished());
         self.feed.take().expect("it was started").join();
@@ -403,6 +416,7 @@ impl<'a> Stage<'a> {
         self.story.tell(format_args!("{} records came out", output.iter().map(Vec::len).sum::<usize>()));
         truth::check(&self.conditions.options, self.promise, (&self.seeds, &self.stream.records[..BEFORE]), &inputs, &output);
         self.judge_server(&inputs);
+        self.delete_topics();
     }
 
     /// What the inputs hold that the group is to read.
@@ -428,6 +442,7 @@ impl Drop for Stage<'_> {
             let _ = fs::remove_dir_all(self.dir);
             let _ = fs::create_dir_all(self.dir.parent().unwrap_or(self.dir));
             let _ = fs::rename(self.stream.setup.dir(), self.dir);
+            self.broker.iter().for_each(|broker| broker.copy_logs(self.dir));
         }
     }
 }

@@ -1,17 +1,21 @@
-//! The brokers: one that all tests share, one for those of secured connections, and one of its own for a
-//! test that kills it.
+//! The brokers: one that all tests share, one with secured listeners, and brokers of its own for a test that kills them.
 //!
 //! The shared one is, in this order: the one that `UNSEEN_TEST_BROKER` names; the one of
 //! docker-compose.yml, where a Docker engine answers and `UNSEEN_KAFKA_VERSION` asks for no version; one that
 //! scripts/kafka starts.
 
 use super::segments::transactions_without_end;
-use super::{PATIENCE, Way, turn};
+use super::topic::client;
+use super::{PATIENCE, Way, turn, wait_until};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::metadata::{Metadata, MetadataPartition, MetadataTopic};
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
+use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -50,7 +54,7 @@ impl Shared {
             let port = std::env::var("UNSEEN_KAFKA_PORT").unwrap_or_else(|_| "9092".to_owned());
             return Self::Elsewhere(format!("127.0.0.1:{port}"));
         }
-        Self::Script(Script::start(&[]).0)
+        Self::Script(Script::start(&[]))
     }
 }
 
@@ -58,7 +62,7 @@ impl Shared {
 pub fn secure_broker() -> &'static SecureBroker {
     static BROKER: OnceLock<SecureBroker> = OnceLock::new();
     turn::take();
-    BROKER.get_or_init(|| SecureBroker(Script::start(&["--secure"]).0))
+    BROKER.get_or_init(|| SecureBroker(Script::start(&["--secure"])))
 }
 
 /// A broker with listeners for SSL and SASL. Ends with this process, being static.
@@ -77,7 +81,7 @@ impl SecureBroker {
 
     /// What that file holds.
     pub fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
+        fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
     }
 }
 
@@ -92,84 +96,260 @@ fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// A broker that one test has for itself, to kill. It comes back by itself, on the same port with the
-/// data that it had.
+/// Brokers that one test has for itself, to kill. A killed broker restarts on the same port, with the data that it had.
+/// Brokers are numbered from 0.
 pub struct OwnBroker {
     dir: TempDir,
+    // Resumes what was paused before the script stops.
+    fault: Option<(usize, BrokerFault)>,
     script: Script,
     lines: Lines,
-    way: Way,
+    addresses: Vec<String>,
+    /// A proxy for each broker.
+    ways: Vec<Way>,
+    /// True for each broker that serves.
+    ready: Vec<bool>,
+}
+
+/// A fault of one broker that lasts until [`OwnBroker::repair`].
+pub enum BrokerFault {
+    Down,
+    Paused,
+    /// Paused for most of the time. The thread ends when the sender is dropped.
+    Slow(mpsc::Sender<()>, JoinHandle<()>),
 }
 
 impl OwnBroker {
-    /// Starts one, with nothing in it.
+    /// Starts an empty broker.
     pub fn start() -> Self {
+        Self::start_brokers(1)
+    }
+
+    /// Starts an empty cluster of three. All topics get three replicas and `min.insync.replicas = 2`.
+    pub fn start_cluster() -> Self {
+        Self::start_brokers(3)
+    }
+
+    fn start_brokers(count: usize) -> Self {
         turn::take();
-        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the broker");
-        let way = Way::new();
+        let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the brokers");
+        let ways: Vec<_> = (0..count).map(|_| Way::new()).collect();
         let path = dir.path().to_str().expect("a path in UTF-8");
-        let (script, lines) = Script::start(&["--respawn", "--dir", path, "--behind", &way.port().to_string()]);
-        way.lead_to(script.behind.as_ref().expect("a broker that was started with --behind"));
-        Self { dir, script, lines, way }
+        let ports: Vec<_> = ways.iter().map(|way| way.port().to_string()).collect();
+        let args = ["--brokers", &count.to_string(), "--dir", path, "--behind", &ports.join(",")];
+        let (child, lines) = Script::spawn(&args);
+        let behind = said(&lines, "behind");
+        for (way, target) in ways.iter().zip(behind.split(',')) {
+            way.lead_to(target);
+        }
+        let mut addresses = vec![String::new(); count];
+        for _ in 0..count {
+            let (at, address) = numbered(&said(&lines, "ready"));
+            addresses[at] = address;
+        }
+        let script = Script { child, address: addresses.join(","), clients: None };
+        Self { dir, fault: None, script, lines, addresses, ways, ready: vec![true; count] }
     }
 
-    /// Another way to it, for who is to be cut off.
-    pub const fn way(&self) -> &Way {
-        &self.way
+    /// The number of brokers.
+    pub const fn count(&self) -> usize {
+        self.addresses.len()
     }
 
-    /// Its address, the same after a restart.
+    /// The proxy to the first broker.
+    pub fn way(&self) -> &Way {
+        &self.ways[0]
+    }
+
+    /// The proxies to all brokers.
+    pub fn ways(&self) -> &[Way] {
+        &self.ways
+    }
+
+    /// The bootstrap servers for clients that connect through the proxies.
+    pub fn servers_by_way(&self) -> String {
+        self.ways.iter().map(Way::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// The bootstrap servers. They stay the same after a restart.
     pub fn address(&self) -> &str {
         &self.script.address
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the only broker with SIGKILL.
     pub fn kill(&mut self) {
-        self.signal("-KILL");
+        self.ready[0] = false;
+        signal(self.dir.path(), 0, "-KILL");
     }
 
-    /// Stops it with SIGSTOP: its connections stay, and nothing is answered.
+    /// Stops the only broker with SIGSTOP: its connections stay open, and it answers nothing.
     pub fn pause(&mut self) {
-        self.signal("-STOP");
+        signal(self.dir.path(), 0, "-STOP");
     }
 
-    /// Lets it go on after a pause.
+    /// Resumes the only broker after a pause.
     pub fn resume(&mut self) {
-        self.signal("-CONT");
+        signal(self.dir.path(), 0, "-CONT");
     }
 
-    fn signal(&self, signal: &str) {
-        let pid = std::fs::read_to_string(self.dir.path().join("pid")).expect("the broker's process id");
-        assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
-    }
-
-    /// Transactions that it has lost the end of, in topics whose names begin like this.
-    pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
-        transactions_without_end(&self.dir.path().join("broker"), prefix)
-    }
-
-    /// Waits until it serves again.
+    /// Waits until the only broker serves again.
     pub fn wait_until_back(&mut self) {
-        assert_eq!(said(&self.lines, "ready"), self.script.address, "the broker came back elsewhere");
+        assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the broker came back elsewhere");
+        self.ready[0] = true;
     }
+
+    /// Kills one broker with SIGKILL, and keeps it down until [`OwnBroker::repair`].
+    pub fn take_down(&mut self, at: usize) {
+        self.repair();
+        self.unready(at);
+        fs::write(self.down_file(at), "").expect("a file");
+        signal(self.dir.path(), at, "-KILL");
+        self.fault = Some((at, BrokerFault::Down));
+    }
+
+    /// Stops one broker with SIGSTOP until [`OwnBroker::repair`].
+    pub fn pause_one(&mut self, at: usize) {
+        self.repair();
+        signal(self.dir.path(), at, "-STOP");
+        self.fault = Some((at, BrokerFault::Paused));
+    }
+
+    /// Makes one broker slow until [`OwnBroker::repair`]: it runs for 20 of every 200 milliseconds.
+    pub fn slow_down(&mut self, at: usize) {
+        self.repair();
+        let (sender, ended) = mpsc::channel::<()>();
+        let dir = self.dir.path().to_owned();
+        let thread = std::thread::spawn(move || {
+            while matches!(ended.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+                signal(&dir, at, "-STOP");
+                sleep(Duration::from_millis(180));
+                signal(&dir, at, "-CONT");
+                sleep(Duration::from_millis(20));
+            }
+        });
+        self.fault = Some((at, BrokerFault::Slow(sender, thread)));
+    }
+
+    /// Ends the fault of a broker, if there is one. The broker may need some time to be back.
+    pub fn repair(&mut self) {
+        match self.fault.take() {
+            None => {}
+            Some((at, BrokerFault::Down)) => fs::remove_file(self.down_file(at)).expect("it was created"),
+            Some((at, BrokerFault::Paused)) => signal(self.dir.path(), at, "-CONT"),
+            Some((_, BrokerFault::Slow(sender, thread))) => {
+                drop(sender);
+                thread.join().expect("the thread sends signals");
+            }
+        }
+    }
+
+    /// Stops one broker with SIGTERM. It hands its leaders over, ends, and restarts.
+    pub fn restart(&mut self, at: usize) {
+        self.unready(at);
+        signal(self.dir.path(), at, "-TERM");
+    }
+
+    /// Returns true if all brokers serve and every partition has all its replicas in sync.
+    pub fn is_whole(&mut self) -> bool {
+        self.update_ready();
+        self.fault.is_none() && self.ready.iter().all(|&ready| ready) && self.has_full_isr()
+    }
+
+    fn has_full_isr(&self) -> bool {
+        let is_full = |partition: &MetadataPartition| partition.leader() >= 0 && partition.isr().len() == partition.replicas().len();
+        self.metadata().is_some_and(|metadata| metadata.topics().iter().flat_map(MetadataTopic::partitions).all(is_full))
+    }
+
+    /// The number of replicas that every partition has; `None` if the brokers do not answer.
+    pub fn fewest_replicas(&self) -> Option<usize> {
+        let metadata = self.metadata()?;
+        metadata.topics().iter().flat_map(MetadataTopic::partitions).map(|partition| partition.replicas().len()).min()
+    }
+
+    fn metadata(&self) -> Option<Metadata> {
+        let consumer: BaseConsumer = client(self.address()).create().expect("a consumer");
+        consumer.fetch_metadata(None, Duration::from_secs(2)).ok()
+    }
+
+    /// Ends the fault of a broker, and waits until all brokers serve and every partition has all its replicas in sync.
+    pub fn wait_until_whole(&mut self) {
+        self.repair();
+        wait_until("all replicas are in sync", 2 * PATIENCE, || self.is_whole().then_some(()));
+    }
+
+    fn unready(&mut self, at: usize) {
+        self.update_ready();
+        self.ready[at] = false;
+    }
+
+    fn update_ready(&mut self) {
+        while let Ok(line) = self.lines.try_recv() {
+            let (at, address) = numbered(line.strip_prefix("ready ").unwrap_or_else(|| panic!("scripts/kafka said `{line}`")));
+            assert_eq!(address, self.addresses[at], "a broker came back elsewhere");
+            self.ready[at] = true;
+        }
+    }
+
+    fn down_file(&self, at: usize) -> PathBuf {
+        self.dir.path().join(format!("broker{}.down", at + 1))
+    }
+
+    /// Copies the logs of the brokers and their controller to a directory.
+    pub fn copy_logs(&self, to: &Path) {
+        for file in super::state::entries(self.dir.path()) {
+            let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            if name.contains(".log") {
+                let _ = fs::copy(&file, to.join(name));
+            }
+        }
+    }
+
+    /// Describes the transactions that lost their end marker, in topics whose names begin with `prefix`.
+    pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
+        let dirs = (1..=self.count()).map(|number| self.dir.path().join(format!("broker{number}")));
+        dirs.flat_map(|dir| transactions_without_end(&dir, prefix)).collect()
+    }
+}
+
+impl Drop for OwnBroker {
+    fn drop(&mut self) {
+        self.repair();
+    }
+}
+
+/// Sends a signal to a broker.
+fn signal(dir: &Path, at: usize, signal: &str) {
+    let pid = fs::read_to_string(dir.join(format!("broker{}.pid", at + 1))).expect("the broker's process ID");
+    assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
+}
+
+/// Splits `NUMBER ADDRESS`. The number that is returned counts from 0.
+fn numbered(text: &str) -> (usize, String) {
+    let (number, address) = text.split_once(' ').expect("a number and an address");
+    (number.parse::<usize>().expect("a number") - 1, address.to_owned())
 }
 
 /// What scripts/kafka prints.
 type Lines = mpsc::Receiver<String>;
 
-/// A running scripts/kafka. It stops when its stdin ends: when this is dropped, or when this process
-/// dies, in whatever way.
+/// A running scripts/kafka. The script stops when its stdin ends: when this is dropped, or when this process dies.
 struct Script {
     child: Child,
     address: String,
-    /// Where clients of a secure broker find what they need.
+    /// The files that clients of a secure broker need.
     clients: Option<PathBuf>,
-    /// Where it listens for those who come by another port.
-    behind: Option<String>,
 }
 
 impl Script {
-    fn start(args: &[&str]) -> (Self, Lines) {
+    /// Starts one broker.
+    fn start(args: &[&str]) -> Self {
+        let (child, lines) = Self::spawn(args);
+        let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());
+        let address = said(&lines, "ready");
+        Self { child, address, clients }
+    }
+
+    fn spawn(args: &[&str]) -> (Child, Lines) {
         let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kafka"))
             .arg("--until-eof")
             .args(args)
@@ -181,15 +361,11 @@ impl Script {
         let stdout = child.stdout.take().expect("its stdout is a pipe");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());
-        let behind = args.contains(&"--behind").then(|| said(&lines, "behind"));
-        let address = said(&lines, "ready");
-        (Self { child, address, clients, behind }, lines)
+        (child, lines)
     }
 }
 
-/// Waits for the next line of scripts/kafka, which begins with `word`, and returns what follows: where
-/// its broker serves, once it does.
+/// Waits for the next line of scripts/kafka, which begins with `word`, and returns the rest of it.
 fn said(lines: &Lines, word: &str) -> String {
     let Ok(line) = lines.recv_timeout(START_PATIENCE) else {
         panic!("scripts/kafka did not start a broker; it says why above (run it by hand to see it again)");
@@ -203,7 +379,7 @@ impl Drop for Script {
         drop(self.child.stdin.take());
         let deadline = std::time::Instant::now() + 2 * PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) && std::time::Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
+            sleep(Duration::from_millis(20));
         }
     }
 }

@@ -36,11 +36,11 @@ pub use registry::SchemaRegistry;
 pub use rights::{Right, grant};
 pub use setup::Setup;
 pub use topic::{
-    Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, first_offset,
-    make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
+    Group, add_partitions, alter_topic, client, committed_offset, delete_group, delete_records_before, delete_topic, delete_topics,
+    first_offset, make_topic, make_topic_with, move_offset, reset_offset, topic, topic_on, topic_with,
 };
 pub use way::Way;
-pub use wire::produce_raw;
+pub use wire::{elect_first_replicas, move_leaders, produce_raw};
 pub use worker::{Worker, logged, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};

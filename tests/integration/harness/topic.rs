@@ -31,22 +31,38 @@ pub fn make_topic_with(broker: &str, name: &str, partitions: u32, properties: &[
     create(broker, name, partitions, properties);
 }
 
+/// [`topic_with`] four partitions, each with replicas on the brokers with these IDs.
+pub fn topic_on(broker: &str, hint: &str, replicas: &[i32], properties: &[(&str, &str)]) -> String {
+    let name = unique(hint);
+    create_with(broker, &name, 4, TopicReplication::Variable(&[replicas; 4]), properties);
+    name
+}
+
 fn create(broker: &str, name: &str, partitions: u32, properties: &[(&str, &str)]) {
-    // Test records carry times long past: by them the broker would find all records due for deletion.
-    let mut topic = NewTopic::new(name, partitions.cast_signed(), TopicReplication::Fixed(1)).set("retention.ms", "-1");
+    // The broker's default number of replicas.
+    create_with(broker, name, partitions, TopicReplication::Fixed(-1), properties);
+}
+
+fn create_with(broker: &str, name: &str, partitions: u32, replication: TopicReplication<'_>, properties: &[(&str, &str)]) {
+    // By the broker's default retention, all test records would be due for deletion, because their times are long past.
+    let mut topic = NewTopic::new(name, partitions.cast_signed(), replication).set("retention.ms", "-1");
     for (key, value) in properties {
         topic = topic.set(key, value);
     }
-    wait_until(&format!("topic {name} is made"), PATIENCE, || {
+    wait_until(&format!("topic {name} is created"), PATIENCE, || {
         let results = block_on(admin(broker).create_topics([&topic], &options())).expect("the broker answers");
         match results.first().expect("an answer for the topic") {
             Ok(_) => Some(()),
             Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => None,
-            Err((name, code)) => panic!("topic {name} could not be made: {code}"),
+            Err((name, code)) => panic!("topic {name} could not be created: {code}"),
         }
     });
+    wait_for_partitions(broker, name, partitions);
+}
+
+fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
-    wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
+    wait_until(&format!("topic {name} has all its partitions"), PATIENCE, || {
         let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;
         let found = metadata.topics().first()?.partitions();
         (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
@@ -59,18 +75,22 @@ pub fn add_partitions(broker: &str, name: &str, partitions: u32) {
     for result in block_on(admin(broker).create_partitions([&wanted], &options())).expect("the broker answers") {
         result.unwrap_or_else(|(name, code)| panic!("topic {name} got no more partitions: {code}"));
     }
-    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
-    wait_until(&format!("topic {name} appears with all its partitions"), PATIENCE, || {
-        let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;
-        let found = metadata.topics().first()?.partitions();
-        (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
-    });
+    wait_for_partitions(broker, name, partitions);
 }
 
 /// Deletes a topic.
 pub fn delete_topic(broker: &str, name: &str) {
     for result in block_on(admin(broker).delete_topics(&[name], &options())).expect("the broker answers") {
         result.unwrap_or_else(|(name, code)| panic!("topic {name} could not be deleted: {code}"));
+    }
+}
+
+/// Deletes all topics whose names begin with `prefix`.
+pub fn delete_topics(broker: &str, prefix: &str) {
+    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
+    let metadata = wait_until("the broker lists its topics", PATIENCE, || consumer.fetch_metadata(None, PATIENCE).ok());
+    for topic in metadata.topics().iter().filter(|topic| topic.name().starts_with(prefix)) {
+        delete_topic(broker, topic.name());
     }
 }
 
@@ -176,10 +196,11 @@ impl Group {
     }
 }
 
-/// What every client of the harness is configured with.
+/// The configuration of every client of the harness.
 pub fn client(broker: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", broker);
+    // For 15 minutes by default, librdkafka would not ask again for the leader of a partition that it knew to have none.
+    config.set("bootstrap.servers", broker).set("metadata.max.age.ms", "1000");
     config
 }
 

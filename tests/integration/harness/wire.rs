@@ -1,30 +1,117 @@
-//! Records in Kafka's own words, for what no client here writes: librdkafka takes a time of 0 for "now".
+//! Requests in Kafka's wire protocol, for what rdkafka cannot do: records of time 0, which librdkafka takes for "now", and
+//! moving leaders.
 //!
-//! Kafka protocol guide, "Produce" version 3 and "Record Batch" version 2.
+//! Kafka protocol guide: `Produce` version 3, `Record Batch` version 2, `ElectLeaders` version 1,
+//! `AlterPartitionReassignments` version 0.
 
 use super::TestRecord;
-use std::io::{Read, Write};
+use super::topic::client;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::metadata::{Metadata, MetadataTopic};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
-/// Writes records of one partition of a topic, as one batch, and returns the broker's error code.
+/// The time limit of a request.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT_MS: i32 = 30_000;
+
+/// Writes records to one partition as one batch, and returns the broker's error code; -1 if the leader does not answer.
 pub fn produce_raw(broker: &str, topic: &str, records: &[TestRecord]) -> i16 {
     let batch = batch(records);
-    let mut request = Vec::new();
-    put(&mut request, &[&0_i16.to_be_bytes(), &3_i16.to_be_bytes(), &7_i32.to_be_bytes()]);
-    string(&mut request, "wire");
-    // No transactional id; all replicas; so many milliseconds; one topic.
-    put(&mut request, &[&(-1_i16).to_be_bytes(), &(-1_i16).to_be_bytes(), &30_000_i32.to_be_bytes(), &1_i32.to_be_bytes()]);
+    let mut request = header(0, 3);
+    // No transactional ID; acks from all replicas; one topic.
+    put(&mut request, &[&(-1_i16).to_be_bytes(), &(-1_i16).to_be_bytes(), &TIMEOUT_MS.to_be_bytes(), &1_i32.to_be_bytes()]);
     string(&mut request, topic);
     put(&mut request, &[&1_i32.to_be_bytes(), &records[0].partition.to_be_bytes(), &length(&batch).to_be_bytes(), &batch]);
-    let mut stream = TcpStream::connect(broker).expect("a broker");
-    stream.write_all(&length(&request).to_be_bytes()).and_then(|()| stream.write_all(&request)).expect("it is sent");
+    // The error code follows the correlation ID, the topic, and the partition.
+    let code_at = 4 + 4 + 2 + topic.len() + 4 + 4;
+    leader(broker, topic, records[0].partition).and_then(|leader| ask(&leader, &request).ok()).map_or(-1, |answer| code(&answer, code_at))
+}
+
+/// Moves every leader, including those of Kafka's own topics, and with them all coordinators: each partition's second
+/// replica becomes its first, and then its leader. Returns false if that has not happened yet.
+pub fn move_leaders(broker: &str) -> bool {
+    let Some(metadata) = metadata(broker, None) else { return false };
+    let mut request = header(45, 0);
+    request.push(0);
+    put(&mut request, &[&TIMEOUT_MS.to_be_bytes(), &compact(metadata.topics().len())]);
+    for topic in metadata.topics() {
+        put(&mut request, &[&compact(topic.name().len()), topic.name().as_bytes(), &compact(topic.partitions().len())]);
+        for partition in topic.partitions() {
+            put(&mut request, &[&partition.id().to_be_bytes(), &compact(partition.replicas().len())]);
+            let (first, others) = partition.replicas().split_first().expect("a partition has replicas");
+            others.iter().chain([first]).for_each(|replica| request.extend(replica.to_be_bytes()));
+            request.push(0);
+        }
+        request.push(0);
+    }
+    request.push(0);
+    // The error code follows the correlation ID, tags, and the throttle time.
+    any(broker, &request).is_some_and(|answer| code(&answer, 4 + 1 + 4) == 0)
+}
+
+/// Makes the first replica of every partition its leader. Returns false if that has not happened yet.
+pub fn elect_first_replicas(broker: &str) -> bool {
+    let mut request = header(43, 1);
+    // The preferred leaders of all partitions.
+    put(&mut request, &[&[0], &(-1_i32).to_be_bytes(), &TIMEOUT_MS.to_be_bytes()]);
+    let is_first = |metadata: &Metadata| {
+        let mut partitions = metadata.topics().iter().flat_map(MetadataTopic::partitions);
+        partitions.all(|partition| partition.replicas().first() == Some(&partition.leader()))
+    };
+    // The error code follows the correlation ID and the throttle time.
+    any(broker, &request).is_some_and(|answer| code(&answer, 4 + 4) == 0) && metadata(broker, None).is_some_and(|found| is_first(&found))
+}
+
+fn metadata(broker: &str, topic: Option<&str>) -> Option<Metadata> {
+    let consumer: BaseConsumer = client(broker).create().expect("a consumer");
+    consumer.fetch_metadata(topic, TIMEOUT).ok()
+}
+
+/// The address of a partition's leader.
+fn leader(broker: &str, topic: &str, partition: i32) -> Option<String> {
+    let metadata = metadata(broker, Some(topic))?;
+    let leader = metadata.topics().first()?.partitions().iter().find(|found| found.id() == partition)?.leader();
+    let broker = metadata.brokers().iter().find(|broker| broker.id() == leader)?;
+    Some(format!("{}:{}", broker.host(), broker.port()))
+}
+
+/// The answer of any broker. Brokers forward what is the controller's.
+fn any(brokers: &str, request: &[u8]) -> Option<Vec<u8>> {
+    brokers.split(',').find_map(|broker| ask(broker, request).ok())
+}
+
+/// Sends a request, and returns the answer without its size.
+fn ask(broker: &str, request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(broker)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.write_all(&length(request).to_be_bytes())?;
+    stream.write_all(request)?;
     let mut size = [0; 4];
-    stream.read_exact(&mut size).expect("an answer");
+    stream.read_exact(&mut size)?;
     let mut answer = vec![0; usize::try_from(i32::from_be_bytes(size)).expect("a size")];
-    stream.read_exact(&mut answer).expect("the answer");
-    // Correlation, one topic, its name, one partition, its number; then the code.
-    let at = 4 + 4 + 2 + topic.len() + 4 + 4;
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
+fn code(answer: &[u8], at: usize) -> i16 {
     i16::from_be_bytes([answer[at], answer[at + 1]])
+}
+
+/// The beginning of a request: its type and version, a correlation ID, and a client ID.
+fn header(key: i16, version: i16) -> Vec<u8> {
+    let mut request = Vec::new();
+    put(&mut request, &[&key.to_be_bytes(), &version.to_be_bytes(), &7_i32.to_be_bytes()]);
+    string(&mut request, "wire");
+    request
+}
+
+/// The length of a compact array or string.
+fn compact(length: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    unsigned_varint(&mut out, u64::try_from(length).expect("few enough") + 1);
+    out
 }
 
 fn batch(records: &[TestRecord]) -> Vec<u8> {
@@ -72,9 +159,12 @@ fn string(out: &mut Vec<u8>, text: &str) {
     put(out, &[&i16::try_from(text.len()).expect("short").to_be_bytes(), text.as_bytes()]);
 }
 
-/// A number as Protocol Buffers have it, small ones of either sign first.
+/// Writes a signed number with Protocol Buffers' zigzag encoding.
 fn varint(out: &mut Vec<u8>, number: i64) {
-    let mut left = ((number << 1) ^ (number >> 63)).cast_unsigned();
+    unsigned_varint(out, ((number << 1) ^ (number >> 63)).cast_unsigned());
+}
+
+fn unsigned_varint(out: &mut Vec<u8>, mut left: u64) {
     while left >= 0x80 {
         out.push(u8::try_from(left & 0x7f).expect("7 bits") | 0x80);
         left >>= 7;

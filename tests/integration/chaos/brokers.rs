@@ -1,0 +1,76 @@
+//! Faults of a cluster of three brokers. At most one replica of a partition is out of sync at a time: a broker fault begins
+//! when the cluster has recovered from the previous one.
+
+use super::plan::Ailment;
+use super::stage::Stage;
+use crate::harness::{delete_topics, elect_first_replicas, move_leaders};
+use std::time::{Duration, Instant};
+
+impl Stage<'_> {
+    /// Begins the fault of one broker. It ends after `time`, while the plan continues.
+    pub fn begin_ailment(&mut self, ailment: Ailment, number: usize, time: Duration) {
+        self.wait_until_whole();
+        let Some(broker) = &mut self.broker else { return };
+        self.broker_failed = true;
+        match ailment {
+            Ailment::Killed => broker.take_down(number),
+            Ailment::Paused => broker.pause_one(number),
+            Ailment::Slow => broker.slow_down(number),
+        }
+        self.ailment_ends = Some(Instant::now() + time);
+    }
+
+    /// Ends the fault of a broker if it is over.
+    pub fn tend_brokers(&mut self) {
+        if self.ailment_ends.is_some_and(|end| Instant::now() >= end) {
+            self.end_ailment();
+        }
+    }
+
+    fn end_ailment(&mut self) {
+        if self.ailment_ends.take().is_some() {
+            self.story.tell("the broker recovers");
+            self.broker.iter_mut().for_each(|broker| broker.repair());
+        }
+    }
+
+    /// Ends the fault of a broker, and waits until all replicas are in sync.
+    pub fn wait_until_whole(&mut self) {
+        self.end_ailment();
+        if self.conditions.brokers > 1 {
+            self.wait("all replicas are in sync", |stage| stage.broker.as_mut().is_none_or(|broker| broker.is_whole()));
+            self.story.tell("all replicas are in sync");
+        }
+    }
+
+    /// Restarts one broker after the other, as an upgrade does.
+    pub fn roll_brokers(&mut self) {
+        self.broker_failed = true;
+        for at in 0..self.conditions.brokers {
+            self.wait_until_whole();
+            self.broker.iter_mut().for_each(|broker| broker.restart(at));
+        }
+        self.wait_until_whole();
+    }
+
+    /// Moves all leaders, and with them the coordinators of groups and transactions.
+    pub fn move_leaders(&mut self) {
+        self.wait_until_whole();
+        let address = self.stream.broker.clone();
+        self.wait("the replicas change places", |_| move_leaders(&address));
+        self.wait("leaders move", |_| elect_first_replicas(&address));
+        self.story.tell("all leaders have moved");
+    }
+
+    /// Deletes the topics of a plan that succeeded, so that the next one finds a small cluster. Panics if a topic had too few
+    /// replicas: the worker creates some topics itself.
+    pub fn delete_topics(&mut self) {
+        let replicas = self.conditions.brokers;
+        if replicas > 1 {
+            self.wait("every topic has all replicas", |stage| {
+                stage.broker.as_ref().and_then(|broker| broker.fewest_replicas()) == Some(replicas)
+            });
+            delete_topics(&self.stream.broker, &format!("chaos-{}-", self.conditions.seed));
+        }
+    }
+}
