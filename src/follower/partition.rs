@@ -12,12 +12,27 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Per mille of a changelog.
 const ALL: u32 = 1000;
-/// The worker's configuration is another one.
-const OTHER_KEYS: u32 = ALL + 1;
-/// All of it was applied.
-const READY: u32 = ALL + 2;
-/// It cannot be followed.
-const BROKEN: u32 = ALL + 3;
+/// The partition cannot be followed.
+const BROKEN: u32 = ALL + 1;
+/// All of the changelog was applied. Its last record says whether the state may be asked: the constant plus a [`Standing`].
+const APPLIED: u32 = ALL + 2;
+const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
+const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
+const WARMING_UP: u32 = APPLIED + Standing::WarmingUp as u32;
+const READY: u32 = APPLIED + Standing::Complete as u32;
+
+/// What the last record of a changelog says about the state that it makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// There is no record: nobody knows what the group has emitted.
+    Unowned,
+    /// The worker makes keys, or counts its window, in another way than this follower.
+    OtherKeys,
+    /// The worker is warming up, and the changelog still lacks keys.
+    WarmingUp,
+    /// The changelog has all that the worker knows.
+    Complete,
+}
 
 /// Keys that are asked for while nothing may be applied.
 const KEYS: usize = 1024;
@@ -82,9 +97,9 @@ impl Partition {
         self.progress.store(u32::try_from(permille).unwrap_or(0).min(ALL - 1), Ordering::Release);
     }
 
-    /// All of its changelog was applied; the worker `is_alike` if it makes keys as this follower does.
-    pub(super) fn ready(&self, is_alike: bool) {
-        self.progress.store(if is_alike { READY } else { OTHER_KEYS }, Ordering::Release);
+    /// All of its changelog was applied.
+    pub(super) fn arrived(&self, standing: Standing) {
+        self.progress.store(APPLIED + standing as u32, Ordering::Release);
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -120,7 +135,9 @@ impl Partition {
         let state = self.read();
         match self.progress.load(Ordering::Acquire) {
             READY => state.contains_each(fingerprints, seen).map_err(|error| Unavailable::Broken(error.to_string())),
+            UNOWNED => Err(Unavailable::Unowned { partition: self.number }),
             OTHER_KEYS => Err(Unavailable::OtherKeys),
+            WARMING_UP => Err(Unavailable::WarmingUp { partition: self.number }),
             BROKEN => Err(Unavailable::Broken(self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone())),
             permille => Err(Unavailable::Loading { partition: self.number, percent: permille * 100 / ALL }),
         }
