@@ -119,6 +119,13 @@ impl Follower {
         Ok(Self { spaces, stop, ending, threads })
     }
 
+    /// Follows nothing: every answer is [`Answer::Unknown`].
+    #[cfg(test)]
+    pub(crate) fn without_brokers(config: &Config) -> Self {
+        let spaces = config.spaces().iter().map(|space| Space::new(config, space).expect("it can be followed")).collect();
+        Self { spaces, stop: Arc::default(), ending: Arc::default(), threads: Vec::new() }
+    }
+
     /// The key spaces, in the order of the configuration.
     #[must_use]
     pub fn spaces(&self) -> &[Space] {

@@ -9,6 +9,7 @@ use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 /// Per mille of a changelog.
 const ALL: u32 = 1000;
@@ -36,6 +37,17 @@ pub(super) enum Standing {
 
 /// Keys that are asked for while nothing may be applied.
 const KEYS: usize = 1024;
+/// Least time between two estimates of the filter's rate, which take milliseconds each.
+const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The filter's rate, and the state that it was computed from.
+#[derive(Debug)]
+struct Estimate {
+    at: Instant,
+    keys: u64,
+    slice: Option<Slice>,
+    rate: f64,
+}
 
 /// A partition that is followed.
 #[derive(Debug)]
@@ -48,8 +60,7 @@ pub(super) struct Partition {
     as_of: AtomicI64,
     /// Why it cannot be followed, if it cannot.
     broken: Mutex<String>,
-    /// The filter's rate, of how many keys, in which slice.
-    estimate: Mutex<Option<(u64, Option<Slice>, f64)>>,
+    estimate: Mutex<Option<Estimate>>,
     /// Keys that were applied since the start, also again.
     pub(super) applied: AtomicU64,
 }
@@ -143,19 +154,27 @@ impl Partition {
         }
     }
 
-    pub(super) fn usage(&self) -> (Usage, Option<Timestamp>, f64) {
+    /// Returns the filter's usage and capacity, and the stream time.
+    pub(super) fn usage(&self) -> (Usage, u64, Option<Timestamp>) {
         let state = self.read();
-        let (usage, slice) = (state.usage(), state.slice());
+        (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
+    }
+
+    /// Returns the filter's rate by formula, as of the last time that it was computed.
+    pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
-        // It takes a while, so it is kept until the filter has changed by more than a little.
-        let rate = match *estimate {
-            Some((keys, at, rate)) if at == slice && keys.abs_diff(usage.keys) <= keys / 256 => rate,
-            _ => {
-                let rate = state.filter().map_or(0.0, |filter| filter.metadata().estimate());
-                *estimate = Some((usage.keys, slice, rate));
-                rate
-            }
+        if let Some(last) = &*estimate
+            && last.at.elapsed() < ESTIMATE_INTERVAL
+        {
+            return last.rate;
+        }
+        let state = self.read();
+        let (keys, slice) = (state.usage().keys, state.slice());
+        let rate = match &*estimate {
+            Some(last) if last.slice == slice && last.keys.abs_diff(keys) <= last.keys / 256 => return last.rate,
+            _ => state.filter().map_or(0.0, |filter| filter.metadata().estimate()),
         };
-        (usage, state.stream_time(), rate)
+        *estimate = Some(Estimate { at: Instant::now(), keys, slice, rate });
+        rate
     }
 }

@@ -327,6 +327,20 @@ fn a_worker_with_other_slices_is_followed_before_it_reads_a_record() {
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
 }
 
+/// A filter keeps the size that it was made with when partitions are added.
+#[test]
+fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let partition = |number, partitions| Arc::new(Partition::new(number, space.rules(partitions)));
+    let capacity = |partitions| space.rules(partitions).capacity().unwrap();
+    (0..2).for_each(|number| space.set(Some(partition(number, 2)), number, 2));
+    assert_eq!(space.report().capacity, 2 * capacity(2));
+    (2..4).for_each(|number| space.set(Some(partition(number, 4)), number, 4));
+    assert_eq!(space.report().capacity, 2 * capacity(2) + 2 * capacity(4));
+    assert_ne!(capacity(2), capacity(4));
+}
+
 #[test]
 fn a_changelog_that_was_trimmed_past_the_follower_is_loaded_anew() {
     let config = config(AGING, "");
