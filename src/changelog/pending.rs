@@ -166,7 +166,17 @@ impl PendingChanges {
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
             record::push_head(
                 &mut bytes,
-                &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans: spans.to_vec(), runs: Vec::new() },
+                &ChangelogRecord {
+                    origin,
+                    epoch,
+                    slice,
+                    time,
+                    end_time,
+                    replay_info,
+                    spans: spans.to_vec(),
+                    warms_up: false,
+                    runs: Vec::new(),
+                },
             );
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
                 record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));

@@ -10,7 +10,7 @@
 //! i64  slice                                               or i64::MIN, before any time is known
 //! i64  stream time before its keys, i64 after them         or i64::MIN
 //! u64  replay info                                                or u64::MAX
-//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is
+//! u16  topics, each: u16 length, name, i64 start, i64 end  the offsets whose effect it is; see Span::WARM_UP
 //! runs, each: u8 what was done, u32 count, 16 bytes each   to the end
 //! ```
 //!
@@ -46,6 +46,12 @@ pub struct Span<'a> {
     pub start: Offset,
     /// The offset after the last.
     pub end: Offset,
+}
+
+impl Span<'static> {
+    /// Marks a record of a warm-up; see [`ChangelogRecord::warms_up`]. No topic in Kafka has an empty name. A version that does not
+    /// know the mark reads it as a topic without records, so the form keeps its version.
+    pub const WARM_UP: Self = Self { topic: "", start: 0, end: 0 };
 }
 
 /// Fingerprints to which the same was done, one after the other.
@@ -93,6 +99,8 @@ pub struct ChangelogRecord<'a> {
     pub replay_info: Option<u64>,
     /// Whose effect it is; those of one commit all say the same.
     pub spans: Vec<Span<'a>>,
+    /// True if the state was warming up when the record was logged: the changelog still lacks keys that the group has emitted.
+    pub warms_up: bool,
     /// What was done.
     pub runs: Vec<KeyRun<'a>>,
 }
@@ -126,7 +134,10 @@ impl<'a> ChangelogRecord<'a> {
             let count = u32::from_le_bytes(reader.take()?) as usize;
             runs.push(KeyRun { mutation, bytes: reader.slice(count.checked_mul(FINGERPRINT_BYTES).ok_or(DecodeError("it is cut off"))?)? });
         }
-        Ok(Self { origin, epoch, slice: slice.map(Slice), time, end_time, replay_info, spans, runs })
+        let before = spans.len();
+        spans.retain(|span| *span != Span::WARM_UP);
+        let warms_up = spans.len() < before;
+        Ok(Self { origin, epoch, slice: slice.map(Slice), time, end_time, replay_info, spans, warms_up, runs })
     }
 }
 
@@ -187,8 +198,8 @@ pub fn insertions(
     keys: &[Fingerprint],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + keys.len() * FINGERPRINT_BYTES);
-    let (epoch, end_time, spans, runs) = (0, time, Vec::new(), Vec::new());
-    push_head(&mut bytes, &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, runs });
+    let (epoch, end_time, spans, warms_up, runs) = (0, time, Vec::new(), false, Vec::new());
+    push_head(&mut bytes, &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, warms_up, runs });
     push_run(&mut bytes, Mutation::Insert, keys.iter().copied());
     bytes
 }

@@ -300,11 +300,8 @@ fn put(from: u64, count: i64, start: Offset) -> Vec<u8> {
 fn put_by(origin: Origin, epoch: i64, from: u64, count: i64, start: Offset) -> Vec<u8> {
     let spans = vec![Span { topic: "a", start, end: start + count }];
     let mut bytes = Vec::new();
-    let (time, end_time) = (Some(5), Some(5));
-    record::push_head(
-        &mut bytes,
-        &ChangelogRecord { origin, epoch, slice: Some(Slice::FIRST), time, end_time, replay_info: None, spans, runs: Vec::new() },
-    );
+    let (slice, time, end_time, replay_info, warms_up, runs) = (Some(Slice::FIRST), Some(5), Some(5), None, false, Vec::new());
+    record::push_head(&mut bytes, &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, warms_up, runs });
     record::push_run(
         &mut bytes,
         crate::dedup::Mutation::Insert,
@@ -327,6 +324,18 @@ fn a_record_is_read_as_it_was_written() {
         let cut = ChangelogRecord::decode(&bytes[..length]);
         assert!(cut.as_ref().is_err() || cut.is_ok_and(|cut| cut.runs.is_empty()), "cut off at {length}");
     }
+}
+
+/// A version that does not know the mark takes it for a topic without a name: nothing else about the record is different.
+#[test]
+fn a_record_of_a_warm_up_differs_by_its_mark_alone() {
+    let (dedup, pending, span) = (Dedup::new(window()), PendingChanges::default(), Span { topic: "a", start: 3, end: 7 });
+    let logged = |spans: &[Span<'_>]| pending.records(&dedup, ORIGIN, 1, spans, &[(TopicId(0), 7)], Some(5)).remove(0).1;
+    let [plain, marked] = [logged(&[span]), logged(&[span, Span::WARM_UP])];
+    assert_eq!(marked.len(), plain.len() + 2 + 8 + 8);
+    let [plain, marked] = [&plain, &marked].map(|bytes| ChangelogRecord::decode(bytes).unwrap());
+    assert!(!plain.warms_up && marked.warms_up);
+    assert_eq!(ChangelogRecord { warms_up: false, ..marked }, plain);
 }
 
 #[test]

@@ -62,8 +62,9 @@ struct FileArgs {
     /// Where the record key is, if it is not in the line itself: a JSON pointer, or the name of a column.
     #[arg(long, value_name = "PLACE")]
     record_key: Option<String>,
-    /// How producers choose a partition by the record key: `murmur2` (Java) or `crc32` (librdkafka). By default, as
-    /// serve.partitioner says.
+    /// How producers choose a partition by the record key: `murmur2` (Java) or `crc32` (librdkafka). The default is
+    /// serve.partitioner. Not used if `key_format` puts a frame before the record key: seed from a capture of the input topic, or
+    /// with --every-partition.
     #[arg(long, value_name = "NAME", value_enum)]
     partitioner: Option<PartitionerName>,
     /// Put keys whose partition is not known into each of them. Each then takes as much memory as all of them need.

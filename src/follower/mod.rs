@@ -4,9 +4,8 @@
 //! keys were seen. It joins no group and writes nothing, so a group is exact whatever becomes of it, and any number of
 //! followers may answer.
 //!
-//! Owns those states, and what is known of how old they are. Must never say that a key was not seen where it does not know:
-//! while a partition is read from its beginning, where it is none of its own, or once it has not heard of the brokers for
-//! longer than it may.
+//! Owns those states and their age. Must never report a key as unseen without knowing: while a partition is loading or its worker
+//! is warming up, if a partition is not followed here, or once the brokers have not answered for `serve.max_staleness`.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -118,6 +117,13 @@ impl Follower {
         };
         let threads = vec![thread("watcher", watcher), thread("applier", applier)];
         Ok(Self { spaces, stop, ending, threads })
+    }
+
+    /// Follows nothing: every answer is [`Answer::Unknown`].
+    #[cfg(test)]
+    pub(crate) fn without_brokers(config: &Config) -> Self {
+        let spaces = config.spaces().iter().map(|space| Space::new(config, space).expect("it can be followed")).collect();
+        Self { spaces, stop: Arc::default(), ending: Arc::default(), threads: Vec::new() }
     }
 
     /// The key spaces, in the order of the configuration.

@@ -9,18 +9,45 @@ use crate::key::Fingerprint;
 use crate::record::Timestamp;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
 /// Per mille of a changelog.
 const ALL: u32 = 1000;
-/// The worker's configuration is another one.
-const OTHER_KEYS: u32 = ALL + 1;
-/// All of it was applied.
-const READY: u32 = ALL + 2;
-/// It cannot be followed.
-const BROKEN: u32 = ALL + 3;
+/// The partition cannot be followed.
+const BROKEN: u32 = ALL + 1;
+/// All of the changelog was applied. Its last record says whether the state may be asked: the constant plus a [`Standing`].
+const APPLIED: u32 = ALL + 2;
+const UNOWNED: u32 = APPLIED + Standing::Unowned as u32;
+const OTHER_KEYS: u32 = APPLIED + Standing::OtherKeys as u32;
+const WARMING_UP: u32 = APPLIED + Standing::WarmingUp as u32;
+const READY: u32 = APPLIED + Standing::Complete as u32;
+
+/// What the last record of a changelog says about the state that it makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// There is no record: nobody knows what the group has emitted.
+    Unowned,
+    /// The worker makes keys, or counts its window, in another way than this follower.
+    OtherKeys,
+    /// The worker is warming up, and the changelog still lacks keys.
+    WarmingUp,
+    /// The changelog has all that the worker knows.
+    Complete,
+}
 
 /// Keys that are asked for while nothing may be applied.
 const KEYS: usize = 1024;
+/// Least time between two estimates of the filter's rate, which take milliseconds each.
+const ESTIMATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The filter's rate, and the state that it was computed from.
+#[derive(Debug)]
+struct Estimate {
+    at: Instant,
+    keys: u64,
+    slice: Option<Slice>,
+    rate: f64,
+}
 
 /// A partition that is followed.
 #[derive(Debug)]
@@ -33,8 +60,7 @@ pub(super) struct Partition {
     as_of: AtomicI64,
     /// Why it cannot be followed, if it cannot.
     broken: Mutex<String>,
-    /// The filter's rate, of how many keys, in which slice.
-    estimate: Mutex<Option<(u64, Option<Slice>, f64)>>,
+    estimate: Mutex<Option<Estimate>>,
     /// Keys that were applied since the start, also again.
     pub(super) applied: AtomicU64,
 }
@@ -82,9 +108,9 @@ impl Partition {
         self.progress.store(u32::try_from(permille).unwrap_or(0).min(ALL - 1), Ordering::Release);
     }
 
-    /// All of its changelog was applied; the worker `is_alike` if it makes keys as this follower does.
-    pub(super) fn ready(&self, is_alike: bool) {
-        self.progress.store(if is_alike { READY } else { OTHER_KEYS }, Ordering::Release);
+    /// All of its changelog was applied.
+    pub(super) fn arrived(&self, standing: Standing) {
+        self.progress.store(APPLIED + standing as u32, Ordering::Release);
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -120,25 +146,35 @@ impl Partition {
         let state = self.read();
         match self.progress.load(Ordering::Acquire) {
             READY => state.contains_each(fingerprints, seen).map_err(|error| Unavailable::Broken(error.to_string())),
+            UNOWNED => Err(Unavailable::Unowned { partition: self.number }),
             OTHER_KEYS => Err(Unavailable::OtherKeys),
+            WARMING_UP => Err(Unavailable::WarmingUp { partition: self.number }),
             BROKEN => Err(Unavailable::Broken(self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone())),
             permille => Err(Unavailable::Loading { partition: self.number, percent: permille * 100 / ALL }),
         }
     }
 
-    pub(super) fn usage(&self) -> (Usage, Option<Timestamp>, f64) {
+    /// Returns the filter's usage and capacity, and the stream time.
+    pub(super) fn usage(&self) -> (Usage, u64, Option<Timestamp>) {
         let state = self.read();
-        let (usage, slice) = (state.usage(), state.slice());
+        (state.usage(), state.rules().capacity().unwrap_or(0), state.stream_time())
+    }
+
+    /// Returns the filter's rate by formula, as of the last time that it was computed.
+    pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
-        // It takes a while, so it is kept until the filter has changed by more than a little.
-        let rate = match *estimate {
-            Some((keys, at, rate)) if at == slice && keys.abs_diff(usage.keys) <= keys / 256 => rate,
-            _ => {
-                let rate = state.filter().map_or(0.0, |filter| filter.metadata().estimate());
-                *estimate = Some((usage.keys, slice, rate));
-                rate
-            }
+        if let Some(last) = &*estimate
+            && last.at.elapsed() < ESTIMATE_INTERVAL
+        {
+            return last.rate;
+        }
+        let state = self.read();
+        let (keys, slice) = (state.usage().keys, state.slice());
+        let rate = match &*estimate {
+            Some(last) if last.slice == slice && last.keys.abs_diff(keys) <= last.keys / 256 => return last.rate,
+            _ => state.filter().map_or(0.0, |filter| filter.metadata().estimate()),
         };
-        (usage, state.stream_time(), rate)
+        *estimate = Some(Estimate { at: Instant::now(), keys, slice, rate });
+        rate
     }
 }

@@ -37,6 +37,18 @@ pub enum Unavailable {
         /// How much of it was read.
         percent: u32,
     },
+    /// The changelog of a partition has no record yet.
+    #[error("no worker has logged anything for partition {partition} yet; is a worker running with this configuration?")]
+    Unowned {
+        /// Its number.
+        partition: i32,
+    },
+    /// The worker is still restoring a partition, and its changelog lacks keys that were emitted.
+    #[error("the worker is warming up partition {partition} from the input, and has not logged all of its keys yet")]
+    WarmingUp {
+        /// Its number.
+        partition: i32,
+    },
     /// A partition is not this follower's.
     #[error("partition {partition} may have it, and is none of serve.partitions here; ask a follower that has it")]
     NotFollowed {

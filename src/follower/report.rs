@@ -41,39 +41,43 @@ pub struct SpaceReport {
 }
 
 impl Space {
-    /// How it stands now.
+    /// Returns the reason why not all keys can be asked for now, if there is one.
+    #[must_use]
+    pub fn why_unavailable(&self) -> Option<Unavailable> {
+        let all = self.lock();
+        self.unavailable(&all).or_else(|| {
+            let check = |(number, partition): (usize, &Option<Arc<Partition>>)| match partition {
+                Some(partition) => partition.check().err(),
+                None => self.wants(number_of(number)).then(|| self.missing(number)),
+            };
+            all.iter().enumerate().find_map(check)
+        })
+    }
+
+    /// Returns its present status.
     #[must_use]
     pub fn report(&self) -> SpaceReport {
-        let all = self.lock();
         let mut report = SpaceReport {
-            unavailable: self.unavailable(&all),
+            unavailable: self.why_unavailable(),
             restarts: self.restarts.load(Ordering::Relaxed),
             answers: [&self.seen, &self.unseen, &self.unknown].map(|count| count.load(Ordering::Relaxed)),
             ..SpaceReport::default()
         };
-        // It takes milliseconds, and is the same for all.
-        let capacity = self.rules(u32::try_from(all.len()).unwrap_or(u32::MAX)).capacity().unwrap_or(0);
-        let mut rates = Vec::new();
+        let (all, mut rates) = (self.lock(), Vec::new());
         for (number, partition) in all.iter().enumerate() {
             let Some(partition) = partition else {
-                if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) {
-                    report.partitions += 1;
-                    report.unavailable = Some(self.missing(number));
-                }
+                report.partitions += usize::from(self.wants(number_of(number)));
                 continue;
             };
             report.partitions += 1;
-            match partition.check() {
-                Ok(()) => report.ready += 1,
-                Err(reason) => report.unavailable = Some(reason),
-            }
-            let (usage, stream_time, rate) = partition.usage();
+            report.ready += usize::from(partition.is_ready());
+            let (usage, capacity, stream_time) = partition.usage();
             report.keys += usage.keys;
             report.bytes += usage.bytes;
             report.capacity += capacity;
             report.stream_time = report.stream_time.max(stream_time);
             report.applied += partition.applied.load(Ordering::Relaxed);
-            rates.push(rate);
+            rates.push(partition.rate());
         }
         report.rate = match self.routing {
             Routing::Repartitioned | Routing::ByRecordKey(_) if !self.has_grown.load(Ordering::Relaxed) => {
@@ -97,10 +101,15 @@ impl Space {
         for (number, partition) in all.iter().enumerate() {
             match partition {
                 Some(partition) => least = Some(partition.as_of()?).filter(|&time| least.is_none_or(|least| time < least)).or(least),
-                None if self.wants(i32::try_from(number).unwrap_or(i32::MAX)) => return None,
+                None if self.wants(number_of(number)) => return None,
                 None => {}
             }
         }
         least
     }
+}
+
+/// Partitions have numbers of 32 bits in Kafka.
+fn number_of(place: usize) -> i32 {
+    i32::try_from(place).unwrap_or(i32::MAX)
 }

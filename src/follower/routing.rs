@@ -1,33 +1,35 @@
-//! Which partition a key lies in, where that can be known.
+//! The partition of a key, if it can be computed.
 //!
-//! Owns the hashes by which producers choose partitions. Must never guess: a key that is asked for in another partition
-//! than it lies in would be called unseen.
+//! Owns the hashes that producers use to choose a partition. Must never guess: a lookup in the wrong partition would report
+//! a seen key as unseen.
 
-use crate::config::{KeySpace, Partitioner};
+use crate::config::{KeySpace, Partitioner, Topic};
 use crate::key::{Fingerprint, Part};
 
-/// How the partition of a key is found.
+/// The way to find the partition of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Routing {
-    /// It may lie in any.
+    /// The key may be in any partition.
     Any,
-    /// unseen itself has brought it there.
+    /// unseen chose the partition by the fingerprint (`repartition = true`).
     Repartitioned,
-    /// Its producer has, by the record's own key, which is this part of the key.
+    /// The producer chose the partition by the record key, which is a part of the key.
     ByRecordKey(Partitioner),
 }
 
 impl Routing {
     pub(super) fn new(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Self {
-        let has_record_key = |parts: &[Part]| parts.contains(&Part::RecordKey);
+        // A producer hashes the bytes that it sends. A client gives the record key without the frame of a schema registry, and
+        // only the producer knows that frame.
+        let has_bare_record_key = |topic: &&Topic| topic.key.parts().contains(&Part::RecordKey) && !topic.formats.key.is_framed();
         match partitioner {
             _ if space.topics.iter().all(|topic| topic.repartition) => Self::Repartitioned,
-            Some(partitioner) if space.topics.iter().all(|topic| has_record_key(topic.key.parts())) => Self::ByRecordKey(partitioner),
+            Some(partitioner) if space.topics.iter().all(has_bare_record_key) => Self::ByRecordKey(partitioner),
             _ => Self::Any,
         }
     }
 
-    /// The partition, of so many, of a key whose record key is `record_key`.
+    /// Returns the partition of a key whose record key is `record_key`, if it is known.
     pub(super) fn partition(self, fingerprint: Fingerprint, record_key: Option<&[u8]>, partitions: u32) -> Option<u32> {
         match (self, record_key) {
             (Self::Repartitioned, _) => Some(crate::key::partition(fingerprint, partitions)),
@@ -37,12 +39,12 @@ impl Routing {
     }
 }
 
-/// The partition, of so many, to which such a producer brings a record with that key.
+/// Returns the partition that a producer with this partitioner chooses for a record key.
 pub(crate) fn partition_of(partitioner: Partitioner, key: &[u8], partitions: u32) -> Option<u32> {
     let partitions = partitions.max(1);
     match partitioner {
         Partitioner::Murmur2 => Some((murmur2(key) & 0x7fff_ffff) % partitions),
-        // librdkafka puts records with an empty key anywhere.
+        // librdkafka sends a record with an empty key to a random partition.
         Partitioner::Crc32 if key.is_empty() => None,
         Partitioner::Crc32 => Some(crc32(key) % partitions),
     }
@@ -79,6 +81,33 @@ fn crc32(data: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    fn routing(topics: &[&str]) -> Routing {
+        let topic = |(number, lines): (usize, &&str)| {
+            format!(
+                "[[topics]]\ninput = \"in-{number}\"\noutput = \"out\"\nspace = \"s\"\nwindow = \"1h\"\nfilter = {{ capacity = 1000 }}\n{lines}\n"
+            )
+        };
+        let topics: String = topics.iter().enumerate().map(topic).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{topics}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        Routing::new(&config.spaces()[0], Some(Partitioner::Murmur2))
+    }
+
+    #[test]
+    fn framed_record_keys_are_looked_up_in_all_partitions() {
+        let bare = "key = { record = \"key\" }";
+        let framed = "key = { record = \"key\" }\nkey_format = \"json_schema\"";
+        assert_eq!(routing(&[bare]), Routing::ByRecordKey(Partitioner::Murmur2));
+        assert_eq!(routing(&[framed]), Routing::Any);
+        assert_eq!(routing(&[bare, framed]), Routing::Any, "one topic of the space is enough");
+        assert_eq!(routing(&[&format!("{framed}\nrepartition = true")]), Routing::Repartitioned, "unseen hashes the fingerprint");
+        let framed_value = "key = { record = \"key\" }\nvalue_format = \"json_schema\"";
+        assert_eq!(routing(&[framed_value]), Routing::ByRecordKey(Partitioner::Murmur2));
+    }
 
     /// From the tests of librdkafka (`rdmurmur2.c`) and of the Java client (`UtilsTest`).
     #[test]

@@ -15,7 +15,7 @@ use crate::filter::Window;
 use crate::key::{Fingerprint, KeySpec, LookupError, Part};
 use crate::record::TopicPartition;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A key space that is followed.
@@ -40,6 +40,8 @@ pub struct Space {
     count: AtomicU32,
     /// Whether partitions were added since it began: where a key of before lies is not known then.
     pub(super) has_grown: AtomicBool,
+    /// The last result of [`Space::sized`], for that number of partitions.
+    sized: Mutex<Option<(u32, Rules, f64)>>,
     pub(super) restarts: AtomicU64,
     pub(super) seen: AtomicU64,
     pub(super) unseen: AtomicU64,
@@ -79,6 +81,7 @@ impl Space {
             partitions: RwLock::default(),
             count: AtomicU32::new(0),
             has_grown: AtomicBool::new(false),
+            sized: Mutex::default(),
             restarts: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             unseen: AtomicU64::new(0),
@@ -107,7 +110,21 @@ impl Space {
     /// The rate that the filters of its partitions are sized for, and never pass.
     #[must_use]
     pub fn peak_rate(&self) -> f64 {
-        self.topic.filter.peak_rate(self.topic.window, self.count.load(Ordering::Acquire))
+        self.sized(self.count.load(Ordering::Acquire)).1
+    }
+
+    /// Returns the rules of one of so many partitions, and the rate that its filter never passes. Sizing a filter takes
+    /// milliseconds, and clients ask for the same one as often as they like.
+    fn sized(&self, partitions: u32) -> (Rules, f64) {
+        let mut last = self.sized.lock().unwrap_or_else(PoisonError::into_inner);
+        match *last {
+            Some((of, rules, peak)) if of == partitions => (rules, peak),
+            _ => {
+                let (rules, peak) = (self.topic.rules(partitions), self.topic.filter.peak_rate(self.topic.window, partitions));
+                *last = Some((partitions, rules, peak));
+                (rules, peak)
+            }
+        }
     }
 
     /// Adds a key to a query, by the texts of its parts: see [`KeySpec::fingerprints_of_texts`].
@@ -291,7 +308,7 @@ impl Space {
 
     /// The rules of one of so many partitions. Nothing is confirmed: fingerprints on disk are the worker's.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
-        let rules = Rules { exact: false, ..self.topic.rules(partitions) };
+        let rules = Rules { exact: false, ..self.sized(partitions).0 };
         // Which slice a key belongs to is said by who counts them: the worker, if it has slices.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },

@@ -74,11 +74,16 @@ pub enum Fault {
     /// It was seen later than now.
     #[error("its time, {0}, lies ahead; are its times in milliseconds?")]
     Future(String),
-    /// Nobody knows to which partition its record came.
+    /// The partition of its record is not known.
     #[error(
-        "it does not say which partition its key is of: say where the record key is with --record-key, and how producers choose a partition with --partitioner; or put each key into every partition, at the cost of memory, with --every-partition"
+        "the partition of its key is not known: set --record-key to the place of the record key, and --partitioner to the way in which producers choose a partition; or put each key into every partition with --every-partition, which takes more memory"
     )]
     NoPartition,
+    /// The partition depends on the frame that a producer puts before the record key.
+    #[error(
+        "the partition of its key is not known: producers hash the record key with the frame of the schema registry (key_format), which the file does not have, so a partitioner cannot find it; seed from a capture of the input topic, or put each key into every partition with --every-partition, which takes more memory"
+    )]
+    FramedKey,
     /// It names a partition that the topic does not have.
     #[error("it is of partition {partition}, and the topic has {partitions}")]
     Partition {

@@ -97,7 +97,7 @@ impl<'t> Seeds<'t> {
         let inputs = config.space_of(topic).topics.iter().map(|topic| topic.input.as_str()).collect();
         Ok(Self {
             reader: LineReader::new(topic, inputs, options, schemas)?,
-            placement: Placement::new(options, topic.repartition, partitions),
+            placement: Placement::new(options, topic, partitions),
             options,
             is_timed: topic.window.length_ms().is_some(),
             partitions: (0..partitions).map(|_| Keys::default()).collect(),

@@ -1,36 +1,46 @@
-//! Which partition a key is of.
+//! The partition of a seeded key.
 //!
-//! Must never guess: a key in another partition than its records would be remembered in vain.
+//! Must never guess: a key that is seeded into the wrong partition is emitted again.
 
 use super::Options;
 use super::error::Fault;
-use crate::config::Partitioner;
+use crate::config::{Partitioner, Topic};
 use crate::follower::routing::partition_of;
 use crate::key::{self, Fingerprint};
 
-/// How partitions are found.
+/// The way to find the partition of a key.
 #[derive(Debug)]
 pub(super) struct Placement {
     partitions: u32,
     is_repartitioned: bool,
+    /// True if producers put the frame of a schema registry before the record key.
+    is_framed: bool,
     partitioner: Option<Partitioner>,
     is_everywhere: bool,
 }
 
-/// What a line says of where its record was, or would have been.
+/// The place of a line's record in the input, as far as the line has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place<'l> {
-    /// The partition of the input that it was read from.
+    /// The partition of the input that the record was read from.
     pub(super) partition: Option<i32>,
     pub(super) record_key: Option<&'l [u8]>,
 }
 
 impl Placement {
-    pub(super) fn new(options: &Options, is_repartitioned: bool, partitions: u32) -> Self {
-        Self { partitions, is_repartitioned, partitioner: options.partitioner, is_everywhere: options.every_partition }
+    pub(super) fn new(options: &Options, topic: &Topic, partitions: u32) -> Self {
+        let is_framed = topic.formats.key.is_framed();
+        Self {
+            partitions,
+            is_repartitioned: topic.repartition,
+            is_framed,
+            // Producers hash the framed bytes, and the frame of another topic or file may be another one.
+            partitioner: options.partitioner.filter(|_| !is_framed),
+            is_everywhere: options.every_partition,
+        }
     }
 
-    /// The partition of a key; none if it is to be in all of them.
+    /// Returns the partition of a key, or none if the key goes into every partition.
     pub(super) fn of(&self, fingerprint: Fingerprint, place: Place<'_>) -> Result<Option<u32>, Fault> {
         if self.is_repartitioned {
             return Ok(Some(key::partition(fingerprint, self.partitions)));
@@ -46,7 +56,53 @@ impl Placement {
         match by_key() {
             Some(partition) => Ok(Some(partition)),
             None if self.is_everywhere => Ok(None),
+            None if self.is_framed => Err(Fault::FramedKey),
             None => Err(Fault::NoPartition),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// The partitions of a key by a line that has its record key, and by one that has its partition.
+    fn placed(topic: &str, partitioner: Option<Partitioner>, every_partition: bool) -> [Result<Option<u32>, String>; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let head = "[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\n\
+                    filter = { capacity = 1000 }\nkey = { record = \"key\" }";
+        std::fs::write(&file, format!("{head}\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let options = Options {
+            format: crate::seed::Format::Csv,
+            time: None,
+            at: None,
+            latest: 0,
+            record_key: None,
+            partitioner,
+            every_partition,
+            skip_invalid: false,
+            max_keys: 1,
+        };
+        let placement = Placement::new(&options, &config.topics[0], 4);
+        let places = [Place { partition: None, record_key: Some(b"kafka") }, Place { partition: Some(3), record_key: Some(b"kafka") }];
+        places.map(|place| placement.of(Fingerprint(5), place).map_err(|fault| fault.to_string()))
+    }
+
+    #[test]
+    fn framed_record_keys_are_not_placed_by_a_partitioner() {
+        let (murmur2, framed) = (Some(Partitioner::Murmur2), "key_format = \"json_schema\"");
+        assert_eq!(placed("", murmur2, false), [Ok(Some((0xd067_cf64 & 0x7fff_ffff) % 4)), Ok(Some(3))]);
+        for every_partition in [false, true] {
+            let [by_key, by_partition] = placed(framed, murmur2, every_partition);
+            assert_eq!(by_partition, Ok(Some(3)), "a capture of the input has the partition");
+            match by_key {
+                Ok(placed) => assert!(every_partition && placed.is_none(), "{placed:?}"),
+                Err(fault) => assert!(!every_partition && fault.contains("--every-partition"), "{fault}"),
+            }
+        }
+        assert_eq!(placed(&format!("{framed}\nrepartition = true"), murmur2, false)[0], Ok(Some(1)), "unseen hashes the fingerprint");
     }
 }

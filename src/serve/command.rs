@@ -59,7 +59,9 @@ impl<'c> Command<'c> {
 /// Says why there is no answer, with the code by which clients know such a state of a replica.
 pub(super) fn refusal(reason: &Unavailable) -> Refusal {
     let code = match reason {
-        Unavailable::Loading { .. } | Unavailable::Nothing { .. } => "LOADING",
+        Unavailable::Nothing { .. } | Unavailable::Unowned { .. } | Unavailable::Loading { .. } | Unavailable::WarmingUp { .. } => {
+            "LOADING"
+        }
         Unavailable::Stale { .. } => "MASTERDOWN",
         _ => "ERR",
     };

@@ -10,9 +10,6 @@ use super::resp::Answers;
 use super::session::{self, Session};
 use super::writes;
 
-/// Answers to one EXEC are refused past so many bytes: they are sent together.
-const EXEC_BYTES_MAX: usize = 16 << 20;
-
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -39,19 +36,18 @@ pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, 
             return Next::Go;
         }
         answers.array(queue.commands.len());
-        for (bytes, parts) in &queue.commands {
-            let bytes = &bytes[..];
-            if answers.bytes.len() > EXEC_BYTES_MAX {
-                pending.flush(server, answers);
-                answers.error("ERR", "the answers to this EXEC are too large; send shorter pipelines");
-                continue;
-            }
-            // None of them is EXEC, so this goes no deeper.
-            now(session, server, Command { bytes, parts }, pending, answers);
-        }
+        session.executing = queue.commands.into_iter();
         return Next::Go;
     }
     now(session, server, command, pending, answers)
+}
+
+/// Runs the next command of an EXEC. Returns false if there is none.
+pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut Pending, answers: &mut Answers) -> bool {
+    let Some((bytes, parts)) = session.executing.next() else { return false };
+    // No command that is queued closes the connection.
+    now(session, server, Command { bytes: &bytes, parts: &parts }, pending, answers);
+    true
 }
 
 /// Does what a command says.

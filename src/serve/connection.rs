@@ -26,6 +26,10 @@ const READ_BYTES: usize = 64 << 10;
 const ANSWER_BYTES: usize = 1 << 20;
 /// And no more commands are done before so many that write are.
 const WAITING_MAX: usize = 1 << 10;
+/// The time for which a client's commands run before other clients of the thread have their turn.
+const TURN: Duration = Duration::from_millis(1);
+/// Commands between two looks at the clock.
+const TURN_COMMANDS: usize = 16;
 /// Room that a silent connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
 /// How long a client may take to send the rest of a command, or the password.
@@ -47,6 +51,8 @@ struct Connection {
     /// What was read, and is not done.
     input: Vec<u8>,
     answers: Answers,
+    /// The time that its commands took since other clients had their turn.
+    busy: Duration,
 }
 
 /// What to do once the answers are sent.
@@ -61,7 +67,8 @@ enum Then {
 /// Serves a client until it leaves, or cannot be understood.
 pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
     let session = Session::new(id, server.password.is_none());
-    let mut connection = Connection { session, parser: Parser::default(), input: Vec::new(), answers: Answers::default() };
+    let (parser, input, answers) = (Parser::default(), Vec::new(), Answers::default());
+    let mut connection = Connection { session, parser, input, answers, busy: Duration::ZERO };
     while connection.wait(&mut stream).await? > 0 {
         loop {
             let then = connection.work(server);
@@ -74,6 +81,10 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
                     tracing::warn!(client = id, limit_s = WRITE_TIMEOUT.as_secs(), "a client does not take its answers, and is dropped");
                 }
                 return Err(error);
+            }
+            if then == Then::Work || connection.busy >= TURN {
+                connection.busy = Duration::ZERO;
+                tokio::task::yield_now().await;
             }
             match then {
                 Then::Read => break,
@@ -118,13 +129,19 @@ impl Connection {
         .await
     }
 
-    /// Does the commands that are there.
+    /// Runs the commands that are there, for one turn.
     fn work(&mut self, server: &Server) -> Then {
         let (started, mut commands, mut begin) = (Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
+            let mut rounds = 0_usize;
             let then = loop {
-                if self.answers.bytes.len() >= ANSWER_BYTES || self.session.waiting.len() >= WAITING_MAX {
+                rounds += 1;
+                let is_over = rounds.is_multiple_of(TURN_COMMANDS) && started.elapsed() >= TURN;
+                if is_over || self.answers.bytes.len() >= ANSWER_BYTES || self.session.waiting.len() >= WAITING_MAX {
                     break Then::Work;
+                }
+                if commands::run_queued(&mut self.session, server, pending, &mut self.answers) {
+                    continue;
                 }
                 let command = &self.input[begin..];
                 let taken = match self.parser.parse(command, self.session.is_authenticated) {
@@ -149,9 +166,11 @@ impl Connection {
             then
         });
         self.input.drain(..begin);
+        let took = started.elapsed();
+        self.busy += took;
         if commands > 0 {
             add(&server.stats.commands, commands);
-            server.stats.answer_time.observe(started.elapsed());
+            server.stats.answer_time.observe(took);
         }
         then
     }
@@ -191,5 +210,59 @@ impl Connection {
         self.answers.bytes.shrink_to(IDLE_BYTES);
         self.input.shrink_to(IDLE_BYTES);
         self.session.waiting.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::follower::Follower;
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use tokio::io::{AsyncReadExt as _, duplex};
+    use tokio::task::{LocalSet, spawn_local};
+
+    fn server() -> std::sync::Arc<Server> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic =
+            "[[topics]]\ninput = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }\n";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        Server::new(&config, Follower::without_brokers(&config)).unwrap()
+    }
+
+    /// What a client gets for these bytes, and whether the other client of its thread was still being answered then.
+    async fn answered(server: std::sync::Arc<Server>, bytes: &[u8], other: Rc<Cell<bool>>, done: Rc<Cell<bool>>) -> (Vec<u8>, bool) {
+        let (mut client, stream) = duplex(64 << 20);
+        client.write_all(bytes).await.unwrap();
+        client.shutdown().await.unwrap();
+        serve(&server, stream, 1).await.unwrap();
+        done.set(true);
+        let other_was_done = other.get();
+        let mut answers = Vec::new();
+        client.read_to_end(&mut answers).await.unwrap();
+        (answers, !other_was_done)
+    }
+
+    #[test]
+    fn a_client_with_a_long_exec_does_not_hold_up_others_of_its_thread() {
+        const COMMANDS: usize = 20_000;
+        let (server, runtime) = (server(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
+        LocalSet::new().block_on(&runtime, async {
+            let (long, short) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+            let exec = ["MULTI\r\n", &"INFO\r\n".repeat(COMMANDS), "EXEC\r\n"].concat();
+            let first = {
+                let (server, long, short) = (server.clone(), long.clone(), short.clone());
+                spawn_local(async move { answered(server, exec.as_bytes(), short, long).await })
+            };
+            let second = spawn_local(async move { answered(server, b"PING\r\n", long, short).await });
+            let (pong, came_first) = second.await.unwrap();
+            assert_eq!((&pong[..], came_first), (&b"+PONG\r\n"[..], true), "it waited for all of the other's commands");
+            let answers = String::from_utf8(first.await.unwrap().0).unwrap();
+            assert_eq!(answers.matches("+QUEUED\r\n").count(), COMMANDS);
+            assert_eq!((answers.matches(&format!("*{COMMANDS}\r\n")).count(), answers.matches("# Server").count()), (1, COMMANDS));
+        });
     }
 }

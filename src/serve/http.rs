@@ -97,7 +97,7 @@ fn router(server: Arc<Server>) -> Router {
 }
 
 async fn readyz(State(server): State<Arc<Server>>) -> Response {
-    let reason = server.follower.spaces().iter().find_map(|space| Some((space.name(), space.report().unavailable?)));
+    let reason = server.follower.spaces().iter().find_map(|space| Some((space.name(), space.why_unavailable()?)));
     match reason {
         None => "ready\n".into_response(),
         Some((space, reason)) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: space {space:?}: {reason}\n")).into_response(),

@@ -20,6 +20,8 @@ pub(super) struct Session {
     /// Commands that wait for EXEC, since MULTI. There is nothing that they could see half of, but some clients send every
     /// pipeline so.
     pub(super) queued: Option<Queue>,
+    /// Commands of an EXEC that are still to be run.
+    pub(super) executing: std::vec::IntoIter<(Vec<u8>, Vec<Range<usize>>)>,
     /// Answers that are to be put between the others, once they can be given.
     pub(super) waiting: Vec<Waiting>,
     id: u64,

@@ -1,11 +1,14 @@
-//! Writes of clients: the record that stands for a key, and which keys are on their way.
+//! Writes of clients: the record for a key, and the keys whose records are in flight.
 //!
-//! Must never change a state: what was seen is decided by the stream, which such a record goes through as any other does.
+//! Must never change a state: the worker judges the record like any other record of the input. Must never write a record that
+//! the worker cannot read this key from: with `on_invalid = "fail"`, one such record stops every worker.
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
+use crate::format::{NoKey, NoSchemas, Reader};
 use crate::kafka::{Error, InputWriter, NewRecord, Written};
-use crate::key::{Fingerprint, KeySpec, Part, Scratch};
+use crate::key::{Fingerprint, Part, Scratch};
+use crate::record::Record;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,16 +28,22 @@ pub(super) struct Writer {
     under_way: Mutex<UnderWay>,
 }
 
-/// A topic whose records can be made of nothing but their key.
+/// A topic whose records can be built from their key alone.
 #[derive(Debug)]
 struct Input {
-    topic: String,
-    key: KeySpec,
-    retract: Option<String>,
-    /// Whether a record with an empty key goes to a partition by chance.
+    topic: Topic,
+    /// True if the producer sends a record with an empty key to a random partition.
     has_random_empty_key: bool,
-    /// How long a key of it is on its way, at most.
+    /// The longest time for which a key counts as in flight.
     patience: Duration,
+}
+
+/// A record that a worker reads the requested key from.
+#[derive(Debug)]
+pub(super) struct Prepared<'r> {
+    item: Item,
+    record: NewRecord<'r>,
+    retracts: bool,
 }
 
 /// A key of a space.
@@ -70,47 +79,35 @@ impl Writer {
         Ok(Self { producer, inputs, under_way: Mutex::default() })
     }
 
-    /// Why keys of a space cannot be written, if so.
-    pub(super) fn check(&self, space: usize) -> Result<(), &str> {
-        self.inputs[space].as_ref().map(|_| ()).map_err(String::as_str)
+    /// Builds the record for a key from the texts of its parts, or the record that retracts the key. Writes nothing.
+    ///
+    /// # Errors
+    /// A reason, if no record of the space's topics can stand for this key.
+    pub(super) fn prepare<'r>(&'r self, space: usize, texts: &[&'r [u8]], retracts: bool) -> Result<Prepared<'r>, String> {
+        let input = self.inputs[space].as_ref().map_err(Clone::clone)?;
+        let (fingerprint, record) = input.record(texts, retracts)?;
+        Ok(Prepared { item: (space, fingerprint), record, retracts })
     }
 
-    /// Begins to write the record that stands for a key, given by the texts of its parts, or the one that retracts it. The
-    /// key `is_known` if what was committed has it. On failure, a sentence says why nothing is written.
-    pub(super) fn write(&self, space: usize, texts: &[&[u8]], is_known: bool, retracts: bool) -> Result<Write, String> {
-        let input = self.inputs[space].as_ref().map_err(Clone::clone)?;
-        let mut fingerprints = Vec::new();
-        input.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints).map_err(|e| e.to_string())?;
-        let item = (space, *fingerprints.first().ok_or("no record has such a key")?);
-        let mut record = NewRecord { topic: &input.topic, key: None, value: b"", headers: Vec::new() };
-        for (part, &text) in input.key.parts().iter().zip(texts) {
-            match part {
-                Part::RecordKey => record.key = Some(text),
-                Part::RecordValue => record.value = text,
-                Part::Header(name) => record.headers.push((name, text)),
-                _ => return Err(NOT_MADE_OF_FIELDS.to_owned()),
-            }
-        }
-        if record.key == Some(b"") && input.has_random_empty_key {
-            return Err("records with an empty key go to any partition, by serve.partitioner".to_owned());
-        }
-        if retracts {
-            let header = input.retract.as_deref();
-            record.headers.push((header.ok_or("no record can retract a key here: the topic has no `retract`")?, b""));
-            if record.key.is_none() {
-                return Err("a record that retracts a key could overtake it, for the record key is no part of it".to_owned());
-            }
-            let written = self.producer.write(&record)?;
+    /// Begins to write a record. Its key `is_known` if the committed state has it.
+    ///
+    /// # Errors
+    /// A reason, if the record is not written.
+    pub(super) fn write(&self, prepared: &Prepared<'_>, is_known: bool) -> Result<Write, String> {
+        let Prepared { item, record, retracts } = prepared;
+        let (item, input) = (*item, self.inputs[item.0].as_ref().map_err(Clone::clone)?);
+        if *retracts {
+            let written = self.producer.write(record)?;
             return Ok(Write { item, mark: None, is_under_way: self.lock().end(item), written });
         }
         if is_known {
-            // The mark that it may have stays: whoever looked before the commit, and marks after it, would be a second first.
-            return Ok(Write { item, mark: None, is_under_way: false, written: self.producer.write(&record)? });
+            // A mark of this key stays. A client that looked the key up before the commit and marks it later would be a second first.
+            return Ok(Write { item, mark: None, is_under_way: false, written: self.producer.write(record)? });
         }
-        // Marked before it is written: of two at once, one is to be told that it was the first.
+        // The mark comes before the write: of two clients at the same time, one is told that it was the first.
         let now = Instant::now();
         let mark = self.lock().begin(item, now, input.patience).then_some(now);
-        let written = self.producer.write(&record).inspect_err(|_| self.lock().take_back(item, mark))?;
+        let written = self.producer.write(record).inspect_err(|_| self.lock().take_back(item, mark))?;
         Ok(Write { item, mark, is_under_way: mark.is_none(), written })
     }
 
@@ -156,12 +153,12 @@ impl UnderWay {
     }
 }
 
-/// Why a record cannot be made.
+/// The reason for a key that says only a part of its record.
 const NOT_MADE_OF_FIELDS: &str =
-    "only keys that are made of record key, record value and headers can be written, for only those say all of a record";
+    "only keys that are made of the record key, the record value, and headers can be written, because they say everything about a record";
 
 impl Input {
-    /// The first topic of a space that can be written to; else a sentence says why there is none.
+    /// Returns the first topic of a space that can be written to, or the reason why the first topic cannot.
     fn of(space: &KeySpace<'_>, partitioner: Option<Partitioner>) -> Result<Self, String> {
         let mut inputs = space.topics.iter().map(|topic| Self::new(topic, partitioner));
         let first = inputs.next().ok_or(NOT_MADE_OF_FIELDS)?;
@@ -173,34 +170,75 @@ impl Input {
         if !parts.iter().all(|part| matches!(part, Part::RecordKey | Part::RecordValue | Part::Header(_))) {
             return Err(NOT_MADE_OF_FIELDS.to_owned());
         }
-        // Of two headers of a name, one counts; and one that retracts would be in every record.
-        let is_twice = parts.iter().enumerate().any(|(at, part)| parts[..at].contains(part));
-        let retracts = |part: &Part| matches!((part, &topic.retract), (Part::Header(name), Some(retract)) if name == retract);
-        if is_twice || parts.iter().any(retracts) {
-            return Err("a part of the key stands in it twice, or is the header that retracts".to_owned());
-        }
         match (topic.repartition, parts.contains(&Part::RecordKey), partitioner) {
             (true, ..) | (false, true, Some(_)) => {}
             (false, true, None) => {
-                let sentence =
-                    "it is not known which partition other producers choose: set serve.partitioner, or `repartition = true` for the topic";
-                return Err(sentence.to_owned());
+                let reason =
+                    "the partition that other producers choose is not known: set serve.partitioner, or `repartition = true` for the topic";
+                return Err(reason.to_owned());
             }
             (false, false, _) => {
-                return Err("the key does not say which partition it belongs to: set `repartition = true` for the topic".to_owned());
+                return Err("the partition does not follow from the key: set `repartition = true` for the topic".to_owned());
             }
         }
         let window = match topic.window {
             Window::Time { .. } => topic.window.length_ms().map(|ms| Duration::from_millis(ms.unsigned_abs())),
             Window::Keys { .. } => None,
         };
-        Ok(Self {
-            topic: topic.input.clone(),
-            key: topic.key.clone(),
-            retract: topic.retract.clone(),
+        let input = Self {
+            topic: topic.clone(),
             has_random_empty_key: !topic.repartition && partitioner == Some(Partitioner::Crc32),
             patience: window.map_or(ON_ITS_WAY, |window| window.min(ON_ITS_WAY)),
-        })
+        };
+        // Whether any record can stand for a key of this topic. No two parts have the same text.
+        let texts: Vec<_> = (0..parts.len()).map(|number| number.to_string()).collect();
+        input.record(&texts.iter().map(String::as_bytes).collect::<Vec<_>>(), false)?;
+        Ok(input)
+    }
+
+    /// Builds the record for a key, or the record that retracts it, and returns it with the fingerprint of the key.
+    fn record<'r>(&'r self, texts: &[&'r [u8]], retracts: bool) -> Result<(Fingerprint, NewRecord<'r>), String> {
+        let mut fingerprints = Vec::new();
+        let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
+        found.map_err(|error| error.to_string())?;
+        let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
+        let mut record = NewRecord { topic: &self.topic.input, key: None, value: b"", headers: Vec::new() };
+        for (part, &text) in self.topic.key.parts().iter().zip(texts) {
+            match part {
+                Part::RecordKey => record.key = Some(text),
+                Part::RecordValue => record.value = text,
+                Part::Header(name) => record.headers.push((name, text)),
+                _ => return Err(NOT_MADE_OF_FIELDS.to_owned()),
+            }
+        }
+        if record.key == Some(b"") && self.has_random_empty_key {
+            return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
+        }
+        if retracts {
+            let header = self.topic.retract.as_deref();
+            record.headers.push((header.ok_or("no record can retract a key here: the topic has no `retract`")?, b""));
+            if record.key.is_none() {
+                return Err("a retraction could overtake its item, because the record key is not a part of the key".to_owned());
+            }
+        }
+        if self.read_back(&record)? != (fingerprint, retracts) {
+            return Err("a worker would read another key, or a retraction, from the record that is written for this key".to_owned());
+        }
+        Ok((fingerprint, record))
+    }
+
+    /// Returns the fingerprint that a worker computes for a record of this topic, and whether the record retracts its key.
+    fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
+        let Topic { key, formats, .. } = &self.topic;
+        let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
+        let read = Record { key: record.key, value: Some(record.value), headers: &headers };
+        // A key without fields needs no schema.
+        let why = match Reader::default().fingerprint(key, formats, &read, &mut Scratch::default(), &NoSchemas) {
+            Ok(fingerprint) => return Ok((fingerprint, self.topic.is_retraction(&headers))),
+            Err(NoKey::Invalid(invalid)) => invalid.message,
+            Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
+        };
+        Err(format!("a worker would find no key in the record that is written for this key: {why}"))
     }
 }
 
@@ -208,9 +246,17 @@ impl Input {
 mod tests {
     use super::*;
 
+    fn of_cuckoo(options: &str) -> Result<Input, String> {
+        input_with("capacity = 1000\nkind = \"cuckoo\"", options, None)
+    }
+
     fn input(options: &str, partitioner: Option<Partitioner>) -> Result<Input, String> {
+        input_with("capacity = 1000", options, partitioner)
+    }
+
+    fn input_with(filter: &str, options: &str, partitioner: Option<Partitioner>) -> Result<Input, String> {
         let text = format!(
-            "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"a\"\noutput = \"b\"\nwindow = \"10s\"\non_invalid = \"drop\"\n{options}\n[topics.filter]\ncapacity = 1000\n"
+            "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"a\"\noutput = \"b\"\nwindow = \"10s\"\non_invalid = \"drop\"\n{options}\n[topics.filter]\n{filter}\n"
         );
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("unseen.toml");
@@ -220,14 +266,41 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_key_says_all_of_can_be_written_where_its_partition_is_known() {
+    fn records_without_the_frame_that_a_topic_expects_are_not_written() {
+        let (murmur2, framed) = (Some(Partitioner::Murmur2), "key_format = \"json_schema\"");
+        let by_key = "key = { record = \"key\" }";
+        assert!(input(&format!("{by_key}\n{framed}"), murmur2).unwrap_err().contains("does not begin with the frame"));
+        assert!(input(&format!("{by_key}\n{framed}\nrepartition = true"), None).unwrap_err().contains("does not begin with the frame"));
+        let by_value = "key = { record = \"value\" }\nrepartition = true\nvalue_format = \"json_schema\"";
+        assert!(input(by_value, None).unwrap_err().contains("does not begin with the frame"));
+        // A worker does not read what is not a part of the key.
+        assert!(input(&format!("{by_key}\nvalue_format = \"json_schema\""), murmur2).is_ok());
+        assert!(input(&format!("key = {{ header = \"id\" }}\n{framed}\nrepartition = true"), None).is_ok());
+    }
+
+    #[test]
+    fn a_record_is_written_only_if_a_worker_reads_the_same_key_from_it() {
+        let cuckoo = "retract = { header = \"gone\" }\nrepartition = true";
+        let twice = format!("key = [{{ record = \"key\" }}, {{ record = \"key\" }}]\n{cuckoo}");
+        assert!(of_cuckoo(&twice).unwrap_err().contains("would read another key"));
+        let retracts = format!("key = [{{ record = \"key\" }}, {{ header = \"gone\" }}]\n{cuckoo}");
+        assert!(of_cuckoo(&retracts).unwrap_err().contains("or a retraction"));
+        let input = of_cuckoo(&format!("key = [{{ record = \"key\" }}, {{ header = \"id\" }}]\n{cuckoo}")).unwrap();
+        for retracts in [false, true] {
+            let (fingerprint, record) = input.record(&[b"42", b"\0\x01"], retracts).unwrap();
+            assert_eq!(input.read_back(&record), Ok((fingerprint, retracts)));
+        }
+    }
+
+    #[test]
+    fn a_space_is_writable_if_the_key_defines_record_and_partition() {
         let murmur2 = Some(Partitioner::Murmur2);
         assert!(input("key = { record = \"key\" }", murmur2).is_ok());
         assert!(input("key = { record = \"key\" }", None).unwrap_err().contains("set serve.partitioner"));
         assert!(input("key = { record = \"key\" }\nrepartition = true", None).is_ok());
         assert!(input("key = { header = \"id\" }", murmur2).unwrap_err().contains("repartition = true"));
         assert!(input("key = [{ header = \"id\" }, { record = \"value\" }]\nrepartition = true", None).is_ok());
-        assert!(input("key = { field = \"/id\" }", murmur2).unwrap_err().contains("made of record key"));
+        assert!(input("key = { field = \"/id\" }", murmur2).unwrap_err().contains("made of the record key"));
     }
 
     #[test]

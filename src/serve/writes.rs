@@ -64,7 +64,7 @@ pub(super) fn run(
 ) -> Result<(), Refusal> {
     command.has(2..=usize::MAX)?;
     let (number, space, of) = space(server, command.get(1).unwrap_or_default())?;
-    let refuse = |sentence: &str| Err(("READONLY", format!("You can't write against a read only replica; {sentence}")));
+    let refuse = |reason: &str| Err(read_only(reason));
     match (name, &server.writer) {
         ("BF.RESERVE" | "CF.RESERVE", Some(_)) => return reserve(name, space, command, answers),
         ("BF.RESERVE" | "CF.RESERVE", None) => {
@@ -85,11 +85,9 @@ pub(super) fn run(
             if command.len() - first > ITEMS_MAX {
                 return Err(("ERR", format!("at most {ITEMS_MAX} items are written by a command; send several")));
             }
-            if let Err(sentence) = writer.check(number) {
-                return refuse(sentence);
-            }
             let retracts = name == "CF.DEL";
-            let begun = begin(writer, number, space, &of, command.from(first).collect(), retracts)?;
+            let texts: Vec<Vec<_>> = command.from(first).map(|item| Texts::new(&of, item).collect()).collect();
+            let begun = begin(writer, number, space, &of, &texts, retracts)?;
             waiting.push(Waiting { at: answers.bytes.len(), is_list, retracts, is_resp3: answers.is_resp3, writes: begun });
         }
     }
@@ -109,21 +107,26 @@ fn behind_items(command: Command<'_>) -> Result<usize, Refusal> {
     if at < command.len() { Ok(at + 1) } else { Err(command.wrong_number()) }
 }
 
-/// Begins to write each item, and says what is known of it. Nothing is written unless all can be answered.
-fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: Vec<&[u8]>, retracts: bool) -> Result<Begun, Refusal> {
+/// Begins to write each item, given by the texts of its key's parts. Writes nothing unless every item can be looked up and
+/// written.
+fn begin(writer: &Writer, number: usize, space: &Space, name: &Name<'_>, items: &[Vec<&[u8]>], retracts: bool) -> Result<Begun, Refusal> {
+    let prepared = items.iter().map(|texts| writer.prepare(number, texts, retracts)).collect::<Result<Vec<_>, _>>();
     let mut query = Query::default();
-    for &item in &items {
-        space.add(&mut query, Texts::new(name, item)).map_err(|error| asked(&error, name))?;
+    for texts in items {
+        space.add(&mut query, texts.iter().copied()).map_err(|error| asked(&error, name))?;
     }
+    let prepared = prepared.map_err(|reason| read_only(&reason))?;
     let (known, unavailable) = space.answer(&mut query);
     if let Some(reason) = unavailable.filter(|_| known.contains(&Answer::Unknown)) {
         return Err(refusal(&reason));
     }
-    let write = |(&known, item)| {
-        let texts: Vec<_> = Texts::new(name, item).collect();
-        (known, writer.write(number, &texts, known == Answer::Seen, retracts))
-    };
-    Ok(known.iter().zip(items).map(write).collect())
+    let write = |(&known, prepared)| (known, writer.write(prepared, known == Answer::Seen));
+    Ok(known.iter().zip(&prepared).map(write).collect())
+}
+
+/// Refuses a write in the words of Redis.
+fn read_only(reason: &str) -> Refusal {
+    ("READONLY", format!("You can't write against a read only replica; {reason}"))
 }
 
 /// `BF.RESERVE space rate capacity …` and `CF.RESERVE space capacity …`: the space is there, and is as good as that or not.

@@ -3,7 +3,7 @@
 //! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
-use super::partition::{Input, PartitionState};
+use super::partition::{Announced, Input, PartitionState};
 use super::rebuild::Rebuilt;
 use super::topics::Topics;
 use super::waiting::{Found, Waiting};
@@ -11,6 +11,7 @@ use crate::kafka::Note;
 use crate::record::{Offset, TopicPartition, log_id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 /// The partitions that a worker has.
 pub(super) struct Assignment {
@@ -92,6 +93,15 @@ impl Assignment {
         inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
     }
 
+    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `patience`, or the
+    /// end of a warm-up is not logged.
+    pub(super) fn must_announce(&self, topics: &Topics, patience: Duration) -> bool {
+        self.states.iter().any(|(&id, state)| match state.announced {
+            Announced::Nothing { since } => since.elapsed() >= patience,
+            announced => announced != Announced::Complete && announced.is_behind(self.warms_up(topics, id)),
+        })
+    }
+
     /// Whether topics that share the state of this one still warm up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
         let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
@@ -114,8 +124,8 @@ impl Assignment {
         self.waiting.clear();
     }
 
-    /// The offsets to commit, first those of partitions that were read further, each with its note. What a warm-up
-    /// remembers goes with the offsets that the group has anyway: it takes them only from its members.
+    /// Returns the offsets to commit, each with its note: first those of partitions that were read further. Changelog records of
+    /// other partitions go with the offsets that the group has already, because the group takes offsets from its members only.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
             // What is decided past a refused record must not move time for whoever goes on from here.
@@ -125,7 +135,9 @@ impl Assignment {
             let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned), is_seed: false };
             (input.partition.clone(), input.position, note.to_string())
         });
-        let is_noted = |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none());
+        let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);
+        let is_noted =
+            |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
@@ -150,10 +162,13 @@ impl Assignment {
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
         for (&id, state) in &mut self.states {
             let Some(changelog) = &topics.first_of(id.space).changelog else { continue };
-            let read: Vec<_> = inputs_of(topics, &self.inputs, id).map(|input| (input.topic, input.position)).collect();
+            let inputs = || inputs_of(topics, &self.inputs, id);
+            let read: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
                 state.logged(&written);
+                let warms_up = inputs().any(Input::logs_warm_up);
+                state.announced = if warms_up { Announced::WarmUp } else { Announced::Complete };
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));

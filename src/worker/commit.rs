@@ -78,7 +78,7 @@ impl Worker {
         Ok(Flow::On)
     }
 
-    /// Writes to the changelogs what the records of the open transaction did.
+    /// Writes the changelog records of the open transaction: the changes that its records made, and the announcements that are due.
     fn write_changelogs(&mut self) -> Result<(), SinkError> {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         for (&id, state) in states {
@@ -86,13 +86,14 @@ impl Worker {
             state.logging.clear();
             let Some(changelog) = &topic.changelog else { continue };
             let inputs = || inputs_of(&self.topics, inputs, id);
-            let spans: Vec<_> = inputs()
-                .filter(|input| input.position > input.logged)
-                .map(|input| Span { topic: &input.log, start: input.logged, end: input.position })
-                .collect();
+            // Also in the last commit of a warm-up, which may have several records: the next one says that all are there.
+            let warms_up = inputs().any(Input::logs_warm_up);
+            let announces = state.announced.is_behind(warms_up);
+            let mut spans: Vec<_> = inputs().map(Input::unlogged).filter(|span| announces || span.start < span.end).collect();
             if spans.is_empty() {
                 continue;
             }
+            spans.extend(warms_up.then_some(Span::WARM_UP));
             let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
             let is_whole = inputs().all(|input| input.verdicts.is_all_carried());

@@ -290,12 +290,14 @@ impl Worker {
         self.commit_at_once(source)
     }
 
-    /// What a warm-up remembers and the changelog lacks is logged too, with the next transaction or in one of its own.
+    /// Logs what the changelog lacks and no transaction has logged yet: the keys of a warm-up, and the announcements of a new owner.
     fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
-        let due = self.schedule.is_due(Instant::now()) || states.values().any(|state| state.pending.len() >= most);
-        if self.outbox.is_open() || !due || self.assignment.must_repeat() || states.values().all(|state| state.pending.is_empty()) {
+        let is_due = self.schedule.is_due(Instant::now()) || states.values().any(|state| state.pending.len() >= most);
+        let has_keys = is_due && states.values().any(|state| !state.pending.is_empty());
+        let must_log = has_keys || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
+        if self.outbox.is_open() || !must_log || self.assignment.must_repeat() {
             return Ok(Flow::On);
         }
         self.commit_at_once(source)

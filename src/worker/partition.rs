@@ -5,7 +5,7 @@
 
 use super::ids::StateId;
 use super::verdicts::Verdicts;
-use crate::changelog::{PendingChanges, Progress};
+use crate::changelog::{PendingChanges, Progress, Span};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
 use crate::clock;
 use crate::dedup::{Dedup, Rules};
@@ -84,6 +84,16 @@ impl Input {
         self.committed = self.position;
     }
 
+    /// True if the next changelog record of its state still has effects of the warm-up.
+    pub(super) const fn logs_warm_up(&self) -> bool {
+        self.logged < self.warm_until
+    }
+
+    /// The records whose effect is not in the changelog.
+    pub(super) fn unlogged(&self) -> Span<'_> {
+        Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
+    }
+
     /// A record of it comes too early, and is to be read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
@@ -124,6 +134,29 @@ struct Reported {
     slice: Option<Slice>,
 }
 
+/// The latest news that the changelog has from this owner of a partition. Servers need it: what an earlier owner logged may be of
+/// another configuration, and what is logged during a warm-up is not all that the group has emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Announced {
+    /// None, since this owner took the partition over.
+    Nothing { since: Instant },
+    /// That the state warms up.
+    WarmUp,
+    /// That the changelog has all of the state; or there is no changelog.
+    Complete,
+}
+
+impl Announced {
+    /// True if the changelog needs a record to say how a state stands that `warms_up`, or does not.
+    pub(super) const fn is_behind(self, warms_up: bool) -> bool {
+        match self {
+            Self::Nothing { .. } => true,
+            Self::WarmUp => !warms_up,
+            Self::Complete => false,
+        }
+    }
+}
+
 /// The state of one partition number of one space.
 pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
@@ -137,6 +170,7 @@ pub(super) struct PartitionState {
     pub(super) changelog: Progress,
     /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
     pub(super) epoch: i64,
+    pub(super) announced: Announced,
     /// The slices of the records that the open transaction writes to the changelog, in order.
     pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice when its changelog was trimmed last.
@@ -162,6 +196,7 @@ impl PartitionState {
             pending: PendingChanges::default(),
             changelog: Progress::default(),
             epoch: 0,
+            announced: Announced::Complete,
             logging: Vec::new(),
             trimmed: None,
             changed: false,

@@ -6,7 +6,7 @@
 //! that may not come: the end of a partition is as good.
 
 use super::ids::InputId;
-use super::partition::Wait;
+use super::partition::{Input, Wait};
 use super::{Error, Worker};
 use crate::format::SchemaId;
 use crate::kafka::Source;
@@ -22,18 +22,17 @@ impl Worker {
         self.assignment.awaiting = true;
     }
 
-    /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state, for a schema
-    /// or for what the transaction must carry, and has those go on that need not wait any more.
+    /// Ends the warm-up of partitions that were read to their `ends`. Pauses partitions that must wait for others of their state,
+    /// for a schema, or for records that the transaction must carry, and resumes those that need not wait any more.
     pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
+        // A partition that waits still has records to come, even if librdkafka has delivered all of them.
+        let warms_up = |input: &&mut Input| input.is_warm_up(input.position) && input.awaits.is_none() && input.wait == Wait::No;
+        for input in self.assignment.inputs.values_mut().filter(warms_up).filter(|input| ends.contains(&input.partition)) {
+            // The rest of a warm-up that ends without a record was aborted, or is a transaction marker.
+            input.warmed_up(input.warm_until - 1);
+        }
         if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
-        }
-        // One that waits for a schema has records to come, though they were at hand.
-        for input in self.assignment.inputs.values_mut().filter(|input| input.awaits.is_none() && ends.contains(&input.partition)) {
-            // What is left of the stretch was aborted, or is a marker.
-            if input.is_warm_up(input.position) {
-                input.warmed_up(input.warm_until - 1);
-            }
         }
         let states: BTreeSet<_> = self.assignment.inputs.values().map(|input| input.state).collect();
         let warming: BTreeSet<_> = states.into_iter().filter(|&state| self.assignment.warms_up(&self.topics, state)).collect();

@@ -251,7 +251,7 @@ fn topics_of_a_space_begin_together_and_at_their_ends() {
     let of = |range: std::ops::Range<i64>| range.map(|number| record(number, (number % 4) as i32)).collect::<Vec<_>>();
     // Before the seed: not to be read.
     produce(broker(), &rows.inputs[1], of(500..600).iter());
-    refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: it does not say which partition its key is of");
+    refused(rows.seed(&table(0..100), &["--format", "csv"]), "line 2: the partition of its key is not known");
     let (code, _, error) = rows.seed(&table(0..100), &["--format", "csv", "--every-partition"]);
     assert_eq!(code, Some(0), "{error}");
     // Between the seed and the start of the group: to be read.

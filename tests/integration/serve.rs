@@ -247,3 +247,41 @@ fn a_server_with_another_configuration_does_not_answer() {
         server.drain();
     }
 }
+
+/// Another hash makes other fingerprints: the worker reads the input again and logs it piece by piece.
+#[test]
+fn a_server_does_not_answer_before_a_warm_up_is_complete() {
+    let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10).with(|setup| setup.worker("max_transaction_records = 50"));
+    let count = stream.records.len();
+    stream.begin(count);
+    let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";
+    // Every partition has logged some pieces by then, and one of them not all.
+    let mut worker = stream.setup.start_armed("a", &[hash], &format!("warm_up.record:{}:hang", count - 100));
+    worker.wait_for_log("fault point reached", LIMIT);
+    let (server, address, status) = stream.setup.serve("s", &[hash]);
+    wait_until("the server reports the warm-up", LIMIT, || match Asker::connect(&address).ask(&["BF.EXISTS", "news:{1}", "n-1"]) {
+        Reply::Error(text) => text.contains("is warming up").then(|| assert!(text.starts_with("LOADING"), "{text}")),
+        other => panic!("it answers: {other:?}"),
+    });
+    worker.kill9();
+    let worker = stream.setup.start_with("a", &[hash]);
+    check(&stream, count, &address, &status, "after the warm-up, without a new record");
+    server.drain();
+    worker.drain();
+}
+
+/// Without new records, the worker still says by which configuration it goes: also when it takes a partition back and has nothing
+/// to restore.
+#[test]
+fn a_changed_window_is_followed_in_idle_partitions() {
+    let stream = Stream::remembered(broker(), "idle", RECORDS / 10);
+    let count = stream.records.len();
+    stream.begin(count);
+    for (name, change) in [("b", &["topics.0.filter.slices=8"][..]), ("a", &[]), ("b", &["topics.0.window=25h"]), ("a", &[])] {
+        let worker = stream.setup.start_with(name, change);
+        let (server, address, status) = stream.setup.serve("s", change);
+        check(&stream, count, &address, &status, &format!("{name} with {change:?}"));
+        server.drain();
+        worker.drain();
+    }
+}

@@ -18,6 +18,10 @@ const SESSIONS: &str = "space = \"sessions\"\nkey = [{ header = \"user\" }, { re
 const FIELDS: &str = "space = \"fields\"\nkey = { field = \"/id\" }\nwindow = \"1h\"\n\
                       filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
 
+/// A producer of this topic frames its keys. By default, a worker stops at a record without the frame.
+const FRAMED: &str = "space = \"framed\"\nkey = { record = \"key\" }\nkey_format = \"json_schema\"\nwindow = \"1h\"\n\
+                      filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }";
+
 fn setup(broker: &str, topics: &[(&str, &str)]) -> (Setup, Vec<String>) {
     let mut setup = Setup::new(broker, "writes").worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"");
     let mut outputs = Vec::new();
@@ -137,7 +141,7 @@ fn what_clients_write_comes_out_once() {
 
     // What cannot be written is refused, with the reason.
     for (command, reason) in [
-        (&["BF.ADD", "fields", "1"][..], "made of record key"),
+        (&["BF.ADD", "fields", "1"][..], "made of the record key"),
         (&["CF.DEL", "sessions:{u1}", "login"], "no `retract`"),
         (&["BF.INSERT", "orders", "SIZE", "1"], "items stand behind ITEMS"),
         (&["BF.RESERVE", "orders", "1e-10", "100"], "change the filter of its topic"),
@@ -151,6 +155,24 @@ fn what_clients_write_comes_out_once() {
     for (server, ..) in servers {
         server.drain();
     }
+}
+
+/// The topic has the default of `on_invalid`, which is to stop the worker at a record without a key.
+#[test]
+fn a_client_cannot_write_a_record_that_stops_the_worker() {
+    let (setup, outputs) = setup(broker(), &[("framed", FRAMED), ("orders", ORDERS)]);
+    let (server, address, status) = setup.serve("s", &WRITES);
+    let mut worker = setup.start("a");
+    wait_until_fresh(&status, LIMIT);
+    let mut asker = Asker::connect(&address);
+    for item in ["o-1", "\"o-1\"", "{}"] {
+        let text = error(&mut asker, &["BF.ADD", "framed", item]);
+        assert!(text.starts_with("READONLY") && text.contains("does not begin with the frame"), "{item}: {text}");
+    }
+    assert_eq!(number(&mut asker, &["BF.ADD", "orders", "o-1"]), 1);
+    wait_for_output(broker(), &outputs[1], 1, PARTITIONS, LIMIT, &mut worker);
+    worker.drain();
+    server.drain();
 }
 
 /// A write that no broker has acknowledged is an error, in time; and its key may be written again.

@@ -6,7 +6,7 @@
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::dedup::Rules;
 use crate::follower::Error;
-use crate::follower::partition::Partition;
+use crate::follower::partition::{Partition, Standing};
 use crate::follower::space::Space;
 use crate::follower::watcher::Watermarks;
 use crate::kafka::{ChangelogTail, Event};
@@ -53,8 +53,8 @@ struct PartitionApplier<'a> {
     log: Option<Arc<str>>,
     /// How far it reached when the brokers were asked, until all of that was applied.
     awaited: Option<Watermarks>,
-    /// Whether the last record was made as this configuration says.
-    is_alike: bool,
+    /// What the last record says.
+    standing: Standing,
     /// How it is read.
     reading: Reading,
     began: Instant,
@@ -145,7 +145,7 @@ impl<'a> PartitionApplier<'a> {
             end: watermarks.end,
             log: watermarks.log.clone(),
             awaited: None,
-            is_alike: true,
+            standing: Standing::Unowned,
             reading: Reading::Yes,
             began: Instant::now(),
             reported: Instant::now(),
@@ -230,8 +230,8 @@ impl<'a> PartitionApplier<'a> {
             return;
         }
         let was_ready = self.shared.is_ready();
-        self.shared.ready(self.is_alike);
-        if !was_ready && self.is_alike {
+        self.shared.arrived(self.standing);
+        if !was_ready && self.shared.is_ready() {
             let elapsed_ms = self.began.elapsed().as_millis();
             tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following it");
         }
@@ -249,7 +249,14 @@ impl<'a> PartitionApplier<'a> {
         }
         if record.epoch >= self.applier.epoch {
             let written = self.space.written();
-            self.is_alike = (record.origin.keys, record.origin.clock) == (written.keys, written.clock);
+            let is_alike = (record.origin.keys, record.origin.clock) == (written.keys, written.clock);
+            self.standing = if is_alike && record.warms_up {
+                Standing::WarmingUp
+            } else if is_alike {
+                Standing::Complete
+            } else {
+                Standing::OtherKeys
+            };
         }
         match self.applier.accept(&record) {
             Outcome::Taken => self.change(&record),
@@ -308,7 +315,7 @@ impl<'a> PartitionApplier<'a> {
     fn begin_anew(&mut self, low: Offset, end: Offset) {
         self.shared.begin(self.rules);
         (self.low, self.next, self.target) = (low, low, end);
-        (self.applier, self.awaited, self.is_alike) = (fresh(self.space), None, true);
+        (self.applier, self.awaited, self.standing) = (fresh(self.space), None, Standing::Unowned);
         self.space.restarts.fetch_add(1, Ordering::Relaxed);
         self.began = Instant::now();
     }

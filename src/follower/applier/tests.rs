@@ -36,13 +36,14 @@ struct Live {
     epoch: i64,
     position: Offset,
     committed: Offset,
+    warms_up: bool,
     log: Vec<Vec<u8>>,
 }
 
 impl Live {
     fn new(rules: Rules, origin: Origin) -> Self {
         let (dedup, pending) = (Dedup::new(rules), PendingChanges::default());
-        Self { dedup, pending, origin, epoch: 1, position: 0, committed: 0, log: Vec::new() }
+        Self { dedup, pending, origin, epoch: 1, position: 0, committed: 0, warms_up: false, log: Vec::new() }
     }
 
     fn judge(&mut self, number: u64, time: i64, retract: bool) {
@@ -56,10 +57,11 @@ impl Live {
         self.position += 1;
     }
 
-    /// Logs what was done since the last commit.
+    /// Logs what was done since the last commit, which may be nothing.
     fn commit(&mut self) {
         let (span, ends) = (Span { topic: "in", start: self.committed, end: self.position }, [(TopicId(0), self.position)]);
-        let records = self.pending.records(&self.dedup, self.origin, self.epoch, &[span], &ends, self.dedup.stream_time());
+        let spans: Vec<_> = [span].into_iter().chain(self.warms_up.then_some(Span::WARM_UP)).collect();
+        let records = self.pending.records(&self.dedup, self.origin, self.epoch, &spans, &ends, self.dedup.stream_time());
         self.log.extend(records.into_iter().map(|(_, record)| record));
         self.pending.committed(&ends);
         self.committed = self.position;
@@ -258,6 +260,85 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     partition.take(&Event::Record { offset: 0, value: &foreign.log[0] });
     assert!(matches!(asked(&partition.shared), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
     assert_eq!(partition.reading, Reading::Never);
+}
+
+/// Nobody knows what the group has emitted before a worker says so: it may be about to warm up.
+#[test]
+fn a_partition_that_no_worker_has_logged_for_is_not_answered_from() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
+    partition.reaches(watermarks(0, 0, 1));
+    assert_eq!(asked(&partition.shared), Err(Unavailable::Unowned { partition: 0 }));
+    assert_eq!(partition.shared.as_of(), None);
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    live.commit();
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
+}
+
+/// After a change of the key or its hash, a worker reads a window of the input again, and logs it piece by piece.
+#[test]
+fn a_warm_up_is_not_answered_from_until_all_of_it_is_logged() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let (rules, mut live) = (config.topics[0].rules(1), Live::new(config.topics[0].rules(1), Origin { keys: 1, ..space.written() }));
+    for number in 0..30 {
+        live.judge(number, 1_700_000_000_000, false);
+    }
+    live.commit();
+    let log = std::mem::take(&mut live.log);
+    live = Live { log, epoch: 2, warms_up: true, ..Live::new(rules, space.written()) };
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
+    partition.reaches(watermarks(0, live.end(), 1));
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared), Err(Unavailable::OtherKeys));
+    for number in 0..30 {
+        live.judge(number, 1_700_000_000_000, false);
+        live.commit();
+        catch_up(&mut partition, &live);
+        assert_eq!(asked(&partition.shared), Err(Unavailable::WarmingUp { partition: 0 }), "{number}");
+    }
+    // All of it is logged; the input has no new record.
+    live.warms_up = false;
+    live.commit();
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
+    // A worker that lacks some of it again says so.
+    (live.warms_up, live.epoch) = (true, 3);
+    live.commit();
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared), Err(Unavailable::WarmingUp { partition: 0 }));
+}
+
+#[test]
+fn a_worker_with_other_slices_is_followed_before_it_reads_a_record() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let mut live = Live::new(config.topics[0].rules(1), Origin { clock: 1, ..space.written() });
+    live.judge(1, 1_700_000_000_000, false);
+    live.commit();
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared), Err(Unavailable::OtherKeys));
+    (live.origin, live.epoch) = (space.written(), 2);
+    live.commit();
+    catch_up(&mut partition, &live);
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
+}
+
+/// A filter keeps the size that it was made with when partitions are added.
+#[test]
+fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let partition = |number, partitions| Arc::new(Partition::new(number, space.rules(partitions)));
+    let capacity = |partitions| space.rules(partitions).capacity().unwrap();
+    (0..2).for_each(|number| space.set(Some(partition(number, 2)), number, 2));
+    assert_eq!(space.report().capacity, 2 * capacity(2));
+    (2..4).for_each(|number| space.set(Some(partition(number, 4)), number, 4));
+    assert_eq!(space.report().capacity, 2 * capacity(2) + 2 * capacity(4));
+    assert_ne!(capacity(2), capacity(4));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod first;
 
 use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
-use super::partition::{Input, PartitionState, Wait};
+use super::partition::{Announced, Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
 use super::{Error, Worker};
@@ -218,9 +218,15 @@ impl Worker {
         );
         self.shared.stats.restore_time.observe(began.elapsed());
         let id = self.state_of(&found);
-        if let Some(state) = self.assignment.states.get_mut(&id).filter(|_| self.assignment.inputs.values().all(|input| input.state != id))
-        {
-            state.take_over(source.generation().unwrap_or_default());
+        let is_first = self.assignment.inputs.values().all(|input| input.state != id);
+        if let Some(state) = self.assignment.states.get_mut(&id) {
+            if is_first {
+                state.take_over(source.generation().unwrap_or_default());
+            }
+            let must_announce = is_first || resumption.start < resumption.warm_until;
+            if must_announce && self.topics.first_of(id.space).changelog.is_some() {
+                state.announced = Announced::Nothing { since: Instant::now() };
+            }
         }
         if let Some(state) =
             self.assignment.states.get_mut(&id).filter(|state| resumption.is_elsewhere || state.offset(&found.log).is_none())
