@@ -7,12 +7,10 @@
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 
-mod active;
 mod against;
 mod broker;
 mod contender;
 mod count;
-mod growth;
 mod input;
 mod instructions;
 mod latency;
@@ -84,8 +82,6 @@ impl Options {
 enum Command {
     /// From a record's time to its being visible, at three loads and three commit intervals, and what checkpoints do to it.
     Latency(latency::Arguments),
-    /// By keys in the window, partitions and size of records; and what a thousand partitions cost, idle and active.
-    Growth(growth::Arguments),
     /// From the start of a worker with a warm state to its first output.
     Start,
     /// Instructions that the worker takes for a record, counted by valgrind; a few minutes.
@@ -112,7 +108,6 @@ fn main() {
     match command {
         None => throughput::measure(&options),
         Some(Command::Latency(arguments)) => latency::measure(&options, &arguments),
-        Some(Command::Growth(arguments)) => growth::measure(&options, &arguments),
         Some(Command::Instructions) => instructions::measure(&options),
         Some(Command::Start) => start::measure(&options),
         Some(Command::Against(arguments)) => against::measure(&options, &arguments),

@@ -1,21 +1,20 @@
 //! What a filter will cost and how often it will be wrong, before there is one.
 //!
-//! Owns the comparison of kinds: memory, error over load, promises; as a table, a curve and a picture;
-//! and of a sample, the count and a configuration that fits. Must never build a filter, and reads nothing but what it is handed.
+//! Compares the kinds of filter by memory, error at each load, and promises, as a table, a curve, and a picture. Counts a sample and
+//! proposes a configuration for it. Builds no filter.
 
 mod columns;
 mod curve;
 mod kinds;
 mod proposal;
 mod sample;
-pub mod scale;
 mod svg;
 mod text;
 
 pub use proposal::{Candidate, Proposal};
 pub use sample::{Sample, SampleError, SampleOptions};
 
-use kinds::{KINDS, Make, UNCHAINED, float, whole};
+use kinds::{KINDS, Make, UNCHAINED, whole};
 use serde::{Deserialize, Serialize};
 
 /// The loads of a table.
@@ -138,6 +137,14 @@ pub enum Error {
 /// librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
 pub const POD_BASE_BYTES: u64 = 716 << 20;
 
+/// Memory of a partition besides its state, mostly librdkafka's (docs/benchmarks/growth.md: 4 and 1,000 idle partitions).
+const PARTITION_BYTES: u64 = 13_100;
+
+/// Memory of a partition's watched keys (`dedup::watched`): one in 64 keys, within bounds, in a half-full table with entries of 33 bytes.
+fn watched_bytes(keys: u64) -> u64 {
+    (keys / 64).clamp(1024, 16_384) * 66
+}
+
 /// The names of all kinds, in the order of a table.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
@@ -166,7 +173,7 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let partition_bytes = (kind.predict)(1.0).bytes;
     let memory_bytes = partition_bytes.saturating_mul(partitions);
     let steady_partition_bytes = kind.steady_bytes.unwrap_or(partition_bytes);
-    let beside = whole(scale::beside_filter(float(ask.keys.div_ceil(partitions.max(1))), name != "exact"));
+    let beside = PARTITION_BYTES + if name == "exact" { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
