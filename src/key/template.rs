@@ -14,7 +14,7 @@ use super::scan::{Scan, behind};
 const PIECE: usize = 16;
 /// Maximum number of pieces of a template. Longer templates are not stored.
 const PIECES_MAX: usize = 512;
-/// Maximum number of sets of fields for which one memory holds templates.
+/// Maximum number of templates, one per set of requested fields.
 const TEMPLATES_MAX: usize = 64;
 /// Number of texts that are read before a template is learned, because readers of only a few texts do not benefit.
 const FIRST_REST: u32 = 16;
