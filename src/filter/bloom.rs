@@ -201,8 +201,8 @@ impl Bloom {
         }
     }
 
-    /// True if the fingerprint was inserted; a false positive at the planned rate if it was not. `mask` must be the fingerprint's
-    /// mask.
+    /// True if the fingerprint was inserted. For other fingerprints, also true at the planned false-positive rate. `mask` must be the
+    /// fingerprint's mask.
     #[inline]
     pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
@@ -234,7 +234,7 @@ impl Bloom {
         there
     }
 
-    /// Not inlined: merged with the lookup, the compiler would not vectorize it.
+    /// Not inlined, because the compiler would not vectorize this function if it were merged with the lookup.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
