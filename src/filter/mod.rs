@@ -41,8 +41,8 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
     /// that their cache misses overlap.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
-    /// True if the key is remembered; a false positive at the planned rate if it is not. Never false for a key inserted within
-    /// the window, if the kind guarantees a window.
+    /// True if the key is remembered. For other keys, also true at the planned false-positive rate. Never false for a key inserted
+    /// within the window, if the kind guarantees a window.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
