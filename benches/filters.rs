@@ -1,9 +1,9 @@
-//! What a check-and-insert costs: ours, a pair of plain Bloom filters, and the memory itself.
+//! The cost of a check-and-insert: our filter, a pair of plain Bloom filters, and plain memory accesses.
 //!
-//! Run by `cargo bench --no-default-features --bench filters`; after `--`, `--quick` leaves out the filters
-//! that no cache holds, `--curve` goes from a million keys to a billion instead. Ours asks for huge pages by itself;
-//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment has the allocator ask for them for `fastbloom`. Must
-//! never compare on other keys, windows or error rates than those it prints.
+//! Run with `cargo bench --no-default-features --bench filters`. After `--`, `--quick` skips filters that exceed every cache, and
+//! `--curve` measures windows from a million keys to a billion instead. Our filter requests huge pages itself. Set
+//! `GLIBC_TUNABLES=glibc.malloc.hugetlb=1` in the environment to make the allocator request them for `fastbloom`. Must never
+//! compare with other keys, windows, or error rates than those it prints.
 
 use memmap2::{Advice, MmapMut};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,46 +12,46 @@ use std::time::Duration;
 use unseen::filter::{Aging, AgingSizing, Filter, Window};
 use unseen::key::Fingerprint;
 
-/// The rate that each contestant is sized for, all its generations full.
+/// The rate that each contestant is sized for, with all its generations full.
 const RATE: f64 = 1e-3;
-/// Keys asked for together.
+/// Number of keys per batch.
 const BATCH: usize = 64;
-/// Keys made before each stretch that is timed, so that making them is not.
+/// Number of keys generated before each timed section, so that generating them is not timed.
 const CHUNK: usize = 8192;
-/// Keys of a round.
+/// Number of keys per round.
 const ROUND: u64 = 1_000_000;
-/// Keys of a window, in the cache and far out of it.
+/// Number of keys in a window that fits into the cache, and in one that is far larger.
 const SMALL: u64 = 1_000_000;
 const LARGE: u64 = 100_000_000;
 
-/// A number scattered over all 64-bit ones (the finalizer of `SplitMix64`).
+/// Scatters a number over all 64-bit numbers (the finalizer of `SplitMix64`).
 fn scatter(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
 
-/// The key of a number; no two share one.
+/// The key of a number. Different numbers have different keys.
 fn key(number: u64) -> Fingerprint {
     let low = scatter(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     Fingerprint(u128::from(scatter(low ^ 0x5851_f42d_4c95_7f2d)) << 64 | u128::from(low))
 }
 
-/// What is measured: something that takes distinct keys for as long as they come.
+/// A contestant, which accepts an unlimited number of distinct keys.
 trait Contestant {
     fn name(&self) -> String;
     fn bytes(&self) -> u64;
-    /// Slices in a window.
+    /// Slices per window.
     fn slices(&self) -> u64;
-    /// Puts keys in without asking.
+    /// Inserts keys without looking them up.
     fn fill(&mut self, keys: &[Fingerprint]);
-    /// Asks for each key and puts it in if it is new. How many were not.
+    /// Looks up each key, and inserts it if it is new. Returns the number of keys that were not new.
     fn check_and_insert(&mut self, keys: &[Fingerprint]) -> u64;
-    /// How many of the keys are there.
+    /// Returns how many of the keys are present.
     fn count(&mut self, keys: &[Fingerprint]) -> u64;
 }
 
-/// Ours. A window by count, so that it rotates by itself.
+/// Our filter, with a window by count, so that it rotates by itself.
 struct Ours {
     filter: Aging,
     slices: u32,
@@ -70,7 +70,7 @@ impl Ours {
 impl Contestant for Ours {
     fn name(&self) -> String {
         let name = if self.slices == 1 { "unseen, a pair".into() } else { format!("unseen, {} slices", self.slices) };
-        if self.ahead { name } else { format!("{name}, no batches") }
+        if self.ahead { name } else { format!("{name}, unbatched") }
     }
 
     fn bytes(&self) -> u64 {
@@ -83,7 +83,7 @@ impl Contestant for Ours {
 
     fn fill(&mut self, keys: &[Fingerprint]) {
         for &key in keys {
-            self.filter.insert(key).expect("there is memory");
+            self.filter.insert(key).expect("enough memory");
         }
     }
 
@@ -94,10 +94,10 @@ impl Contestant for Ours {
                 self.filter.prefetch(batch);
             }
             for &key in batch {
-                if self.filter.check_and_insert(key).expect("there is memory") {
+                if self.filter.check_and_insert(key).expect("enough memory") {
                     seen += 1;
-                    // Also what is wrongly taken for seen, so that the generations are as full as is said.
-                    self.filter.insert(key).expect("there is memory");
+                    // Also insert false positives, so that the generations are exactly as full as stated.
+                    self.filter.insert(key).expect("enough memory");
                 }
             }
         }
@@ -116,14 +116,14 @@ impl Contestant for Ours {
     }
 }
 
-/// Two plain filters, young and old. Each holds the keys of a whole window, as the pair promises no less.
-/// Asked in the way that is best for them: putting a key into the young one tells whether it was there.
+/// Two plain filters, young and old. Each holds the keys of a whole window, because the pair guarantees a whole window. The
+/// lookups use the fastest method for them: inserting a key into the young filter returns whether it was present.
 struct Plain {
     young: fastbloom::BloomFilter,
     old: fastbloom::BloomFilter,
     keys: u64,
     young_keys: u64,
-    /// Whether the filter hashes by itself (its default, `SipHash`), or takes the low half of the fingerprint.
+    /// True if the filter hashes keys itself (its default, `SipHash`). Otherwise, it uses the low half of the fingerprint.
     hashes: bool,
 }
 
@@ -151,7 +151,7 @@ impl Plain {
 
 impl Contestant for Plain {
     fn name(&self) -> String {
-        format!("fastbloom, a pair, {}", if self.hashes { "its hash" } else { "no hash" })
+        format!("fastbloom, a pair, {}", if self.hashes { "hashing" } else { "prehashed" })
     }
 
     fn bytes(&self) -> u64 {
@@ -188,7 +188,8 @@ impl Contestant for Plain {
     }
 }
 
-/// Memory as large as a filter, of which lines are touched: what no filter of so many lines a key can beat.
+/// Memory of the same size as a filter, of which cache lines are read. No filter that reads this many lines per key can be
+/// faster.
 struct Lines {
     memory: MmapMut,
     lines: u64,
@@ -240,12 +241,12 @@ impl Contestant for Lines {
     }
 }
 
-/// How long this thread had a processor, page faults included: others may be at work on the same machine.
+/// CPU time of this thread, including page faults. Other processes may be running on the same machine.
 fn processor_time() -> Duration {
     clock_gettime(ClockId::ThreadCPUTime).try_into().expect("a time")
 }
 
-/// Calls with keys, a chunk at a time; the time that the calls took.
+/// Calls `call` with chunks of keys, and returns the time of the calls.
 fn timed(count: u64, number: impl Fn(u64) -> u64, mut call: impl FnMut(&[Fingerprint])) -> Duration {
     let mut chunk = Vec::with_capacity(CHUNK);
     let mut total = Duration::ZERO;
@@ -267,10 +268,10 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// A contestant at work, and what was found out about it.
+/// A running contestant, and its measurements.
 struct Course {
     contestant: Box<dyn Contestant>,
-    /// Keys inserted.
+    /// Number of keys inserted.
     put: u64,
     rate: f64,
     insert: f64,
@@ -278,7 +279,7 @@ struct Course {
 }
 
 impl Course {
-    /// Fills all generations; they are wrong most often then.
+    /// Fills all generations, which maximizes the false-positive rate.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn new(mut contestant: Box<dyn Contestant>, keys: u64) -> Self {
         let put = keys.div_ceil(contestant.slices()) * (contestant.slices() + 1);
@@ -289,8 +290,8 @@ impl Course {
         Self { contestant, put, rate: wrong as f64 / absent_keys as f64, insert: f64::MAX, hit: f64::MAX }
     }
 
-    /// Measures once more. The quickest round counts, as all that disturbs makes it slower. The first key of the
-    /// first round opens a slice; a small filter opens several in each.
+    /// Runs a round. The fastest round counts, because any disturbance makes a round slower. The first key of the first round
+    /// opens a slice. A small filter opens several slices per round.
     fn round(&mut self, keys: u64) {
         let put = self.put;
         let time = timed(ROUND, |at| put + at, |chunk| _ = black_box(self.contestant.check_and_insert(chunk)));
@@ -304,7 +305,7 @@ impl Course {
     }
 }
 
-/// A line of a file of the kernel's, as a number of bytes.
+/// Reads a field of a kernel file as a number of bytes.
 fn kernel_bytes(file: &str, field: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();
@@ -319,7 +320,7 @@ fn resident() -> (u64, u64) {
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn compare(keys: u64, rounds: u64) {
     println!("\n{} M keys in the window, target {RATE:.0e}, batches of {BATCH}", keys / 1_000_000);
-    println!("processor time in ns a key, the least of {rounds} rounds of {ROUND} keys; the contestants take turns");
+    println!("CPU time in ns per key: the minimum of {rounds} rounds of {ROUND} keys, interleaved");
     println!("{:<30}{:>9}{:>9}{:>11}{:>11}{:>9}{:>11}", "", "bits/key", "MB", "rate", "insert ns", "hit ns", "x faster");
     let lines = |slices| Box::new(Lines::new(Ours::new(keys, slices, RATE, true).bytes, u64::from(slices) + 1));
     let contestants: [Box<dyn Contestant>; 9] = [
@@ -344,7 +345,10 @@ fn compare(keys: u64, rounds: u64) {
             let grown = (after - before) as f64;
             let huge = huge_after.saturating_sub(huge_before) as f64 / grown * 100.0;
             let over = grown / bytes as f64 * 100.0 - 100.0;
-            notes.push(format!("{name}: resident {:.1} MB, {over:+.1} % of the plan, {huge:.0} % of it in huge pages", grown / 1e6));
+            notes.push(format!(
+                "{name}: resident {:.1} MB, {over:+.1} % compared with the plan, {huge:.0} % of it in huge pages",
+                grown / 1e6
+            ));
         }
         courses.push(course);
     }
@@ -360,7 +364,7 @@ fn compare(keys: u64, rounds: u64) {
         println!("{name:<30}{bits:>9.2}{:>9.1}{rate:>11.2e}{insert:>11.1}{hit:>9.1}{ratio:>11.2}", bytes / 1e6);
     }
     println!(
-        "distance from the lines alone: {:.1} with 4 slices, {:.1} as a pair",
+        "time relative to plain line reads: {:.1} with 4 slices, {:.1} as a pair",
         courses[2].insert / courses[4].insert,
         courses[5].insert / courses[7].insert
     );
@@ -369,11 +373,11 @@ fn compare(keys: u64, rounds: u64) {
     }
 }
 
-/// How the cost grows with the window.
+/// Measures how the cost grows with the window.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn curve() {
     println!(
-        "\nunseen, 4 slices, {RATE:.0e}, batches of {BATCH}, all generations full; processor time, the least of 10 rounds of {ROUND} keys"
+        "\nunseen, 4 slices, {RATE:.0e}, batches of {BATCH}, all generations full; CPU time, the minimum of 10 rounds of {ROUND} keys"
     );
     println!("{:>10}{:>10}{:>12}{:>12}{:>14}", "M keys", "MB", "insert ns", "hit ns", "lines only");
     for millions in [1, 3, 10, 30, 100, 300, 1000] {
@@ -382,7 +386,7 @@ fn curve() {
         let available = kernel_bytes("/proc/meminfo", "MemAvailable:");
         if ours.bytes() * 5 / 2 > available {
             println!(
-                "{millions:>10}{:>10.0}  left out: this machine has not the memory for it and as many lines",
+                "{millions:>10}{:>10.0}  skipped: not enough memory for the filter and the same number of lines",
                 ours.bytes() as f64 / 1e6
             );
             continue;
@@ -403,12 +407,12 @@ fn curve() {
     }
 }
 
-/// What the numbers were taken on.
+/// Prints the machine that produced the numbers.
 fn machine() {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");
     let field = |name| cpus.lines().find(|line| line.starts_with(name)).and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown");
-    println!("CPU {}, {} of it", field("model name"), std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    println!("CPU {}, {} threads", field("model name"), std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     for index in 0..4 {
         let of = |name| read(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}")).trim().to_owned();
         println!("cache L{} {}: {}", of("level"), of("type"), of("size"));

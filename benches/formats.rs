@@ -1,8 +1,9 @@
-//! What the key of a record costs in each format: ours, and decoding the whole record with the format's own crate.
+//! The cost of extracting a record's key in each format: ours, compared with decoding the whole record with the format's own
+//! crate.
 //!
-//! Run by `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant takes
-//! N keys and ends: `valgrind --tool=callgrind` then counts the instructions of a record, as the difference between two N.
-//! Must never compare on other records than those it prints: one of some 200 bytes, the key in two fields.
+//! Run with `cargo bench --no-default-features --features formats --bench formats`. With `--once NAME N`, one contestant extracts
+//! N keys and exits. `valgrind --tool=callgrind` then counts the instructions per record, as the difference between two values of
+//! N. Must never compare with other records than those it prints: one record of about 200 bytes, with the key in two fields.
 
 use prost_reflect::{DescriptorPool, DynamicMessage};
 use std::hint::black_box;
@@ -78,7 +79,7 @@ fn json() -> Vec<u8> {
     .into_bytes()
 }
 
-/// A contestant: its name, and what takes one key.
+/// A contestant: its name, the size of its record, and a function that extracts one key.
 type Contestant = (&'static str, usize, Box<dyn FnMut()>);
 
 fn ours(name: &'static str, format: Format, schema: Option<&str>, value: Vec<u8>) -> Contestant {
@@ -140,7 +141,7 @@ fn main() {
         (0..count.parse::<u32>().expect("a number")).for_each(|_| take());
         return;
     }
-    println!("key of two fields, ns a record, median of {ROUNDS} rounds of {ROUND}");
+    println!("key of two fields, ns per record, median of {ROUNDS} rounds of {ROUND}");
     for (name, bytes, mut take) in contestants() {
         let mut times: Vec<_> = (0..ROUNDS)
             .map(|_| {

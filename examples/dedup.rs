@@ -1,5 +1,5 @@
-//! Deduplicates lines of the standard input, as `uniq` does, but wherever in the stream they repeat, within the last
-//! million different lines, in about three megabytes.
+//! Deduplicates lines of standard input. Unlike `uniq`, it finds duplicates anywhere among the last million distinct lines, in
+//! about three megabytes of memory.
 //!
 //! ```sh
 //! printf 'a\nb\na\n' | cargo run --release --no-default-features --example dedup
@@ -12,7 +12,7 @@ use unseen::key::{KeySpec, Part, Scratch};
 use unseen::record::{Record, Timestamp, Verdict};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A window by count needs no time: it keeps at least the last million keys.
+    // A window by count needs no times. It keeps at least the last million keys.
     let window = Window::keys(1_000_000, 4);
     let filter = Spec::Aging(AgingSizing::new(window, 1_000_000, 1e-4));
     let mut dedup = Dedup::new(Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit });

@@ -1,5 +1,5 @@
-//! Puts a recorded stream through the deduplication of a configuration, with the exact truth beside it, as a test of your
-//! own might: `unseen replay --truth` without the command.
+//! Runs a recorded stream through the deduplication of a configuration, and compares it with the exact truth, as your own tests
+//! could: `unseen replay --truth` as a library call.
 //!
 //! ```sh
 //! cargo run --release --no-default-features --example replay -- examples/news.toml tests/data/news.ndjson
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let summary = replay.summary();
     println!("{}: {} records, {} unseen, {} duplicates", topic.input, summary.records, summary.unseen, summary.duplicates);
-    let truth = summary.truth.ok_or("the truth was asked for")?;
+    let truth = summary.truth.ok_or("the replay has no truth")?;
     println!("dropped wrongly: {}", truth.false_positives);
-    // What a test would hold: no repeat came out.
+    // A test would assert that no duplicate was emitted.
     if truth.false_negatives > 0 {
-        return Err(format!("{} repeats within the window came out", truth.false_negatives).into());
+        return Err(format!("{} duplicates within the window were emitted", truth.false_negatives).into());
     }
     Ok(())
 }

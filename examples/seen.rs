@@ -1,4 +1,4 @@
-//! Asks whether keys were seen, in the program that wants to know: a follower in it reads the changelogs.
+//! Looks up whether keys were seen, within your own program. A follower in the program reads the changelogs.
 //!
 //! ```sh
 //! cargo run --release --example seen -- unseen.toml seen-news 42 n7
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use unseen::config::Config;
 use unseen::follower::{Answer, Follower, Query};
 
-/// How long to wait until the state is there.
+/// Maximum time to wait until the state is available.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,16 +18,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let config = Config::load(file.as_ref(), &[])?;
     let follower = Follower::start(&Arc::new(config))?;
-    let space = follower.space(space).ok_or("the configuration has no such space")?;
+    let space = follower.space(space).ok_or("the configuration has no space with this name")?;
 
     let (mut query, started) = (Query::default(), Instant::now());
     space.add(&mut query, parts.iter().map(String::as_bytes))?;
     loop {
         let (answers, unavailable) = space.answer(&mut query);
         match (answers[0], unavailable) {
-            (Answer::Seen, _) => println!("seen, but for a false positive"),
-            (Answer::Unseen, _) => println!("not seen, as of the last commit that is known"),
-            // Until all of the changelog was read, nothing is said of a key that was not found in it so far.
+            (Answer::Seen, _) => println!("seen (or a false positive)"),
+            (Answer::Unseen, _) => println!("not seen as of the last known commit"),
+            // Until the follower has read the whole changelog, a key that it has not found may still exist.
             (Answer::Unknown, Some(reason)) if started.elapsed() > PATIENCE => return Err(reason.into()),
             (Answer::Unknown, _) => {
                 std::thread::sleep(Duration::from_millis(100));

@@ -1,7 +1,7 @@
-//! Connections of clients that are encrypted, and the certificate that they see.
+//! Encrypted client connections, and the certificate that clients see.
 //!
-//! Owns the certificate's files: reads them anew once a minute, for they are renewed while a server runs. Must never go on
-//! in plain where TLS is wanted, nor ask at a terminal for a key's password.
+//! Owns the certificate's files, and rereads them every minute, because they are renewed while a server runs. Must never fall
+//! back to plaintext if TLS is configured, or prompt for a key's password at a terminal.
 
 use crate::config;
 use openssl::error::ErrorStack;
@@ -20,12 +20,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{sleep, timeout};
 use tokio_openssl::SslStream;
 
-/// How often the files are read.
+/// Interval at which the files are read.
 const READ_EVERY: Duration = Duration::from_secs(60);
-/// How long a client may take until its connection is encrypted.
+/// Maximum duration of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What encrypts connections. TLS 1.2 and 1.3, as Mozilla's "intermediate" configuration, version 5, has it.
+/// Encrypts connections with TLS 1.2 and 1.3, according to Mozilla's "intermediate" configuration, version 5.
 pub struct Tls {
     files: config::Tls,
     now: RwLock<Loaded>,
@@ -37,11 +37,11 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// What was made of the files.
+/// Acceptors built from the files.
 struct Loaded {
     contents: Contents,
     acceptor: SslAcceptor,
-    /// The same, for clients that need no certificate.
+    /// Acceptor for clients that need no certificate.
     open: SslAcceptor,
 }
 
@@ -52,7 +52,7 @@ impl Loaded {
     }
 }
 
-/// What is in the files.
+/// Contents of the files.
 #[derive(PartialEq, Eq)]
 struct Contents {
     certificate: Vec<u8>,
@@ -64,30 +64,30 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// A sentence, when a file cannot be read, or is not what it should be.
+    /// An error message if a file cannot be read or is invalid.
     pub fn new(files: &config::Tls) -> Result<Self, String> {
         Ok(Self { files: files.clone(), now: RwLock::new(Loaded::new(files, read(files)?)?) })
     }
 
-    /// Whether clients must show a certificate.
+    /// True if clients must present a certificate.
     #[must_use]
     pub const fn wants_certificates(&self) -> bool {
         self.files.client_ca_location.is_some()
     }
 
-    /// Encrypts a client's connection. It must show a certificate, if clients must.
+    /// Encrypts a client's connection. The client must present a certificate, if clients must.
     ///
     /// # Errors
-    /// When the client does not do its part, in time.
+    /// If the handshake fails or times out.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
         let ssl = Ssl::new(self.read().acceptor.context())?;
         encrypt(ssl, stream).await
     }
 
-    /// Encrypts a connection, and wants no certificate: probes show none.
+    /// Encrypts a connection without requiring a certificate, because probes present none.
     ///
     /// # Errors
-    /// As [`Tls::accept`].
+    /// As for [`Tls::accept`].
     pub async fn accept_any<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<SslStream<S>> {
         let ssl = Ssl::new(self.read().open.context())?;
         encrypt(ssl, stream).await
@@ -97,8 +97,8 @@ impl Tls {
         self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes new files as they come, for clients that come after them, until it is dropped. Those that cannot be used are
-    /// not taken: they may be half written.
+    /// Loads new files as they appear, for subsequent connections, until the future is dropped. Invalid files are not loaded,
+    /// because they may be half written.
     pub async fn renew(&self) {
         loop {
             sleep(READ_EVERY).await;
@@ -110,7 +110,7 @@ impl Tls {
         }
     }
 
-    /// Whether there is something new in the files.
+    /// Reads the files again, and returns whether they changed.
     fn read_again(&self) -> Result<bool, String> {
         let contents = read(&self.files)?;
         if contents == self.read().contents {
@@ -155,7 +155,7 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
     for above in chain {
         builder.add_extra_chain_cert(above.clone()).map_err(failed)?;
     }
-    // It also says whether they belong together.
+    // This call also checks that the key matches the certificate.
     builder.set_private_key(&key).map_err(|_| {
         let [key, certificate] = [&files.key_location, &files.certificate_location].map(|file| file.display());
         format!("serve.tls.key_location: the key in {key} is not that of the certificate in {certificate}")
@@ -166,17 +166,17 @@ fn acceptor(files: &config::Tls, contents: &Contents, wants_certificates: bool) 
             builder.add_client_ca(&certificate).map_err(failed)?;
             trusted.add_cert(certificate).map_err(failed)?;
         }
-        // One between theirs and the root will do.
+        // An intermediate certificate is sufficient as a trust anchor.
         trusted.set_flags(X509VerifyFlags::PARTIAL_CHAIN).map_err(failed)?;
         builder.set_verify_cert_store(trusted.build()).map_err(failed)?;
         builder.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
-        // Without it, OpenSSL refuses to go on with a session of a client that has shown a certificate.
+        // Without a session id context, OpenSSL refuses to resume the session of a client that has presented a certificate.
         builder.set_session_id_context(b"unseen").map_err(failed)?;
     }
     Ok(builder.build())
 }
 
-/// At least one.
+/// Parses certificates. There must be at least one.
 fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, String> {
     match X509::stack_from_pem(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
@@ -185,7 +185,7 @@ fn certificates(option: &str, file: &Path, pem: &[u8]) -> Result<Vec<X509>, Stri
 }
 
 fn key(pem: &[u8]) -> Result<PKey<Private>, ErrorStack> {
-    // Without an answer here, OpenSSL asks at the terminal.
+    // Without this callback, OpenSSL prompts for a password at the terminal.
     PKey::private_key_from_pem_callback(pem, |_| Ok(0))
 }
 
@@ -203,7 +203,7 @@ mod tests {
     use std::path::PathBuf;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// A certificate of that name, and its key; signed by another one, or by itself.
+    /// Creates a certificate with this name, and its key, signed by another certificate or self-signed.
     fn certificate(name: &str, signer: Option<&(X509, PKey<Private>)>) -> (X509, PKey<Private>) {
         let curve = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
         let key = PKey::from_ec_key(EcKey::generate(&curve).unwrap()).unwrap();
@@ -256,7 +256,7 @@ mod tests {
             config::Tls { certificate_location: self.path("server.crt"), key_location: self.path("server.key"), client_ca_location: None }
         }
 
-        /// Has a client send a word, and hear it again; the name of the server that it sees.
+        /// Makes a client send a word and receive the echo. Returns the server name in the certificate.
         async fn talk(&self, tls: &Tls, client_certificate: Option<&str>) -> io::Result<String> {
             let (here, there) = tokio::io::duplex(1 << 10);
             let mut connector = SslConnector::builder(SslMethod::tls_client())?;
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(files.talk(&tls, None).await.unwrap(), "localhost");
         assert_eq!(tls.read_again(), Ok(false), "nothing is new");
 
-        // Half of them is new: they do not belong together.
+        // Only half of the files are new, so key and certificate do not match.
         let old_key = std::fs::read(files.path("server.key")).unwrap();
         files.issue("server", "renewed");
         let new_key = std::fs::read(files.path("server.key")).unwrap();

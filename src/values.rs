@@ -1,40 +1,40 @@
-//! Records and duplicates by a value that they have, such as the name of a tenant: who repeats.
+//! Counts records and duplicates by a value, such as the name of a tenant.
 //!
-//! Owns where that value is, and the counts of the values that matter and of the rest. Must never grow beyond its bounds, nor
-//! take back a count or a name: each is a series of its own to whoever reads metrics, for the life of the process.
+//! Owns the location of that value, and the counts of frequent values and of the rest. Must never grow beyond its bounds,
+//! decrease a count, or drop a name: each is a metrics series for the lifetime of the process.
 //!
-//! A value matters once it is more than one record in [`SHARE`], and not by chance. How often it came, says the algorithm of Misra
-//! and Gries ("Finding repeated elements", Science of Computer Programming 2, 1982): of `n` counters, each is at most one `n`th of
-//! the records too low, and never too high. The last names are for values that matter more.
+//! A value is named once more than one record in [`SHARE`] has it, beyond chance. The Misra-Gries algorithm ("Finding repeated
+//! elements", Science of Computer Programming 2, 1982) estimates its frequency: with `n` counters, each count is at most one
+//! `n`th of the records too low, and never too high. The last names are reserved for more frequent values.
 
 use crate::key::{Field, Scratch};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Most values that are counted by their names.
+/// Maximum number of values that are counted by name.
 pub const NAMED_MAX: usize = 64;
-/// A value is named when it is one record in so many.
+/// A value is named if one record in this many has it.
 pub const SHARE: u64 = 256;
-/// Or, where few names are left, in so many for each of them.
+/// If few names are left, the required share is one in this many for each remaining name.
 const SHARE_OF_LAST: u64 = 16;
-/// And when it came so often: of the first records, chance would name some.
+/// Minimum number of records with the value. Among the first records, some values would be named by chance.
 const LEAST: u64 = 16;
-/// Counters of values that may be named.
+/// Number of counters for values that may be named.
 const CANDIDATES_MAX: usize = 1024;
-/// Most bytes of a value; what is longer is cut.
+/// Maximum bytes of a value. Longer values are cut.
 const BYTES_MAX: usize = 64;
 
-/// Where the value is.
+/// Location of the value.
 #[derive(Clone, Debug)]
 pub enum CountBy {
-    /// In the last header of that name.
+    /// The last header with this name.
     Header(String),
-    /// In a place of the record value, which is JSON.
+    /// A field in the record value, which is JSON.
     Field(Field),
 }
 
 impl CountBy {
-    /// The value of a record; `None` where it has none, or none that is a text or a number.
+    /// Returns the value of a record, or `None` if it has none that is text or a number.
     #[must_use]
     pub fn text<'a>(
         &self,
@@ -52,12 +52,12 @@ impl CountBy {
     }
 }
 
-/// Records, and how many of them were duplicates.
+/// Counts of records and duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// All of them.
+    /// All records.
     pub records: u64,
-    /// The duplicates.
+    /// Duplicates.
     pub duplicates: u64,
 }
 
@@ -68,14 +68,14 @@ impl Counted {
     }
 }
 
-/// Records and duplicates by value.
+/// Counts of records and duplicates by value.
 #[derive(Clone, Debug, Default)]
 pub struct ValueCounts {
-    /// Values that matter, in the order in which that was found, and what came of each since.
+    /// Named values, in the order in which they were named, with their counts since then.
     named: Vec<(String, Counted)>,
-    /// Where each is.
+    /// Index of each value in `named`.
     places: HashMap<String, usize>,
-    /// All others, and records without a value.
+    /// All other values, and records without a value.
     rest: Counted,
     records: u64,
     candidates: HashMap<String, u64>,
@@ -97,14 +97,15 @@ impl ValueCounts {
         let expected = self.records / share;
         if let Some(count) = self.candidates.get_mut(value) {
             *count += 1;
-            // Two standard deviations more than a value of that share would have.
+            // Two standard deviations more than a value with that share would have.
             if *count >= LEAST && count.saturating_sub(expected).pow(2) >= 4 * expected {
                 self.name(value);
             }
         } else if self.candidates.len() < CANDIDATES_MAX {
             self.candidates.insert(value.to_owned(), 1);
         } else {
-            // It takes one from each that is there, itself among them. So much was added before: it is cheap on average.
+            // Decrement every counter, including the value's own. Each decrement undoes an earlier increment, so the cost is low
+            // on average.
             self.candidates.retain(|_, count| {
                 *count -= 1;
                 *count > 0
@@ -121,7 +122,7 @@ impl ValueCounts {
         }
     }
 
-    /// The values that matter with what came of each since that was found, most records first; and at the end all else.
+    /// Returns the named values with their counts since they were named, most records first, and the rest at the end.
     #[must_use]
     pub fn read(&self) -> Vec<(Option<String>, Counted)> {
         let mut all: Vec<_> = self.named.iter().map(|(value, counted)| (Some(value.clone()), *counted)).collect();
@@ -131,7 +132,7 @@ impl ValueCounts {
     }
 }
 
-/// The beginning of a text that has more bytes than `most`.
+/// Returns the start of a text, at most `most` bytes.
 pub(crate) fn cut(value: &str, most: usize) -> &str {
     let end = (0..=most.min(value.len())).rev().find(|&end| value.is_char_boundary(end));
     &value[..end.unwrap_or_default()]
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(all.iter().map(|(value, _)| value.as_deref()).collect::<Vec<_>>(), [Some("often"), Some("seldom"), None]);
         let [often, seldom, rest] = [0, 1, 2].map(|place: usize| all[place].1);
         assert_eq!(often, Counted { records: 60_000 - LEAST, duplicates: 30_000 - LEAST / 2 });
-        // Only what came before it was named is among the rest.
+        // Only records before the value was named are in the rest.
         assert!(seldom.records == seldom.duplicates && seldom.records > 970, "{seldom:?}");
         assert_eq!(often.records + seldom.records + rest.records, 100_000);
         assert!(rest.records > strangers && counts.candidates.len() <= CANDIDATES_MAX);
@@ -170,7 +171,7 @@ mod tests {
     fn names_are_few_and_stay() {
         let mut counts = ValueCounts::default();
         for number in 0..200_000_u64 {
-            // Each of a hundred has its turn to be all that there is.
+            // Each of a hundred values takes a turn at being the only one.
             counts.add(Some(&format!("{}", number / 2_000)), false);
         }
         let names: Vec<_> = counts.named.iter().map(|(value, _)| value.clone()).collect();
@@ -178,12 +179,12 @@ mod tests {
         assert_eq!(names[..20], (0..20).map(|value| value.to_string()).collect::<Vec<_>>());
     }
 
-    /// Neither chance nor those that just matter take the last names from who comes later.
+    /// Neither chance nor values that barely qualify take the last names from later values.
     #[test]
     fn what_matters_much_gets_a_name_however_late_it_comes() {
         for strangers in [200, 257, 300, 1_000, 5_000] {
             let mut counts = ValueCounts::default();
-            // They come in an order that is as good as chance.
+            // The order is effectively random.
             let stranger = |number: u64| format!("stranger {}", xxhash_rust::xxh3::xxh3_64(&number.to_le_bytes()) % strangers);
             (0..100_000).for_each(|number| counts.add(Some(&stranger(number)), false));
             let by_chance = counts.named.len();

@@ -1,6 +1,6 @@
-//! The age-partitioned Bloom filter: k + l parts; a key sets one bit in each of the k youngest; a part is dropped
-//! and a new one begun every g keys; a key is there if k parts in a row have its bits. Shtul, Baquero, Almeida:
-//! "Age-Partitioned Bloom Filters", 2020.
+//! The age-partitioned Bloom filter. It has k + l parts, and a key sets one bit in each of the k youngest. Every g keys, the
+//! oldest part is dropped, and a new one is added. A key is present if k consecutive parts have its bits. Shtul, Baquero,
+//! Almeida: "Age-Partitioned Bloom Filters", 2020.
 
 use crate::Kind;
 use crate::bits::{Bits, place};
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use unseen::key::Fingerprint;
 
 pub struct AgePartitioned {
-    /// Youngest first; the number is that of its hash.
+    /// Parts, youngest first, each with the number of its hash.
     parts: VecDeque<(usize, Bits)>,
     k: usize,
     keys: usize,
@@ -16,13 +16,13 @@ pub struct AgePartitioned {
 }
 
 impl AgePartitioned {
-    /// The cheapest k and l at that rate.
+    /// Selects the cheapest k and l for the rate.
     pub fn new(keys: usize, rate: f64) -> Self {
         let cost = |k: usize, l: usize| k as f64 * (k + l) as f64 / l as f64;
         let shapes = (1..40).filter_map(|k| Some((k, (1..200).rev().find(|&l| false_positives(k, l) <= rate)?)));
         let (k, l) = shapes.min_by(|one, two| cost(one.0, one.1).total_cmp(&cost(two.0, two.1))).expect("a shape");
         let generation_keys = keys.div_ceil(l);
-        // Half of a part's bits are set once k generations of keys are in it.
+        // Half of a part's bits are set once it contains k generations of keys.
         let bits = ((k * generation_keys) as f64 / std::f64::consts::LN_2).ceil() as usize;
         let parts = (0..k + l).map(|number| (number, Bits::new(bits))).collect();
         Self { parts, k, keys: 0, generation_keys }
@@ -45,8 +45,8 @@ impl Kind for AgePartitioned {
         self.parts.iter_mut().take(self.k).for_each(|(number, bits)| bits.set(place(key.low(), *number, bits.len)));
     }
 
-    /// From the oldest that k parts in a row may begin with; after a miss no run can cross it, so the next
-    /// that may be the first is k before it, and what was found behind that counts on.
+    /// Starts at the oldest part at which a run of k parts can start. No run can cross a miss, so the next possible start is k
+    /// parts before the miss, and the matches found after that start still count.
     fn contains(&self, key: Fingerprint) -> bool {
         let (mut part, mut found, mut behind) = (self.parts.len() - self.k, 0, 0);
         loop {
@@ -68,9 +68,9 @@ impl Kind for AgePartitioned {
     }
 }
 
-/// The rate with all parts as full as they get: part i of the youngest k has seen i + 1 generations.
+/// The rate when all parts are as full as they get: part i of the youngest k has seen i + 1 generations.
 fn false_positives(k: usize, l: usize) -> f64 {
-    // Probability of having the last 0, 1 … k - 1 parts in a row, and not k anywhere yet.
+    // Probabilities of a current run of 0, 1 … k - 1 parts, without a run of k anywhere yet.
     let mut runs = vec![0.0; k];
     runs[0] = 1.0;
     let mut hit = 0.0;

@@ -1,9 +1,9 @@
-//! The compact approximator: like a Bloom filter, but a cell holds a value, the greatest of its keys'; a key's value is
-//! at most the least of its k cells. Boldi, Vigna: "Compact Approximation of Lattice Functions with Applications to
+//! The compact approximator: like a Bloom filter, but each cell holds a value, the largest of its keys' values. A key's value is
+//! at most the smallest of its k cells. Boldi, Vigna: "Compact Approximation of Lattice Functions with Applications to
 //! Large-Alphabet Text Search", 2003; "Mutable Strings in Java", 2005.
 //!
-//! The value is the number of the newest slice: seen within the window, if all k cells are. Numbers are 1 to 7 in
-//! turn, 0 is never; those no longer in the window are wiped out before they come again, two at a time.
+//! The value is the number of the newest slice. A key was seen within the window if all of its k cells were. Numbers cycle from 1
+//! to 7, and 0 means never. Numbers that have left the window are wiped out before they are reused, two at a time.
 
 use crate::bits::{Cells, bloom_size, place};
 use crate::{Kind, SLICES};
@@ -25,7 +25,7 @@ impl Approximator {
         Self { cells: Cells::new(cells, 3), k, slice: 0, keys: 0, slice_keys: keys / SLICES }
     }
 
-    /// How many slices ago a cell was last touched, if that is within the window.
+    /// Returns how many slices ago a cell was last touched, if that is within the window.
     fn is_live(&self, cell: u64) -> bool {
         cell > 0 && (self.slice + NUMBERS - (cell - 1)) % NUMBERS <= SLICES as u64
     }
@@ -50,7 +50,7 @@ impl Kind for Approximator {
             self.keys = 0;
         }
         self.keys += 1;
-        // Slices only come later: the greatest is the newest.
+        // Slice numbers only rise, so the largest is the newest.
         (0..self.k).for_each(|number| self.cells.set(place(key.low(), number, self.cells.len), self.slice % NUMBERS + 1));
     }
 

@@ -1,9 +1,9 @@
-//! Cells of a few bits each, packed; where a key's cells are; and what `k` bits a key cost.
+//! Packed cells of a few bits each, the positions of a key's cells, and the cost of `k` bits per key.
 
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut};
 
-/// Zeroes, in huge pages as the library's, so that look-ups cost the same.
+/// Zeroed memory in huge pages, as in the library, so that lookups cost the same.
 struct Words(MmapMut);
 
 impl Words {
@@ -11,7 +11,7 @@ impl Words {
         let map = MmapMut::map_anon(count * 8).expect("memory");
         #[cfg(target_os = "linux")]
         {
-            // Where there are no huge pages, small ones do.
+            // Without huge pages, small pages work, too.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Self(map)
@@ -67,7 +67,7 @@ impl Cells {
     }
 }
 
-/// Bits. Simpler than cells of one bit, and faster.
+/// Bits. Simpler and faster than cells of one bit.
 pub struct Bits {
     words: Words,
     pub len: usize,
@@ -95,19 +95,19 @@ impl Bits {
     }
 }
 
-/// The `index`-th place of a key among `len`, each with a hash of its own. (Double hashing is faster, but of two
-/// keys that agree in two places too many agree in all: in small filters that shows below 1e-5.)
+/// The `index`-th position of a key in the range `0..len`, each with its own hash. (Double hashing is faster, but two keys that
+/// share two positions then share all too often. In small filters, that is visible below 1e-5.)
 pub fn place(hash: u64, index: usize, len: usize) -> usize {
     let mixed = hash.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     scale((mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93), len)
 }
 
-/// From 64 bits to less than `len`.
+/// Scales a 64-bit hash to the range `0..len`.
 pub fn scale(hash: u64, len: usize) -> usize {
     ((u128::from(hash) * len as u128) >> 64) as usize
 }
 
-/// Cells, and how many of them a key has, of a Bloom filter that holds `keys` at `rate`.
+/// Number of cells, and of cells per key, of a Bloom filter that holds `keys` at `rate`.
 pub fn bloom_size(keys: usize, rate: f64) -> (usize, usize) {
     let k = (-rate.log2()).round().max(1.0);
     let cells = -k * keys as f64 / (-rate.powf(1.0 / k)).ln_1p();

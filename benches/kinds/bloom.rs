@@ -1,5 +1,4 @@
-//! The plain Bloom filter: k bits anywhere among m. Bloom: "Space/Time Trade-offs in Hash Coding with
-//! Allowable Errors", 1970.
+//! The plain Bloom filter: k bits anywhere among m. Bloom: "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970.
 
 use crate::bits::{Bits, bloom_size, place};
 use crate::ring::Generation;
@@ -35,7 +34,7 @@ impl Generation for Bloom {
     }
 }
 
-/// The same from the crate `fastbloom`, with as many bits and k: how good the reference above is.
+/// The same filter from the crate `fastbloom`, with the same number of bits and k, to validate the reference above.
 pub struct Fast(fastbloom::BloomFilter, usize);
 
 impl Fast {

@@ -1,9 +1,8 @@
-//! The Bloomier filter: from a key to a value, here the number of its slice; anything else mostly has none. Chazelle,
-//! Kilian, Rubinfeld, Tal: "The Bloomier Filter", 2004; built by peeling three-part hypergraphs as in Graf, Lemire:
-//! "Xor Filters", 2020.
+//! The Bloomier filter: maps a key to a value, here the number of its slice. Most other keys have no value. Chazelle, Kilian,
+//! Rubinfeld, Tal: "The Bloomier Filter", 2004; built by peeling three-part hypergraphs as in Graf, Lemire: "Xor Filters", 2020.
 //!
-//! A closed slice cannot be added: all is built anew, from 64 bits of each key, which must be kept for that. A slice
-//! that has left the window is told by its number, without building. Keys must differ.
+//! A closed slice cannot be added. Instead, the filter is rebuilt from 64 bits of each key, which must be kept for that. A slice
+//! that has left the window is recognized by its number, without a rebuild. Keys must be distinct.
 
 use crate::bits::{Cells, scale};
 use crate::ring::{Buffer, buffer_bytes};
@@ -27,13 +26,13 @@ pub struct Bloomier {
 
 impl Bloomier {
     pub fn new(keys: usize, rate: f64) -> Self {
-        // Half of the eight numbers are those of closed slices: an absent key must hit one of them, too.
+        // Half of the eight numbers are those of closed slices. For a false positive, an absent key must also match one of them.
         let check_bits = (-rate.log2() - 1.0).ceil() as usize;
         let (slice_keys, cells) = (keys / SLICES, Cells::new(3, VALUE_BITS + check_bits));
         Self { cells, seed: 0, check_bits, slice: 0, closed: VecDeque::new(), open: Buffer::default(), slice_keys }
     }
 
-    /// Its three cells, one in each third, and what their sum is masked with, so that an absent key's is random.
+    /// Returns the three cells of a key, one in each third, and a mask for their sum, so that an absent key's sum is random.
     fn places(&self, hash: u64) -> ([usize; 3], u64) {
         let mixed = (hash ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -67,9 +66,9 @@ impl Bloomier {
         }
     }
 
-    /// Keys that had a cell to themselves when their turn came, and that cell.
+    /// Returns the keys that were alone in a cell when it was their turn, and those cells.
     fn peel(&self, keys: &[(u64, u64)]) -> Vec<(usize, usize)> {
-        // How many keys a cell has, and the xor of their numbers.
+        // Number of keys per cell, and the XOR of their numbers.
         let mut cells = vec![(0_u32, 0_u32); self.cells.len];
         let turn = |cells: &mut Vec<(u32, u32)>, number: usize, change: u32| {
             self.places(keys[number].0).0.map(|place| {

@@ -1,7 +1,7 @@
-//! The counting Bloom filter: cells of four bits, counted up by an insert and down by a delete. Fan, Cao,
-//! Almeida, Broder: "Summary Cache", 1998.
+//! The counting Bloom filter: cells of four bits, incremented by an insertion and decremented by a deletion. Fan, Cao, Almeida,
+//! Broder: "Summary Cache", 1998.
 //!
-//! A window needs to know which key to delete: a queue of 64 bits of each. A cell that came to 15 stays there.
+//! A window must know which key to delete, so there is a queue with 64 bits of each key. A cell that reaches 15 keeps that value.
 
 use crate::Kind;
 use crate::bits::{Cells, bloom_size, place};

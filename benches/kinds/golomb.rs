@@ -1,8 +1,8 @@
-//! The Golomb-compressed set: n hashes below n/p, sorted, their differences in Golomb-Rice code. Putze, Sanders,
-//! Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
+//! The Golomb-compressed set: n hashes below n/p, sorted, with their differences in Golomb-Rice code. Putze, Sanders, Singler:
+//! "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 //!
-//! Hashes are cut into ranges of some 32 keys. An index has where the code of each range begins; a look-up decodes
-//! half of one.
+//! Hashes are divided into ranges of about 32 keys. An index stores where the code of each range starts. On average, a lookup
+//! decodes half of a range.
 
 use crate::bits::scale;
 use crate::ring::Static;
@@ -11,11 +11,11 @@ const RANGE_KEYS: usize = 32;
 
 pub struct Golomb {
     words: Vec<u64>,
-    /// Where the code of a range begins, in bits; one more than there are ranges.
+    /// Position at which the code of each range starts, in bits. Has one more entry than there are ranges.
     index: Vec<u32>,
-    /// Hashes lie below ranges * width.
+    /// Hashes are below ranges * width.
     width: u64,
-    /// Low bits that are written as they are.
+    /// Number of low bits that are stored unencoded.
     low_bits: u32,
 }
 

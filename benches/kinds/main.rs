@@ -1,15 +1,15 @@
-//! Every kind of filter that docs/filters.md compares, side by side: memory, measured rate, time.
+//! Compares all kinds of filters in docs/filters.md: memory, measured rate, time.
 //!
 //! ```sh
-//! cargo bench --no-default-features --bench kinds            # all of it, some minutes
-//! cargo bench --no-default-features --bench kinds -- aging   # kinds whose name has "aging" in it
+//! cargo bench --no-default-features --bench kinds            # everything, several minutes
+//! cargo bench --no-default-features --bench kinds -- aging   # only kinds with "aging" in their name
 //! ```
 //!
-//! All are asked to do the same: remember the last so many keys, forget older ones within a quarter of a window more
-//! (the pair: within a window more), at a rate that holds when they are as full as they get. What cannot forget by
-//! itself is made into a ring of five generations for that. The kinds that unseen does not offer are reference
-//! implementations, written to be read: their times tell orders, not limits. Without `--bench` it only
-//! checks that no kind forgets within its window or misses its rate.
+//! All kinds do the same work: they remember a number of recent keys, and forget older ones within an additional quarter of a
+//! window (the pair: within an additional window), at a rate that holds when they are as full as they get. Kinds that cannot
+//! forget are used in a ring of five generations. The kinds that unseen does not offer are reference implementations, written for
+//! readability. Their times show orders of magnitude, not limits. Without `--bench`, the program only checks that no kind forgets
+//! within its window or misses its rate.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -36,28 +36,28 @@ use std::time::Instant;
 use unseen::filter::{AgingSizing, CuckooSizing, Filter, Spec, StableSizing, Window};
 use unseen::key::Fingerprint;
 
-/// Slices of a window.
+/// Slices per window.
 const SLICES: usize = 4;
 const RATES: [f64; 5] = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6];
-/// Keys in a window: where rates are measured, and where times are, in cache and out of it. The generations of
-/// a ring hold a quarter more: 100 thousand and 20 million.
+/// Number of keys in a window when measuring rates, and when measuring times, in cache and out of cache. The generations of a
+/// ring hold a quarter more: 100 thousand and 20 million.
 const RATE_KEYS: usize = 200_000;
 const NEAR_KEYS: usize = 80_000;
 const FAR_KEYS: usize = 16_000_000;
-/// Rates are measured until so many look-ups were wrong, or the kind's number of look-ups is used up.
+/// Rates are measured until this many lookups were false positives, or the kind's number of lookups is used up.
 const WRONG_ENOUGH: usize = 400;
-/// Fewer than that tell nothing.
+/// Fewer false positives than this are not significant.
 const WRONG_LEAST: usize = 10;
 
-/// What remembers the last keys inserted.
+/// A data structure that remembers the most recently inserted keys.
 trait Kind {
     fn insert(&mut self, key: Fingerprint);
     fn contains(&self, key: Fingerprint) -> bool;
-    /// All that it needs to answer, to go on and to forget.
+    /// Memory needed to answer, continue, and forget, in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// A kind of the library.
+/// A kind in the library.
 impl Kind for Box<dyn Filter> {
     fn insert(&mut self, key: Fingerprint) {
         Filter::insert(self.as_mut(), key).expect("room");
@@ -72,15 +72,15 @@ impl Kind for Box<dyn Filter> {
     }
 }
 
-/// From the keys of a window and a rate to a filter.
+/// Creates a filter from the number of keys in a window and a rate.
 type Make = Box<dyn Fn(usize, f64) -> Box<dyn Kind>>;
 
 struct Row {
     name: &'static str,
     make: Make,
-    /// Most look-ups to measure a rate by.
+    /// Maximum number of lookups for measuring a rate.
     lookups: usize,
-    /// Delete, grow, age, what it may be wrong about.
+    /// Delete, grow, age, and kinds of errors.
     traits: [&'static str; 4],
 }
 
@@ -88,7 +88,7 @@ fn row<K: Kind + 'static>(name: &'static str, traits: [&'static str; 4], make: i
     Row { name, make: Box::new(move |keys, rate| Box::new(make(keys, rate))), lookups: 20_000_000, traits }
 }
 
-/// The kinds that unseen keeps in memory. New ones are added here, as `Spec`s.
+/// The kinds that unseen keeps in memory. Add new kinds here, as `Spec`s.
 fn offered() -> Vec<Row> {
     let aging = |slices| {
         move |keys: usize, rate| {
@@ -104,8 +104,8 @@ fn offered() -> Vec<Row> {
             Spec::Cuckoo(CuckooSizing::new(window, keys as u64, rate)).build(window)
         }),
         row("stable, 16 bits", ["no", "no", "random", "both"], |keys, rate| {
-            // Sized by memory, not by keys: two bytes for each key of the window. Seeded, for its generator is the
-            // one that makes the keys here: without it, inserts would count down the cells of earlier keys.
+            // Sized by memory, not by keys: two bytes per key of the window. Seeded, because its generator also generates the
+            // keys here. Without a seed, insertions would decrement the cells of earlier keys.
             Spec::Stable(StableSizing { seed: 1, ..StableSizing::new(keys as u64 * 2, rate) }).build(Window::keys(keys as u64, 1))
         }),
     ]
@@ -115,7 +115,7 @@ fn explained() -> Vec<Row> {
     let golomb = |keys, rate| Sealed::new(keys, rate, golomb::Golomb::new);
     vec![
         row("Bloom, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, bloom::Bloom::new)),
-        row("Bloom of fastbloom, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, bloom::Fast::new)),
+        row("Bloom (fastbloom), ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, bloom::Fast::new)),
         row("partitioned, ring", ["no", "no", "ring", "seen"], |keys, rate| Ring::new(keys, rate, partitioned::Partitioned::new)),
         row("scalable, ring", ["no", "chains", "ring", "seen"], |keys, rate| Ring::new(keys, rate, scalable::Scalable::new)),
         row("counting + queue", ["yes", "no", "queue", "seen"], counting::Counting::new),
@@ -126,7 +126,7 @@ fn explained() -> Vec<Row> {
     ]
 }
 
-/// The key of a number (`SplitMix64`, twice).
+/// The key of a number (`SplitMix64`, applied twice).
 fn key(number: u64) -> Fingerprint {
     let mix = |number: u64| {
         let mut hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -142,19 +142,19 @@ fn absent_keys(count: usize) -> impl Iterator<Item = Fingerprint> {
     (0..count as u64).map(|number| key(number | 1 << 40))
 }
 
-/// What a kind takes for one rate, and how often it is wrong.
+/// Memory and measured errors of a kind for one rate.
 struct Measured {
     bits_per_key: f64,
     lookups: usize,
-    /// Strangers that it called seen.
+    /// Absent keys that were reported as seen.
     wrong: usize,
-    /// Share of the window's keys that it did not call seen.
+    /// Share of the window's keys that were not reported as seen.
     forgotten: f64,
 }
 
 fn measure(row: &Row, keys: usize, rate: f64) -> Measured {
     let mut kind = (row.make)(keys, rate);
-    // Three windows: the generations of a ring are then all full.
+    // Three windows, after which all generations of a ring are full.
     let end = keys as u64 * 3;
     (0..end).for_each(|number| kind.insert(key(number)));
     let forgotten = (end - keys as u64..end).filter(|&number| !kind.contains(key(number))).count();
@@ -169,7 +169,7 @@ fn measure(row: &Row, keys: usize, rate: f64) -> Measured {
     Measured { bits_per_key: kind.bytes() as f64 * 8.0 / keys as f64, lookups, wrong, forgotten: forgotten as f64 / keys as f64 }
 }
 
-/// Nanoseconds an insert, over whole slices so that forgetting is in it, and a look-up of an absent key.
+/// Nanoseconds per insertion, over whole slices to include forgetting, and per lookup of an absent key.
 fn time(row: &Row, keys: usize) -> (f64, f64) {
     let mut kind = (row.make)(keys, 1e-4);
     let slice = keys / SLICES;
@@ -191,8 +191,8 @@ fn time(row: &Row, keys: usize) -> (f64, f64) {
     (insert, misses.fold(f64::MAX, f64::min))
 }
 
-/// What is timed is short, and repeated, so that the least is undisturbed; or long, and then the time that this thread
-/// had the processor counts, where the system tells.
+/// For short, repeated sections, the minimum is undisturbed. For long sections, the CPU time of this thread counts, if the system
+/// reports it.
 struct Clock {
     wall: Instant,
     ran: Option<u64>,
@@ -209,7 +209,7 @@ impl Clock {
     }
 }
 
-/// Nanoseconds that this thread ran, to a few milliseconds.
+/// CPU time of this thread in nanoseconds, accurate to a few milliseconds.
 fn ran() -> Option<u64> {
     std::fs::read_to_string("/proc/thread-self/schedstat").ok()?.split(' ').next()?.parse().ok()
 }
@@ -221,20 +221,20 @@ fn main() {
     if arguments.iter().any(|argument| argument == "--bench") { bench(&rows) } else { check(&rows) }
 }
 
-/// No kind that says so may forget, and none may be wrong more often than it was asked to be.
+/// Checks that no kind that guarantees a window forgets a key, and that no kind exceeds its rate.
 fn check(rows: &[Row]) {
     for row in rows {
         let measured = measure(row, 20_000, 1e-2);
         let rate = measured.wrong as f64 / measured.lookups as f64;
         let remembers = measured.forgotten == 0.0 || row.traits[3] == "both";
-        assert!(remembers && rate < 1.25e-2, "{}: forgets {}, wrong {rate}", row.name, measured.forgotten);
+        assert!(remembers && rate < 1.25e-2, "{}: forgot {}, false-positive rate {rate}", row.name, measured.forgotten);
     }
 }
 
 fn bench(rows: &[Row]) {
-    println!("Bits a key of the window, and the measured rate of false positives ({RATE_KEYS} keys in the window).");
-    println!("~ fewer than 100 were wrong; (…) the rate it is sized for, too few were wrong to tell.");
-    println!("forgot: share of the window's keys that it did not know any more, the greatest at any rate.\n");
+    println!("Bits per key of the window, and measured false-positive rate ({RATE_KEYS} keys in the window).");
+    println!("~: fewer than 100 false positives; (…): planned rate, too few false positives to measure.");
+    println!("forgot: share of the window's keys that were forgotten, maximum over all rates.\n");
     let mut line = format!("| {:<24} |", "kind");
     for rate in RATES {
         write!(line, " {:<15} |", format!("{rate:.0e}")).expect("a string");
@@ -256,7 +256,7 @@ fn bench(rows: &[Row]) {
         }
         println!("{line} {forgotten:>6.2} |");
     }
-    println!("\nNanoseconds an operation at 1e-4: in cache (window of {NEAR_KEYS} keys), out of it ({FAR_KEYS} keys).\n");
+    println!("\nNanoseconds per operation at 1e-4: in cache (window of {NEAR_KEYS} keys), out of cache ({FAR_KEYS} keys).\n");
     println!("| kind                     | insert in | out    | miss in | out   | delete | grow    | age     | wrong |");
     for row in rows {
         let ((insert_near, miss_near), (insert_far, miss_far)) = (time(row, NEAR_KEYS), time(row, FAR_KEYS));

@@ -1,5 +1,5 @@
-//! The partitioned Bloom filter: k parts of m/k bits, and one bit of a key in each. Mullin: "A Second Look at
-//! Bloom Filters", 1983; Almeida: "A Case for Partitioned Bloom Filters", 2020.
+//! The partitioned Bloom filter: k parts of m/k bits, with one bit of a key in each. Mullin: "A Second Look at Bloom Filters",
+//! 1983; Almeida: "A Case for Partitioned Bloom Filters", 2020.
 
 use crate::bits::{Bits, bloom_size, place};
 use crate::ring::Generation;

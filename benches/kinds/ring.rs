@@ -1,14 +1,14 @@
-//! Generations, so that what cannot forget does: the oldest of `SLICES + 1` is dropped as a whole.
+//! Generations for kinds that cannot forget: the oldest of `SLICES + 1` is dropped as a whole.
 //!
-//! `Ring` is for what takes keys one by one. `Sealed` is for what is built at once from all its keys: they
-//! wait in a hash table until their slice is full.
+//! `Ring` is for kinds that accept keys one by one. `Sealed` is for kinds that are built from all keys at once. Their keys wait
+//! in a hash table until their slice is full.
 
 use crate::{Kind, SLICES};
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use unseen::key::Fingerprint;
 
-/// What a ring is made of.
+/// An element of a ring.
 pub trait Generation {
     fn insert(&mut self, key: Fingerprint);
     fn contains(&self, key: Fingerprint) -> bool;
@@ -17,15 +17,15 @@ pub trait Generation {
 }
 
 pub struct Ring<G> {
-    /// Newest first.
+    /// Generations, newest first.
     generations: VecDeque<G>,
-    /// Keys in the newest, and how many it may have.
+    /// Number of keys in the newest generation, and its maximum.
     keys: usize,
     slice_keys: usize,
 }
 
 impl<G: Generation> Ring<G> {
-    /// A ring whose window holds `keys`, of generations that are made for a number of keys and a rate.
+    /// Creates a ring whose window holds `keys`, with generations made for a number of keys and a rate.
     pub fn new(keys: usize, rate: f64, make: impl Fn(usize, f64) -> G) -> Self {
         let rate = unseen::filter::rate_per_generation(rate, SLICES as u32 + 1);
         let slice_keys = keys / SLICES;
@@ -53,14 +53,14 @@ impl<G: Generation> Kind for Ring<G> {
     }
 }
 
-/// What is built at once, from 64 bits of each key.
+/// A kind that is built at once, from 64 bits of each key.
 pub trait Static {
     fn contains(&self, hash: u64) -> bool;
     fn bytes(&self) -> usize;
 }
 
 pub struct Sealed<S> {
-    /// Newest first.
+    /// Slices, newest first.
     slices: VecDeque<S>,
     open: Buffer,
     slice_keys: usize,
@@ -69,7 +69,7 @@ pub struct Sealed<S> {
 
 impl<S: Static> Sealed<S> {
     pub fn new(keys: usize, rate: f64, build: impl Fn(Vec<u64>, f64) -> S + 'static) -> Self {
-        // The open slice is exact, and so has no part in the rate.
+        // The open slice is exact, so it does not contribute to the rate.
         let rate = unseen::filter::rate_per_generation(rate, SLICES as u32);
         let slice_keys = keys / SLICES;
         Self { slices: VecDeque::new(), open: Buffer::default(), slice_keys, build: Box::new(move |keys| build(keys, rate)) }
@@ -94,7 +94,7 @@ impl<S: Static> Kind for Sealed<S> {
     }
 }
 
-/// 64-bit hashes of the open slice; they need no other hash.
+/// 64-bit hashes of the open slice, which need no further hashing.
 pub type Buffer = HashSet<u64, BuildHasherDefault<Identity>>;
 
 #[derive(Default)]
@@ -102,7 +102,7 @@ pub struct Identity(u64);
 
 impl Hasher for Identity {
     fn write(&mut self, _: &[u8]) {
-        unreachable!("only u64 are hashed");
+        unreachable!("only u64 values are hashed");
     }
 
     fn write_u64(&mut self, value: u64) {
@@ -114,8 +114,8 @@ impl Hasher for Identity {
     }
 }
 
-/// Memory that a buffer of so many 64-bit hashes needs: a hash table filled to four fifths. (That of the
-/// standard library doubles, and so has up to twice as much.)
+/// Memory of a buffer with this number of 64-bit hashes: a hash table filled to four fifths. (The hash table of the standard
+/// library doubles, so it takes up to twice as much.)
 pub fn buffer_bytes(keys: usize) -> usize {
     keys * 10
 }

@@ -1,8 +1,8 @@
-//! The scalable Bloom filter: when a filter is full, one of twice its size and half its rate is chained to it.
-//! Almeida, Baquero, Preguica, Hutchison: "Scalable Bloom Filters", 2007.
+//! The scalable Bloom filter: when a filter is full, another one with twice its size and half its rate is chained to it. Almeida,
+//! Baquero, Preguica, Hutchison: "Scalable Bloom Filters", 2007.
 //!
-//! It begins with a fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity:
-//! its best case. One key more, and the fifth filter doubles its memory.
+//! It starts with a fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity: its best case. With
+//! one more key, the fifth filter doubles its memory.
 
 use crate::bloom::Bloom;
 use crate::ring::Generation;
@@ -14,9 +14,9 @@ const FIRST_SHARE: usize = 15;
 pub struct Scalable {
     first_keys: usize,
     rate: f64,
-    /// Oldest first.
+    /// Layers, oldest first.
     layers: Vec<Bloom>,
-    /// Room in the newest.
+    /// Remaining capacity of the newest layer.
     room: usize,
 }
 
@@ -34,7 +34,7 @@ impl Generation for Scalable {
             self.layers.push(Bloom::new(self.room, self.rate * TIGHTENING.powi(depth as i32)));
         }
         self.room -= 1;
-        self.layers.last_mut().expect("one with room").insert(key);
+        self.layers.last_mut().expect("a layer with room").insert(key);
     }
 
     fn contains(&self, key: Fingerprint) -> bool {

@@ -1,15 +1,15 @@
-//! One key space for all users against a filter for each of them, as docs/per-user.md compares the two: memory, false
-//! positives, what is forgotten, time.
+//! One key space for all users, compared with a filter per user, as in docs/per-user.md: memory, false positives, forgotten ids,
+//! time.
 //!
 //! ```sh
-//! cargo bench --no-default-features --bench per_user                       # some minutes, 9 GB of memory
-//! cargo bench --no-default-features --bench per_user -- --svg FILE         # also a picture
-//! cargo bench --no-default-features --bench per_user -- --redis HOST:PORT  # also what RedisBloom takes; an empty Redis
+//! cargo bench --no-default-features --bench per_user                       # several minutes, 9 GB of memory
+//! cargo bench --no-default-features --bench per_user -- --svg FILE         # also writes a picture
+//! cargo bench --no-default-features --bench per_user -- --redis HOST:PORT  # also measures RedisBloom, with an empty Redis
 //! ```
 //!
-//! Each user sees their share of a window in each of its four slices, and a fifth slice before that, so that the shared
-//! filter is as full as it gets. What takes memory is measured in a process of its own, by its resident memory. Without
-//! `--bench` it only checks that the shared space forgets nothing and keeps its rate.
+//! Each user sees their share of a window in each of its four slices, and in a fifth slice before that, so that the shared filter
+//! is as full as it gets. Memory is measured in a separate process, as its resident memory. Without `--bench`, the program only
+//! checks that the shared space forgets nothing and keeps its rate.
 #![expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -19,12 +19,12 @@
 )]
 
 #[path = "../worker/picture.rs"]
-#[expect(dead_code, reason = "bars are for others")]
+#[expect(dead_code, reason = "other benchmarks draw bars")]
 mod picture;
 mod redis;
 mod store;
 #[path = "../worker/table.rs"]
-#[expect(dead_code, reason = "medians are for others")]
+#[expect(dead_code, reason = "other benchmarks compute medians")]
 mod table;
 
 use picture::{Colour, Line};
@@ -37,22 +37,22 @@ use table::{Table, thousands};
 const RATE: f64 = 1e-3;
 const USERS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 const IDS: [u64; 6] = [10, 100, 400, 1_000, 2_000, 4_000];
-/// More ids in a window are computed from a tenth of the users.
+/// Loads with more ids in a window are extrapolated from a tenth of the users.
 const IDS_MEASURED: u64 = 100_000_000;
-/// Candidates that are asked for together.
+/// Number of candidates that are looked up together.
 const CANDIDATES: u64 = 100;
-/// Ids that nobody has seen.
+/// First of the ids that nobody has seen.
 const FRESH: u64 = 1 << 31;
-/// How often a time is taken; the least counts.
+/// Number of rounds for each time. The minimum counts.
 const ROUNDS: u64 = 40;
-/// Below it, fewer than twelve fresh ids were called seen.
+/// Below this rate, fewer than twelve fresh ids were reported as seen.
 const RATE_LEAST: f64 = 3e-6;
 
-/// How many ids each user sees in a window.
+/// Number of ids that each user sees in a window.
 #[derive(Clone, Copy)]
 enum Load {
     Even(u64),
-    /// Zipf's law with exponent 1, from 10 to 4,000: half of the users see 10, one of a hundred 500 or more.
+    /// Zipf's law with exponent 1, from 10 to 4,000: half of the users see 10 ids, and one in a hundred sees 500 or more.
     Skewed,
 }
 
@@ -68,7 +68,7 @@ impl Load {
         (0..users).map(|user| self.ids(user, users)).sum()
     }
 
-    /// As it is written in an argument.
+    /// Name in an argument.
     fn name(self) -> String {
         if let Self::Even(ids) = self { ids.to_string() } else { "skewed".to_owned() }
     }
@@ -78,10 +78,10 @@ impl Load {
     }
 }
 
-/// What was found out about one kind under one load.
+/// Measurements of one kind under one load.
 struct Cell {
     bytes_per_user: f64,
-    /// Nanoseconds an id: seen, asked for alone, asked for with other candidates of the user.
+    /// Nanoseconds per id: inserting it, looking it up alone, and looking it up with other candidates of the user.
     times: [f64; 3],
     false_positives: f64,
     /// Share of the window's ids.
@@ -89,11 +89,11 @@ struct Cell {
 }
 
 impl Cell {
-    /// In a process of its own, for the memory of what was before is not all given back.
+    /// Measures in a separate process, because earlier memory is not completely returned to the system.
     fn measured(kind: Kind, users: u64, load: Load, rate: f64) -> Self {
         let program = std::env::current_exe().expect("a path");
         let arguments = ["cell", kind.name(), &users.to_string(), &load.name(), &rate.to_string()];
-        let output = Command::new(program).args(arguments).output().expect("it starts");
+        let output = Command::new(program).args(arguments).output().expect("the process starts");
         let text = String::from_utf8(output.stdout).expect("numbers");
         let numbers: Vec<f64> = text.split_whitespace().map(|number| number.parse().expect("a number")).collect();
         let [bytes_per_user, insert, one, many, false_positives, forgotten] = numbers[..] else { panic!("{arguments:?}: {text}") };
@@ -104,12 +104,12 @@ impl Cell {
         let before = resident();
         let mut store = kind.build(load.total(users), rate);
         let ids = |user| load.ids(user, users);
-        // Somewhere between two rebuilds when all begins.
+        // Start at a random point between two rebuilds.
         let first = |user| LATEST + scatter(user) % (CAPACITY - LATEST);
         if kind.has_history() {
             (0..users).for_each(|user| store.see(user, 0..first(user)));
         }
-        // Users begin a slice at different ids, so that all slices have as many.
+        // Users start a slice at different ids, so that all slices have the same number of ids.
         let start = |user, slice| first(user) + (ids(user) * slice + scatter(user) % SLICES) / SLICES;
         let nth_user = |turn: u64| turn * 7_919 % users;
         let mut insert = f64::MAX;
@@ -143,7 +143,7 @@ impl Cell {
     }
 }
 
-/// Asks one user after the other for fresh ids: nanoseconds an id, and how many of them were called seen.
+/// Looks up fresh ids, user by user. Returns the nanoseconds per id, and the number of ids that were reported as seen.
 fn ask(store: &mut dyn Store, nth_user: impl Fn(u64) -> u64, together: u64) -> (f64, f64) {
     let questions = CANDIDATES * 1_000 / together;
     let (mut least, mut wrong) = (f64::MAX, 0);
@@ -159,7 +159,7 @@ fn ask(store: &mut dyn Store, nth_user: impl Fn(u64) -> u64, together: u64) -> (
     (least, wrong as f64 / (ROUNDS * questions * together) as f64)
 }
 
-/// Time that this thread had a processor: others may be at work on the same machine.
+/// CPU time of this thread. Other processes may be running on the same machine.
 fn timed(work: impl FnOnce()) -> Duration {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
     let start = now();
@@ -171,10 +171,10 @@ fn nanoseconds(time: Duration, count: u64) -> f64 {
     time.as_secs_f64() * 1e9 / count as f64
 }
 
-/// Memory that this process has, in bytes, but for its program.
+/// Memory of this process, in bytes, without its program.
 fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux tells it");
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("it has a line");
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux has this file");
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("the file has this line");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
@@ -188,7 +188,7 @@ fn main() {
         let [insert, one, many] = cell.times;
         println!("{} {insert} {one} {many} {} {}", cell.bytes_per_user, cell.false_positives, cell.forgotten);
     } else if arguments.iter().any(|argument| argument == "--bench") {
-        println!("# A filter a user, or one for all\n\n{}\n", machine());
+        println!("# A filter per user, or one for all users\n\n{}\n", machine());
         loads();
         quality();
         let picture = border();
@@ -204,7 +204,7 @@ fn main() {
     }
 }
 
-/// The command, the machine, the versions and the day.
+/// The command, the machine, the versions, and the date.
 fn machine() -> String {
     let field = |file: &str, name: &str| {
         let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -233,26 +233,26 @@ fn machine() -> String {
 fn loads() {
     let mut memory = Table::new(&[
         "users",
-        "ids a user",
-        "a filter each: bytes a user",
-        "bytes an id",
-        "one space: bytes a user",
-        "bytes an id",
+        "ids per user",
+        "filter per user: bytes per user",
+        "bytes per id",
+        "one space: bytes per user",
+        "bytes per id",
         "one space is",
     ]);
     let mut time = Table::new(&[
         "users",
-        "ids a user",
-        "a filter each: seen, ns",
-        "asked alone",
-        "100 at once",
-        "one space: seen, ns",
-        "asked alone",
-        "100 at once",
+        "ids per user",
+        "filter per user: insert, ns",
+        "single lookup",
+        "100 per lookup",
+        "one space: insert, ns",
+        "single lookup",
+        "100 per lookup",
     ]);
     for users in USERS {
         for load in IDS.map(Load::Even).into_iter().chain([Load::Skewed]) {
-            // What users take does not depend on how many there are.
+            // The memory per user does not depend on the number of users.
             let measured = if load.total(users) > IDS_MEASURED { users / 10 } else { users };
             let measured = if load.total(measured) > IDS_MEASURED { measured / 10 } else { measured };
             let mark = if measured == users { "" } else { "≈ " };
@@ -275,15 +275,15 @@ fn loads() {
             }
         }
     }
-    println!("Memory at a rate of {RATE:.0e}; ≈ computed from fewer users with as many ids each:\n\n{memory}");
-    println!("Processor time in nanoseconds an id, one thread, the least of several rounds:\n\n{time}");
+    println!("Memory at a rate of {RATE:.0e}; ≈ extrapolated from fewer users with the same number of ids each:\n\n{memory}");
+    println!("CPU time in nanoseconds per id, one thread, minimum of several rounds:\n\n{time}");
 }
 
-/// What is wrongly called seen, and what is forgotten, of ten thousand users.
+/// False positives and forgotten ids, for ten thousand users.
 fn quality() {
     let kinds = [Kind::EachHalf, Kind::EachFull, Kind::Aging];
     let mut table = Table::new(&[
-        "ids a user",
+        "ids per user",
         "rebuilt half full: false positives",
         "forgotten",
         "rebuilt full: false positives",
@@ -301,22 +301,22 @@ fn quality() {
         });
         table.row([load.name()].into_iter().chain(figures).collect());
     }
-    println!("Fresh ids called seen, and ids of the last window called unseen, of 10,000 users:\n\n{table}");
+    println!("Fresh ids reported as seen, and ids of the last window reported as unseen, for 10,000 users:\n\n{table}");
 }
 
-/// From how many ids a user on a filter each is smaller; and a picture of that.
+/// Computes the number of ids per user above which a filter per user is smaller, and draws a picture.
 fn border() -> String {
     let mut table = Table::new(&[
         "rate",
-        "a filter each: bytes a user",
-        "aging, no id to spare: bytes an id",
-        "border, ids a user",
-        "aging: bytes an id",
-        "border",
-        "aging, uneven days: bytes an id",
-        "border",
-        "cuckoo: bytes an id",
-        "border",
+        "filter per user: bytes per user",
+        "aging, exactly sized: bytes per id",
+        "break-even, ids per user",
+        "aging: bytes per id",
+        "break-even",
+        "aging, uneven days: bytes per id",
+        "break-even",
+        "cuckoo: bytes per id",
+        "break-even",
     ]);
     let mut panels = Vec::new();
     for rate in [1e-2, 1e-3, 1e-4] {
@@ -336,9 +336,9 @@ fn border() -> String {
             line("aging", Colour::A, &|ids| ids * aging),
             line("cuckoo", Colour::C, &|ids| ids * cuckoo),
         ];
-        panels.push((format!("Bytes a user at {rate:.0e}"), lines));
+        panels.push((format!("Bytes per user at {rate:.0e}"), lines));
     }
-    println!("Where a filter a user, made for 4,000 ids, takes as much as one space:\n\n{table}");
+    println!("Number of ids per user at which a filter per user, sized for 4,000 ids, takes as much memory as one space:\n\n{table}");
     let ticks = (&[10.0, 100.0, 1_000.0, 10_000.0][..], &[10.0, 100.0, 1_000.0, 10_000.0, 100_000.0][..]);
-    picture::lines(&panels, "ids a user in a window", ticks, thousands)
+    picture::lines(&panels, "ids per user in a window", ticks, thousands)
 }

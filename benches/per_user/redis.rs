@@ -1,14 +1,14 @@
-//! What a filter a user takes in Redis, by its own `used_memory`.
+//! Memory of a filter per user in Redis, measured by `used_memory`.
 
 use crate::table::{Table, thousands};
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
-/// Ids put in for one figure.
+/// Number of ids inserted for one figure.
 const IDS_MEASURED: u64 = 10_000_000;
 const USERS_MOST: u64 = 100_000;
-/// Ids that a filter which grows is made for.
+/// Initial capacity of a filter that grows.
 const LEAST: u64 = 100;
 
 struct Redis {
@@ -18,15 +18,15 @@ struct Redis {
 
 impl Redis {
     fn connect(address: &str) -> Self {
-        Self { answers: BufReader::new(TcpStream::connect(address).expect("a Redis answers")), commands: Vec::new() }
+        Self { answers: BufReader::new(TcpStream::connect(address).expect("Redis accepts connections")), commands: Vec::new() }
     }
 
-    /// One more command, sent some time.
+    /// Queues a command.
     fn send(&mut self, words: &[&dyn Display]) {
-        write!(self.commands, "*{}\r\n", words.len()).expect("memory takes it");
+        write!(self.commands, "*{}\r\n", words.len()).expect("writing to memory");
         for word in words {
             let word = word.to_string();
-            write!(self.commands, "${}\r\n{word}\r\n", word.len()).expect("memory takes it");
+            write!(self.commands, "${}\r\n{word}\r\n", word.len()).expect("writing to memory");
         }
         if self.commands.len() > 1 << 20 {
             self.flush();
@@ -34,11 +34,11 @@ impl Redis {
     }
 
     fn flush(&mut self) {
-        self.answers.get_mut().write_all(&self.commands).expect("Redis reads");
+        self.answers.get_mut().write_all(&self.commands).expect("Redis reads commands");
         self.commands.clear();
     }
 
-    /// One more command, and its answer.
+    /// Sends a command, and returns its reply.
     fn ask(&mut self, words: &[&dyn Display]) -> String {
         self.send(words);
         self.flush();
@@ -46,17 +46,17 @@ impl Redis {
         self.answers.read_line(&mut line).expect("Redis answers");
         let Some(length) = line.strip_prefix('$') else { return line };
         let mut text = vec![0; length.trim().parse::<usize>().expect("a length") + 2];
-        self.answers.read_exact(&mut text).expect("all of it");
+        self.answers.read_exact(&mut text).expect("a complete reply");
         String::from_utf8(text).expect("a text")
     }
 
     fn used_memory(&mut self) -> f64 {
         let text = self.ask(&[&"INFO", &"memory"]);
-        let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("it has a line");
+        let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("INFO has this line");
         line.parse().expect("a number")
     }
 
-    /// Bytes a user of what these commands make.
+    /// Returns the bytes per user of the data that these commands create.
     fn bytes_per_user(&mut self, users: u64, commands: impl Fn(&mut Self, &str)) -> f64 {
         self.ask(&[&"FLUSHALL"]);
         let before = self.used_memory();
@@ -69,7 +69,7 @@ impl Redis {
         bytes
     }
 
-    /// A filter, made for so many ids, with so many in it.
+    /// Creates a filter with a capacity, and inserts ids.
     fn filter(&mut self, name: &str, rate: f64, capacity: u64, ids: u64) {
         self.send(&[&"BF.RESERVE", &name, &rate, &capacity]);
         let words: Vec<_> = ["BF.MADD".to_owned(), name.to_owned()].into_iter().chain((0..ids).map(|id| id.to_string())).collect();
@@ -77,10 +77,11 @@ impl Redis {
     }
 }
 
-/// Bytes a user of `BF.RESERVE` and others. Empties that Redis, and so it must be empty.
+/// Returns a table of bytes per user, for `BF.RESERVE` and other commands. Empties the Redis, which must therefore be empty at
+/// the start.
 pub fn table(address: &str, rate: f64, capacity: u64, latest: u64, ids: &[u64]) -> String {
     let mut redis = Redis::connect(address);
-    assert_eq!(redis.ask(&[&"DBSIZE"]), ":0\r\n", "it is emptied, so it must be empty");
+    assert_eq!(redis.ask(&[&"DBSIZE"]), ":0\r\n", "Redis must be empty, because this benchmark deletes its data");
     let text = "x".repeat((unseen::filter::plain_bits(rate) * capacity as f64 / 8.0).ceil() as usize);
     let string = redis.bytes_per_user(USERS_MOST, |redis, name| redis.send(&[&"SET", &name, &text]));
     let list = redis.bytes_per_user(USERS_MOST, |redis, name| {
@@ -88,7 +89,7 @@ pub fn table(address: &str, rate: f64, capacity: u64, latest: u64, ids: &[u64]) 
     });
     let reserved = redis.bytes_per_user(USERS_MOST, |redis, name| redis.filter(name, rate, capacity, 10));
     let mut table =
-        Table::new(&["ids a user", "BF.RESERVE for 4,000: bytes a user", "BF.RESERVE for 100, grows: bytes a user", "bytes an id"]);
+        Table::new(&["ids per user", "BF.RESERVE for 4,000: bytes per user", "BF.RESERVE for 100, grows: bytes per user", "bytes per id"]);
     for &ids in ids {
         let users = USERS_MOST.min(IDS_MEASURED / ids);
         let grown = redis.bytes_per_user(users, |redis, name| redis.filter(name, rate, LEAST, ids));
@@ -97,7 +98,7 @@ pub fn table(address: &str, rate: f64, capacity: u64, latest: u64, ids: &[u64]) 
     }
     redis.ask(&[&"FLUSHALL"]);
     format!(
-        "In {} at a rate of {rate:.0e}. A string of {} bytes takes {}, a list of {latest} numbers of ten digits {}:\n\n{table}",
+        "In {} at a rate of {rate:.0e}. A string of {} bytes takes {} bytes, and a list of {latest} ten-digit numbers takes {} bytes:\n\n{table}",
         version(&mut redis),
         thousands(text.len() as f64),
         thousands(string),

@@ -6,32 +6,32 @@ use std::ops::Range;
 use unseen::filter::{Aging, AgingSizing, CuckooSizing, Filter, Growth, Spec, Window};
 use unseen::key::Fingerprint;
 
-/// Ids that the filter of a user is made for.
+/// Number of ids that a user's filter is sized for.
 pub const CAPACITY: u64 = 4_000;
-/// Ids of a user that such a filter is rebuilt from.
+/// Number of a user's ids from which such a filter is rebuilt.
 pub const LATEST: u64 = 100;
-/// Slices of a window.
+/// Slices per window.
 pub const SLICES: u64 = 4;
-/// A slice, in milliseconds: the window is a day.
+/// Length of a slice in milliseconds. The window is one day.
 const SLICE_MS: i64 = 6 * 60 * 60 * 1000;
-/// Keys that the worker looks up together.
+/// Number of keys that the worker looks up together.
 const BATCH: usize = 64;
 
-/// What the users have seen. Ids of a user are numbered.
+/// The ids that the users have seen. The ids of a user are numbered.
 pub trait Store {
-    /// A user sees more ids.
+    /// Records that a user has seen ids.
     fn see(&mut self, user: u64, ids: Range<u64>);
-    /// How many of these a user is said to have seen.
+    /// Returns how many of the ids are reported as seen by a user.
     fn ask(&mut self, user: u64, ids: Range<u64>) -> u64;
-    /// A slice of the window begins.
+    /// Starts a slice of the window.
     fn advance(&mut self, slice: u64);
 }
 
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// The recipe, a filter a user, rebuilt when it holds half of what it is made for.
+    /// The recipe: a filter per user, rebuilt at half of its capacity.
     EachHalf,
-    /// The same, rebuilt when it holds all of that.
+    /// A filter per user, rebuilt at its full capacity.
     EachFull,
     Aging,
     Cuckoo,
@@ -40,7 +40,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Self; 4] = [Self::EachHalf, Self::EachFull, Self::Aging, Self::Cuckoo];
 
-    /// As it is written in an argument.
+    /// Name in an argument.
     pub fn name(self) -> &'static str {
         match self {
             Self::EachHalf => "each-half",
@@ -54,12 +54,13 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name).expect("a kind")
     }
 
-    /// Whether what was seen before the window matters.
+    /// True if ids seen before the window matter.
     pub fn has_history(self) -> bool {
         matches!(self, Self::EachHalf | Self::EachFull)
     }
 
-    /// For so many ids in a window, of all users; what is shared has room for an eighth more, as a filter that adapts does.
+    /// Builds a store for a number of ids in a window, over all users. Shared stores have room for an additional eighth, like a
+    /// filter that adapts.
     pub fn build(self, ids: u64, rate: f64) -> Box<dyn Store> {
         let (window, roomy) = (window(), ids * 9 / 8);
         let each = |rebuild_at| Box::new(Each { users: HashMap::new(), rate, rebuild_at });
@@ -77,7 +78,7 @@ fn window() -> Window {
     Window::time(SLICE_MS * SLICES as i64, SLICES as u32)
 }
 
-/// A filter a user.
+/// A filter per user.
 struct Each {
     users: HashMap<u64, User>,
     rate: f64,
@@ -96,7 +97,7 @@ impl Store for Each {
         for id in ids {
             if *held == self.rebuild_at {
                 filter.clear();
-                // As read from a history of what the user saw, which is not counted here.
+                // Read from a history of what the user saw. The history itself is not counted here.
                 (id - LATEST..id).for_each(|id| _ = filter.insert_hash(key(user, id).low()));
                 *held = LATEST;
             }
@@ -113,7 +114,7 @@ impl Store for Each {
     fn advance(&mut self, _slice: u64) {}
 }
 
-/// One filter for the keys [user, id], as unseen keeps it.
+/// One filter for the keys [user, id], as in unseen.
 struct Shared {
     filter: Box<dyn Filter>,
     waiting: Vec<Fingerprint>,
@@ -124,7 +125,7 @@ impl Shared {
     fn insert_waiting(&mut self) {
         self.filter.prefetch(&self.waiting);
         for key in self.waiting.drain(..) {
-            self.filter.check_and_insert(key).expect("there is memory");
+            self.filter.check_and_insert(key).expect("enough memory");
         }
     }
 }
@@ -157,13 +158,13 @@ impl Store for Shared {
     }
 }
 
-/// Bytes an id of an aging filter that has room for the ids of the window, and no more.
+/// Bytes per id of an aging filter that has room for exactly the ids of the window.
 pub fn least(rate: f64) -> f64 {
     const IDS: u64 = 10_000_000;
     AgingSizing::new(window(), IDS, rate).bytes(window()) as f64 / IDS as f64
 }
 
-/// Bytes an id of the window, at most, of an aging filter that adapts to days of which a quarter has four tenths of the ids.
+/// Maximum bytes per id of an aging filter that adapts to days on which one quarter has 40 % of the ids.
 pub fn uneven_days(rate: f64) -> f64 {
     const IDS: u64 = 1_000_000;
     let sizing = AgingSizing::new(window(), IDS, rate).with_growth(Growth { adapt: true, ..Growth::default() });
@@ -172,9 +173,9 @@ pub fn uneven_days(rate: f64) -> f64 {
     for (slice, tenths) in [1, 2, 4, 3].into_iter().cycle().take(16).enumerate() {
         filter.advance(slice as i64 * SLICE_MS);
         for id in 0..IDS / 10 * tenths {
-            filter.check_and_insert(key(slice as u64, id)).expect("there is memory");
+            filter.check_and_insert(key(slice as u64, id)).expect("enough memory");
         }
-        // From the third day on it is what it stays.
+        // The memory is constant from the third day on.
         if slice >= 8 {
             bytes = bytes.max(filter.usage().bytes);
         }
@@ -182,7 +183,7 @@ pub fn uneven_days(rate: f64) -> f64 {
     bytes as f64 / IDS as f64
 }
 
-/// A number scattered over all 64-bit ones (the finalizer of `SplitMix64`).
+/// Scatters a number over all 64-bit numbers (the finalizer of `SplitMix64`).
 pub fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

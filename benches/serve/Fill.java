@@ -1,7 +1,7 @@
 // Fills a topic for scripts/bench-serve: java -cp 'KAFKA/*' Fill.java BROKERS TOPIC PARTITIONS ITEMS WINDOW_MS
 //
-// The records' keys are those that redis-benchmark asks for: key:000000000000 and so on. Their times are spread evenly
-// over the window, which ends now, so that a filter has each of its slices filled alike.
+// The records' keys are the keys that redis-benchmark queries: key:000000000000 and so on. Their times are spread evenly over the
+// window, which ends now, so that all slices of a filter contain the same number of keys.
 
 import java.nio.charset.StandardCharsets;
 import java.util.List;
@@ -29,7 +29,7 @@ class Fill {
         long begin = System.currentTimeMillis() - window;
         try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             for (long item = 0; item < items; item++) {
-                // The usual partitioner: murmur2 of the key.
+                // The default partitioner: murmur2 of the key.
                 producer.send(new ProducerRecord<>(topic, null, begin + item * window / items, key(item), value), (sent, error) -> {
                     if (error != null) {
                         error.printStackTrace();

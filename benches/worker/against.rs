@@ -1,4 +1,4 @@
-//! The worker beside that of another commit. For people: it says a ratio, and judges nothing.
+//! Compares the worker with a worker of another commit. For people: it prints ratios, and decides nothing.
 
 use crate::Options;
 use crate::broker::Broker;
@@ -8,15 +8,15 @@ use crate::table::{Table, median, thousands};
 use crate::throughput::{RECORDS, Row, fill, rows, topic};
 use std::path::PathBuf;
 
-/// What is compared unless told otherwise.
+/// Default comparison.
 const USUAL: &str = "unseen, commit";
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The other worker.
+    /// Path of the other worker.
     #[arg(long)]
     other: PathBuf,
-    /// What it is called.
+    /// Name of the other worker.
     #[arg(long)]
     label: String,
 }
@@ -29,7 +29,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
         rows
     };
     let (ours, theirs) = (chosen(&options.binary), chosen(other));
-    assert!(!ours.is_empty(), "no worker has a name that begins with {}", options.only.join(" or "));
+    assert!(!ours.is_empty(), "no worker has a name that starts with {}", options.only.join(" or "));
     let broker = Broker::start();
     let topics = fill(&broker, &ours, options.load, options.records.unwrap_or(RECORDS));
     let run = |row: &Row| run(&broker, topic(&topics, row), &row.contender);
@@ -40,7 +40,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
     let mut pairs: Vec<Vec<(Cost, Cost)>> = vec![Vec::new(); ours.len()];
     for round in 0..options.rounds * 2 {
         for ((ours, theirs), pairs) in ours.iter().zip(&theirs).zip(&mut pairs) {
-            // Whichever comes first may have an advantage.
+            // The worker that runs first may have an advantage.
             let pair = if round % 2 == 0 {
                 let theirs = run(theirs);
                 (run(ours), theirs)
@@ -52,7 +52,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
             pairs.push(pair);
         }
     }
-    let mut table = Table::new(&["this, as a ratio to the other", "median", "least", "most", "this", "the other"]);
+    let mut table = Table::new(&["this / other", "median", "min", "max", "this", "other"]);
     for (row, pairs) in ours.iter().zip(&pairs) {
         let mut line = |what: &str, say: fn(f64) -> String, figure: fn(&Cost) -> f64| {
             let ratios: Vec<_> = pairs.iter().map(|(ours, theirs)| figure(ours) / figure(theirs)).collect();
@@ -62,7 +62,7 @@ pub fn measure(options: &Options, Arguments { other, label }: &Arguments) {
             table.row([vec![format!("{}: {what}", row.name), ratio, of(f64::min), of(f64::max)], medians.to_vec()].concat());
         };
         line("records/s", thousands, |cost| cost.settled.rate);
-        line("µs CPU a record", |cpu| format!("{cpu:.2}"), |cost| cost.settled.cpu);
+        line("µs CPU per record", |cpu| format!("{cpu:.2}"), |cost| cost.settled.cpu);
         line("peak RSS, MB", |bytes| format!("{:.0}", bytes / 1e6), |cost| cost.memory as f64);
     }
     println!("{} pairs, half of them with {label} first\n\n{table}", options.rounds * 2);

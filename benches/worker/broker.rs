@@ -1,4 +1,4 @@
-//! A broker, the topics in it, and where these end.
+//! A broker, its topics, and their end offsets.
 
 use crate::input::client;
 use crate::process::worked;
@@ -23,17 +23,17 @@ pub struct Broker {
     pub address: String,
     names: Cell<usize>,
     admin: AdminClient<DefaultClientContext>,
-    /// Sees all that was written.
+    /// Sees all written records.
     uncommitted: BaseConsumer,
-    /// Sees what was committed.
+    /// Sees committed records.
     committed: BaseConsumer,
     runtime: Runtime,
-    /// Ends when its stdin does. It keeps its data in the directory.
+    /// Ends when its stdin is closed. Keeps its data in the directory.
     script: Option<(Child, TempDir)>,
 }
 
 impl Broker {
-    /// The one that `UNSEEN_TEST_BROKER` names, or one of scripts/kafka.
+    /// Connects to the broker in `UNSEEN_TEST_BROKER`, or starts one with scripts/kafka.
     pub fn start() -> Self {
         if let Ok(address) = std::env::var("UNSEEN_TEST_BROKER") {
             return Self::at(address, None);
@@ -48,7 +48,7 @@ impl Broker {
             .expect("scripts/kafka starts");
         let stdout = BufReader::new(script.stdout.take().expect("its stdout is a pipe"));
         let ready = stdout.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix("ready ")?.to_owned()));
-        Self::at(ready.expect("scripts/kafka says why it does not serve"), Some((script, dir)))
+        Self::at(ready.expect("scripts/kafka is ready, or has printed why it is not"), Some((script, dir)))
     }
 
     fn at(address: String, script: Option<(Child, TempDir)>) -> Self {
@@ -65,25 +65,25 @@ impl Broker {
         }
     }
 
-    /// A name that nothing has yet.
+    /// Returns an unused name.
     pub fn new_name(&self, what: &str) -> String {
         self.names.set(self.names.get() + 1);
         format!("{what}-{}-{}", std::process::id(), self.names.get())
     }
 
-    /// Makes a topic, and waits until it is there.
+    /// Creates a topic, and waits until it exists.
     pub fn create(&self, topic: &str, partitions: i32) {
         let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
         let made = self.runtime.block_on(self.admin.create_topics([&new], &options)).expect("an answer");
         for topic in made {
-            topic.expect("the topic is made");
+            topic.expect("the topic is created");
         }
-        // Until all its partitions have leaders, a worker would not find it.
+        // A worker does not find the topic until all its partitions have leaders.
         self.ends(topic, partitions);
     }
 
-    /// Makes a topic that holds this stream.
+    /// Creates a topic that contains this stream.
     pub fn fill(&self, stream: Stream) -> Topic {
         let topic = Topic { name: self.new_name("in"), stream };
         eprintln!("filling a topic: {stream}");
@@ -92,8 +92,8 @@ impl Broker {
         topic
     }
 
-    /// Bytes of a topic's records on the broker's disk: batches as they were written, and marks of transactions. Only our own
-    /// broker's can be seen.
+    /// Size of a topic's log on the broker's disk, in bytes: batches and transaction markers. Only available for a broker started
+    /// by this program.
     pub fn size(&self, topic: &str) -> Option<u64> {
         let (_, dir) = self.script.as_ref()?;
         let partitions = fs::read_dir(dir.path().join("broker")).ok()?.flatten();
@@ -104,14 +104,14 @@ impl Broker {
         Some(logs.flat_map(|file| file.metadata()).map(|data| data.len()).sum())
     }
 
-    /// Processor time that our own broker has taken.
+    /// CPU time of a broker started by this program.
     pub fn worked(&self) -> Option<Duration> {
         let (_, dir) = self.script.as_ref()?;
         let pid = fs::read_to_string(dir.path().join("pid")).ok()?;
         Some(worked(&fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?))
     }
 
-    /// Deletes all topics whose names begin so; disks are not endless.
+    /// Deletes all topics with this prefix, because disk space is limited.
     pub fn delete(&self, prefix: &str) {
         let all = self.uncommitted.fetch_metadata(None, PATIENCE).expect("the topics");
         let names: Vec<_> =
@@ -120,8 +120,7 @@ impl Broker {
         self.runtime.block_on(self.admin.delete_topics(&names, &options)).expect("an answer");
     }
 
-    /// The ends of a topic's partitions together, by what was written and by what was committed. Counts the marks of
-    /// transactions, too.
+    /// The sums of the end offsets of a topic's partitions, for written and for committed records. Includes transaction markers.
     pub fn ends(&self, topic: &str, partitions: i32) -> (u64, u64) {
         let ask = |client: &BaseConsumer| {
             let mut list = TopicPartitionList::new();
@@ -137,14 +136,14 @@ impl Broker {
             loop {
                 match ask(client) {
                     Ok(end) => return end,
-                    // A client that has asked for a new topic too early does not ask again by itself.
-                    Err(error) => assert!(began.elapsed() < PATIENCE, "the broker does not say where {topic} ends: {error}"),
+                    // A client that requested a new topic too early does not retry by itself.
+                    Err(error) => assert!(began.elapsed() < PATIENCE, "the broker does not return the end offsets of {topic}: {error}"),
                 }
                 std::thread::sleep(Duration::from_millis(20));
                 let _ = client.fetch_metadata(Some(topic), PATIENCE);
             }
         };
-        // In this order: what is committed has been written.
+        // In this order, because committed records have been written.
         let committed = end(&self.committed);
         (end(&self.uncommitted), committed)
     }
@@ -159,7 +158,7 @@ impl Drop for Broker {
     }
 }
 
-/// A topic, and what is in it.
+/// A topic and its contents.
 pub struct Topic {
     pub name: String,
     pub stream: Stream,

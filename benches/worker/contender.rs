@@ -1,4 +1,4 @@
-//! What is measured: the raw calls, the worker, and others' ways; each as a command.
+//! The contenders: raw librdkafka calls, the worker, and other systems, each as a command.
 
 use crate::broker::Topic;
 use crate::process::Process;
@@ -10,27 +10,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Threads of those that are not one thread by nature.
+/// Number of threads of contenders that are not inherently single-threaded.
 const PEER_THREADS: &str = "2";
 /// Slices of the worker's window.
 const SLICES: usize = 4;
 
-/// Whose allocator raw calls have.
+/// Allocator of the raw calls.
 #[derive(Clone, Copy)]
 pub enum Allocator {
-    /// The worker's.
+    /// The worker's allocator.
     Jemalloc,
-    /// The system's.
+    /// The system's allocator.
     Glibc,
 }
 
 #[derive(Clone)]
 pub enum Contender {
-    /// Reads, and does nothing.
+    /// Reads records, and does nothing else.
     Consume {
         allocator: Allocator,
     },
-    /// Reads, and passes one of so many on in transactions: as fast as a worker can be.
+    /// Reads records, and forwards one in `every` in transactions: the upper bound for a worker.
     PassOn {
         allocator: Allocator,
         every: usize,
@@ -45,22 +45,22 @@ pub enum Contender {
     },
 }
 
-/// How a worker is configured; what is not said here is as it is by default.
+/// Configuration of a worker. Everything else has its default.
 #[derive(Clone)]
 pub struct Unseen {
     pub binary: PathBuf,
-    /// As in a configuration.
+    /// Key, in configuration syntax.
     pub key: &'static str,
     pub commit: Duration,
     pub checkpoint: Duration,
     pub workers: usize,
     pub delivery: &'static str,
     pub confirm: bool,
-    /// Where its status is served; `off` for nowhere.
+    /// Listen address of the status endpoint, or `off`.
     pub http: String,
-    /// Where callgrind, under which it then runs, writes what it has counted, a file for each thread.
+    /// File prefix for callgrind's counts, one file per thread. The worker then runs under callgrind.
     pub callgrind: Option<PathBuf>,
-    /// Of its filter. `None` gives it room for all ids, when they come.
+    /// Capacity of its filter. `None` makes room for all ids of the stream.
     pub capacity: Option<usize>,
 }
 
@@ -83,10 +83,10 @@ impl Unseen {
     fn configuration(&self, job: &Job) -> String {
         let Self { key, commit, checkpoint, workers, delivery, confirm, http, .. } = self;
         let stream = job.topic.stream;
-        // Where the records' times fill the window, each slice has its share of the ids; else one slice has all.
+        // If the records' times fill the window, each slice has its share of the ids. Otherwise, one slice has all.
         let slices = if stream.ids == Ids::Random { 1 } else { SLICES };
         let capacity = self.capacity.unwrap_or(slices * stream.distinct());
-        // Under callgrind, all takes fifty times as long.
+        // Under callgrind, everything takes fifty times as long.
         let (timeout, properties) = if self.callgrind.is_some() { ("60s", r#""session.timeout.ms" = "60000""#) } else { ("10s", "") };
         format!(
             r#"
@@ -124,11 +124,11 @@ impl Unseen {
     }
 }
 
-/// What a contender is given to do, and where.
+/// Input and location of a contender's run.
 pub struct Job<'a> {
     pub broker: &'a str,
     pub topic: &'a Topic,
-    /// The group; the names of all topics that it makes begin so.
+    /// The group. The names of all topics that the contender creates start with it.
     pub name: String,
     pub dir: PathBuf,
 }
@@ -138,14 +138,14 @@ impl Job<'_> {
         format!("{}-out", self.name)
     }
 
-    /// What is kept on disk.
+    /// Directory of the state on disk.
     pub fn state(&self) -> PathBuf {
         self.dir.join("state")
     }
 }
 
 impl Contender {
-    /// Starts it. If it has no output, the number of records that it has read is told.
+    /// Starts the contender. If it has no output, also returns a counter of the records it has read.
     pub fn start(&self, job: &Job) -> (Process, Option<Arc<AtomicU64>>) {
         let log = job.dir.join("log");
         let mut command = self.command(job);
@@ -186,18 +186,18 @@ impl Contender {
         }
     }
 
-    /// Whether it runs on a Java machine, which takes some time to become as fast as it gets.
+    /// True if it runs on a JVM, which needs time to warm up.
     pub fn is_peer(&self) -> bool {
         matches!(self, Self::KafkaStreams { .. } | Self::Flink { .. })
     }
 
-    /// How many records may come out.
+    /// Allowed number of output records.
     pub fn outputs(&self, stream: &Stream) -> RangeInclusive<usize> {
         let ids = stream.distinct();
         match self {
             Self::Consume { .. } => 0..=0,
             Self::PassOn { every, .. } => stream.records.div_ceil(*every)..=stream.records.div_ceil(*every),
-            // The false positives that it is allowed, and some that it is not.
+            // The configured false positives, and some tolerance.
             Self::Unseen(Unseen { confirm: false, .. }) => ids.saturating_sub(ids / 5000 + 10)..=ids,
             _ => ids..=ids,
         }
@@ -211,14 +211,14 @@ fn raw(allocator: Allocator, job: &Job) -> Command {
             command.arg("raw");
             command
         }
-        Allocator::Glibc => Command::new(std::env::var_os("UNSEEN_BENCH_GLIBC").expect("scripts/bench builds the one with glibc")),
+        Allocator::Glibc => Command::new(std::env::var_os("UNSEEN_BENCH_GLIBC").expect("scripts/bench builds the binary with glibc")),
     };
     command.args(["--broker", job.broker, "--topic", &job.topic.name, "--group", &job.name]);
     command.args(["--partitions", &job.topic.stream.partitions.to_string()]);
     command
 }
 
-/// Where scripts/bench has built the peers, if it could.
+/// Directory in which scripts/bench has built the peers, if it could.
 pub fn peers() -> Option<PathBuf> {
     std::env::var_os("UNSEEN_BENCH_PEERS").map(PathBuf::from)
 }

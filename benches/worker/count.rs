@@ -1,11 +1,11 @@
-//! What came out: it is read and counted after each run, for a fast worker that loses records is none.
+//! Counts the output after each run, because a fast worker that loses records is useless.
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
 use crate::records::Stream;
 use rdkafka::topic_partition_list::Offset;
 
-/// How many records the output of a stream holds, and how many ids these have; `ids` says how many there may be.
+/// Number of records in the output of a stream, and number of their distinct ids. `ids` is the maximum.
 pub struct Count {
     pub records: usize,
     pub ids: usize,
@@ -23,7 +23,7 @@ impl Count {
                     continue;
                 }
                 count.records += 1;
-                let id = stream.id_of(input::key(message)).filter(|&id| id < ids).expect("what comes out has an id that went in");
+                let id = stream.id_of(input::key(message)).filter(|&id| id < ids).expect("every output record has an id of the input");
                 let (word, bit) = (&mut seen[id / 64], 1 << (id % 64));
                 count.ids += usize::from(*word & bit == 0);
                 *word |= bit;

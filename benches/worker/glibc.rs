@@ -1,7 +1,7 @@
-//! The least that Kafka costs, as in `raw.rs`, under the allocator of the system. Which allocator there is, the whole
-//! binary decides, librdkafka included: the other binary has the worker's.
+//! The minimum cost of Kafka, as in `raw.rs`, with the system's allocator. The allocator is the same for the whole binary,
+//! including librdkafka. The other binary has the worker's allocator.
 
-#[allow(dead_code, reason = "this reads, and no more")]
+#[allow(dead_code, reason = "this binary only reads")]
 mod input;
 mod raw;
 

@@ -1,4 +1,4 @@
-//! Reading a topic by librdkafka's batch call: the least that reading costs.
+//! Reads a topic with librdkafka's batch call: the minimum cost of reading.
 
 #![allow(unsafe_code)]
 
@@ -12,26 +12,26 @@ use std::time::Duration;
 
 const BATCH: usize = 1024;
 
-/// What any client begins with.
+/// Base configuration of every client.
 pub fn client(address: &str) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", address);
     client
 }
 
-/// A consumer, and the queue that its partitions are forwarded to.
+/// A consumer, and the queue to which its partitions are forwarded.
 pub struct Input {
     queue: *mut rd::rd_kafka_queue_t,
     messages: Vec<*mut rd::rd_kafka_message_t>,
     consumer: BaseConsumer,
 }
 
-// SAFETY: librdkafka's handles may be used from any thread; this owns them, and is used by one at a time.
+// SAFETY: librdkafka's handles may be used from any thread. This type owns them, and one thread uses it at a time.
 unsafe impl Send for Input {}
 
 impl Input {
-    /// Reads all partitions of a topic, what is committed of them, from `start` on. The group is only a name: it is
-    /// not joined. With `ends`, the end of a partition is told by a message that has an error.
+    /// Reads the committed records of all partitions of a topic, starting at `start`. The group is only a name, and is not
+    /// joined. With `ends`, the end of a partition is reported as a message with an error.
     pub fn open(broker: &str, topic: &str, partitions: i32, start: Offset, group: &str, ends: bool) -> Self {
         let mut client = client(broker);
         client.set("group.id", group).set("enable.auto.commit", "false").set("enable.auto.offset.store", "false");
@@ -39,8 +39,8 @@ impl Input {
         let consumer: BaseConsumer = client.create().expect("a consumer");
         let mut list = TopicPartitionList::new();
         let name = CString::new(topic).expect("a name");
-        // SAFETY: the client lives as long as this, whose `drop` destroys the queue; references to partitions are
-        // destroyed here.
+        // SAFETY: the client lives as long as this value, whose `drop` destroys the queue. References to partitions are destroyed
+        // here.
         let queue = unsafe { rd::rd_kafka_queue_new(consumer.client().native_ptr()) };
         for number in 0..partitions {
             list.add_partition_offset(topic, number, start).expect("an offset");
@@ -51,14 +51,14 @@ impl Input {
                 rd::rd_kafka_queue_destroy(partition);
             }
         }
-        consumer.assign(&list).expect("the partitions are there");
+        consumer.assign(&list).expect("the partitions exist");
         Self { queue, messages: vec![null_mut(); BATCH], consumer }
     }
 
-    /// Takes what is there; if there is nothing, waits up to a tenth of a second for one.
+    /// Returns available messages. If there are none, waits up to a tenth of a second.
     pub fn take(&mut self) -> Messages<'_> {
         for (wait, room) in [(0, BATCH), (100, 1)] {
-            // SAFETY: the queue lives, and there is room for so many.
+            // SAFETY: the queue lives, and the buffer has room for this many messages.
             let count = unsafe { rd::rd_kafka_consume_batch_queue(self.queue, wait, self.messages.as_mut_ptr(), room) };
             if count > 0 {
                 return Messages(&self.messages[..count.unsigned_abs()]);
@@ -71,17 +71,17 @@ impl Input {
 
 impl Drop for Input {
     fn drop(&mut self) {
-        // SAFETY: it is used no more, and the client is destroyed after this.
+        // SAFETY: the queue is not used any more, and the client is destroyed after it.
         unsafe { rd::rd_kafka_queue_destroy(self.queue) }
     }
 }
 
-/// Messages that are ours until this is dropped.
+/// Messages that are owned by this value until it is dropped.
 pub struct Messages<'a>(&'a [*mut rd::rd_kafka_message_t]);
 
 impl Messages<'_> {
     pub fn iter(&self) -> impl Iterator<Item = &rd::rd_kafka_message_t> {
-        // SAFETY: they live as long as this does.
+        // SAFETY: the messages live as long as this value.
         self.0.iter().map(|&message| unsafe { &*message })
     }
 }
@@ -89,32 +89,32 @@ impl Messages<'_> {
 impl Drop for Messages<'_> {
     fn drop(&mut self) {
         for &message in self.0 {
-            // SAFETY: it is ours, and destroyed once.
+            // SAFETY: the message is owned by this value, and destroyed once.
             unsafe { rd::rd_kafka_message_destroy(message) }
         }
     }
 }
 
-/// A message's key.
+/// The key of a message.
 pub fn key(message: &rd::rd_kafka_message_t) -> &[u8] {
     if message.key.is_null() {
         return &[];
     }
-    // SAFETY: librdkafka says where it lies and how long it is; it lives as long as the message.
+    // SAFETY: librdkafka sets the pointer and the length, and the key lives as long as the message.
     unsafe { std::slice::from_raw_parts(message.key.cast(), message.key_len) }
 }
 
-/// A message's time, in milliseconds since the epoch.
+/// The time of a message, in milliseconds since the epoch.
 pub fn time(message: &rd::rd_kafka_message_t) -> i64 {
     let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
     // SAFETY: the message lives.
     unsafe { rd::rd_kafka_message_timestamp(message, &raw mut kind) }
 }
 
-/// Whether it only says that a partition ends here.
+/// True if the message only marks the end of a partition.
 ///
 /// # Panics
-/// If it tells of any other error.
+/// If the message reports any other error.
 pub fn is_end(message: &rd::rd_kafka_message_t) -> bool {
     match message.err {
         rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR => false,

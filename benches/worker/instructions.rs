@@ -1,5 +1,5 @@
-//! Instructions that the worker takes for a record, counted by callgrind: the same each time, whatever else the machine
-//! does. They show neither cache misses nor waiting.
+//! Instructions of the worker per record, counted by callgrind. The count is always the same, regardless of the load of the
+//! machine. It shows neither cache misses nor waiting.
 
 use crate::Options;
 use crate::broker::Broker;
@@ -20,7 +20,7 @@ const COMMIT: Duration = Duration::from_secs(1);
 
 pub fn measure(options: &Options) {
     let valgrind = Command::new("valgrind").arg("--version").output();
-    assert!(valgrind.is_ok_and(|output| output.status.success()), "this needs valgrind: apt-get install valgrind");
+    assert!(valgrind.is_ok_and(|output| output.status.success()), "valgrind is missing: apt-get install valgrind");
     let broker = Broker::start();
     let stream = Stream { partitions: 1, ..Stream::usual(options.load, options.records.unwrap_or(RECORDS), 50) };
     let topic = broker.fill(stream);
@@ -32,22 +32,21 @@ pub fn measure(options: &Options) {
     run.watch();
     run.count();
     let threads = threads(dir.path());
-    let (worker, counts) = threads.first().expect("callgrind writes what it has counted");
+    let (worker, counts) = threads.first().expect("callgrind writes its counts");
     let all: u64 = threads.iter().map(|(total, _)| total).sum();
     let mut rows = parts(*worker, &inclusive(counts));
-    rows.extend([("the worker's thread, together", *worker), ("all threads together; the others are librdkafka's", all)]);
-    let mut table = Table::new(&["", "instructions a record"]);
+    rows.extend([("the worker's thread, total", *worker), ("all threads, including librdkafka's", all)]);
+    let mut table = Table::new(&["", "instructions per record"]);
     let a_record = |count: u64| count as f64 / stream.records as f64;
     for &(name, count) in &rows {
         table.row(vec![name.to_owned(), thousands(a_record(count))]);
     }
     let raw: serde_json::Map<_, _> = rows.iter().map(|&(name, count)| (name.to_owned(), a_record(count).into())).collect();
-    let page = format!("{stream}; commit 1 s, one worker, counted by callgrind from its start to its end.\n\n{table}");
+    let page = format!("{stream}; commit 1 s, one worker, counted by callgrind from start to exit.\n\n{table}");
     publish(options, "instructions", &raw, &page, &[]);
 }
 
-/// What the worker's thread took, by parts that have no function in common. A function that the compiler made part of
-/// another is in the rest.
+/// Instructions of the worker's thread, by parts that have no function in common. Inlined functions are part of the rest.
 fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u64)> {
     let of = |name: &str| inclusive.get(name).copied().unwrap_or(0);
     let filter = |call| of(&format!("<unseen::filter::aging::Aging as unseen::filter::Filter>::{call}"));
@@ -55,39 +54,39 @@ fn parts(worker: u64, inclusive: &HashMap<String, u64>) -> Vec<(&'static str, u6
     let (key, json, bitmap) =
         (of("unseen::worker::key_reader::KeyReader::take"), of("unseen::key::json::Pointers::find"), bitmap.unwrap_or(0));
     let mut parts = vec![
-        ("the key: JSON compared with earlier texts", json.saturating_sub(bitmap)),
-        ("the key: the structural bitmap", bitmap),
-        ("the key: its encoding and its hash", key.saturating_sub(json)),
+        ("key: JSON compared with earlier texts", json.saturating_sub(bitmap)),
+        ("key: structural bitmap", bitmap),
+        ("key: encoding and hash", key.saturating_sub(json)),
         ("`rd_kafka_producev`, for every second record", of("rd_kafka_producev")),
-        ("its headers, for every second record", of("rd_kafka_message_headers")),
-        ("messages taken from librdkafka", of("rd_kafka_consume_batch_queue")),
-        ("and given back", of("rd_kafka_message_destroy")),
-        ("the filter, with prefetching", filter("prefetch") + filter("check_and_insert")),
+        ("headers, for every second record", of("rd_kafka_message_headers")),
+        ("taking messages from librdkafka", of("rd_kafka_consume_batch_queue")),
+        ("returning messages to librdkafka", of("rd_kafka_message_destroy")),
+        ("filter, including prefetching", filter("prefetch") + filter("check_and_insert")),
     ];
     parts.retain(|&(_, count)| count > 0);
     let known: u64 = parts.iter().map(|(_, count)| count).sum();
-    parts.push(("the rest: window, watched keys, verdicts, routes, pending changes, commits, a checkpoint", worker.saturating_sub(known)));
+    parts.push(("rest: window, watched keys, verdicts, routes, pending changes, commits, a checkpoint", worker.saturating_sub(known)));
     parts
 }
 
-/// What each function and those that it calls took.
+/// Instructions of each function, including its callees.
 fn inclusive(counts: &Path) -> HashMap<String, u64> {
     let output = Command::new("callgrind_annotate").args(["--auto=no", "--threshold=100", "--inclusive=yes"]).arg(counts).output();
-    let text = String::from_utf8(output.expect("it comes with valgrind").stdout).expect("names");
+    let text = String::from_utf8(output.expect("callgrind_annotate comes with valgrind").stdout).expect("names");
     let mut all = HashMap::new();
-    // Such as `1,132,138,610 (99.33%)  FILE:FUNCTION [OBJECT]`.
+    // Example: `1,132,138,610 (99.33%)  FILE:FUNCTION [OBJECT]`.
     for line in text.lines() {
         let Some((count, place)) = line.trim_start().split_once(" (") else { continue };
         let Some((_, function)) = place.split_once(')').and_then(|(_, place)| place.split_once(':')) else { continue };
         let Ok(count) = count.replace(',', "").parse::<u64>() else { continue };
         let function = function.split(" [").next().unwrap_or(function).to_owned();
-        // Code of other files that is inlined there has lines of its own; the largest is all of it.
+        // Inlined code from other files has its own lines. The largest line is the total.
         all.entry(function).and_modify(|most: &mut u64| *most = count.max(*most)).or_insert(count);
     }
     all
 }
 
-/// What each thread took, and the file that says it; what took most comes first.
+/// Instructions of each thread, and the file that contains them, largest first.
 fn threads(dir: &Path) -> Vec<(u64, PathBuf)> {
     let total = |file: &Path| -> Option<u64> {
         let text = fs::read_to_string(file).ok()?;

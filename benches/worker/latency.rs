@@ -1,5 +1,5 @@
-//! Latency: from a record's time, which is when it was due to be written, to its being visible to a reader of what is
-//! committed; at several loads and commit intervals, and with checkpoints and without.
+//! Latency: from a record's time, which is when it was due to be written, to its visibility to a `read_committed` reader, at
+//! several loads and commit intervals, with and without checkpoints.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -14,39 +14,39 @@ use serde::Serialize;
 use serde_json::json;
 use std::time::Duration;
 
-/// Milliseconds.
+/// Commit intervals, in milliseconds.
 const COMMITS: [u64; 3] = [20, 100, 1000];
-/// Of the peak.
+/// Loads, as a share of the peak.
 const LOADS: [f64; 3] = [0.1, 0.5, 0.8];
 const USUAL_COMMIT: Duration = Duration::from_millis(100);
-/// What may be asked for alone.
+/// Names that can be selected with `--only`.
 const GRID: &str = "commit";
 const CHECKPOINTS: &str = "checkpoint";
 const SETTLE: Duration = Duration::from_secs(2);
-/// Of the filter: more ids than come.
+/// Capacity of the filter: more ids than the stream has.
 const CAPACITY: usize = 10_000_000;
 /// Longer than any run.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How long each load is measured.
+    /// Seconds for which each load is measured.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
 }
 
-/// How long records took, in milliseconds.
+/// Latencies, in milliseconds.
 #[derive(Clone, Copy, Serialize)]
 struct Figures {
     p50: f64,
     p99: f64,
     p999: f64,
     max: f64,
-    /// Microseconds of the worker's processor time a record.
+    /// CPU time of the worker per record, in microseconds.
     cpu: f64,
 }
 
-/// A worker, what feeds it, and what reads its output.
+/// A worker, the feeder of its input, and the reader of its output.
 struct Chain<'a> {
     run: Run<'a>,
     feeder: Feeder<'a>,
@@ -55,9 +55,9 @@ struct Chain<'a> {
 }
 
 impl<'a> Chain<'a> {
-    /// Starts a worker on a topic of its own, and has it work for a while.
+    /// Starts a worker on its own topic, and lets it work for a while.
     fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
-        let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only a worker is measured") };
+        let Contender::Unseen(Unseen { commit, .. }) = contender else { unreachable!("only workers are measured") };
         let mut run = Run::start(broker, topic, contender);
         let reader = Reader::start(broker, &run.job.output(), topic.stream.partitions);
         let mut feeder = Feeder::new(broker, &topic.name, topic.stream, "1");
@@ -66,7 +66,7 @@ impl<'a> Chain<'a> {
         Self { run, feeder, reader, commit: *commit }
     }
 
-    /// Records a second that go through all of it, the writer and the reader included.
+    /// Returns the records per second that pass through the whole chain, including writer and reader.
     fn peak(&mut self, seconds: Duration) -> f64 {
         let peak = self.feeder.at_most(SETTLE, seconds, &self.reader);
         self.reader.latencies(&self.feeder, &mut self.run.process, self.commit);
@@ -88,7 +88,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// A new, empty topic.
+/// Creates an empty topic.
 fn topic(broker: &Broker, load: Load) -> Topic {
     let topic = Topic { name: broker.new_name("in"), stream: Stream::usual(load, usize::MAX / 100, 50) };
     broker.create(&topic.name, topic.stream.partitions);
@@ -99,7 +99,7 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     let (only, known) = (options.only.join(" or "), [GRID, CHECKPOINTS]);
     assert!(
         known.iter().any(|name| options.includes(name)),
-        "nothing has a name that begins with {only}: there are {}",
+        "no benchmark has a name that starts with {only}; available: {}",
         known.join(" and ")
     );
     let broker = Broker::start();
@@ -130,15 +130,15 @@ pub fn measure(options: &Options, arguments: &Arguments) {
                 }
             });
         }
-        // In turns, for what runs later finds the broker warmer.
+        // Alternate the order, because the broker is warmer for later runs.
         let mut pair = [(Duration::from_secs(1), 0), (NEVER, 1)];
         pair.rotate_left((round - 1) % 2);
         for (interval, at) in pair.into_iter().filter(|_| options.includes(CHECKPOINTS)) {
             with_chain(&worker(USUAL_COMMIT, interval), &mut |chain| {
-                // So that there is something to be written.
+                // Ensures that there is state to write.
                 chain.peak(SETTLE);
                 let figures = chain.at(peak * 0.5, seconds * 2);
-                eprintln!("round {round}: a checkpoint each {interval:?}: p50 {}, p99 {} ms", figures.p50, figures.p99);
+                eprintln!("round {round}: a checkpoint every {interval:?}: p50 {}, p99 {} ms", figures.p50, figures.p99);
                 checkpoints[at].push(figures);
             });
         }
@@ -147,13 +147,13 @@ pub fn measure(options: &Options, arguments: &Arguments) {
     show(options, arguments, &Measured { peak, grid, checkpoints });
 }
 
-/// What was measured.
+/// Measurements.
 struct Measured {
-    /// Records a second.
+    /// Records per second.
     peak: f64,
-    /// The rounds of each commit interval at each load.
+    /// Rounds for each commit interval and load.
     grid: Vec<Vec<Figures>>,
-    /// The rounds with checkpoints, and those without.
+    /// Rounds with checkpoints, and rounds without.
     checkpoints: Vec<Vec<Figures>>,
 }
 
@@ -162,12 +162,12 @@ fn show(options: &Options, arguments: &Arguments, Measured { peak, grid, checkpo
     let raw = json!({
         "peak": peak,
         "loads": cases.iter().zip(grid).map(|((commit, load), runs)| named(&format!("commit {commit} ms, load {load}"), runs)).collect::<Vec<_>>(),
-        "checkpoints": [named("each second", &checkpoints[0]), named("none", &checkpoints[1])],
+        "checkpoints": [named("every second", &checkpoints[0]), named("none", &checkpoints[1])],
     });
     let mut parts = vec![format!(
-        "Records of 200 bytes in four partitions, half of them repeats; milliseconds from a record's time to its being read by\n\
-         a `read_committed` consumer. The median of {} rounds of {} s. The peak, {} records a second, is what went through\n\
-         writer, broker, worker and reader together, all on this machine, at a commit interval of 100 ms.\n",
+        "Records of 200 bytes in four partitions, half of them duplicates. Milliseconds from a record's time until a `read_committed`\n\
+         consumer reads it. The median of {} rounds of {} s. The peak, {} records per second, is the throughput of writer, broker,\n\
+         worker, and reader together, all on this machine, at a commit interval of 100 ms.\n",
         options.rounds,
         arguments.seconds,
         thousands(*peak),
@@ -179,9 +179,9 @@ fn show(options: &Options, arguments: &Arguments, Measured { peak, grid, checkpo
     if options.includes(CHECKPOINTS) {
         let ratio = median(checkpoints[0].iter().zip(&checkpoints[1]).map(|(with, without)| with.p99 / without.p99));
         parts.push(format!(
-            "\nWith checkpoints each second and without any, at 0.5 of the peak and a commit interval of 100 ms: the ratio of p99 in\n\
-             pairs is {ratio:.2}.\n\n{}",
-            table(&["a checkpoint each second".to_owned(), "no checkpoint".to_owned()], checkpoints),
+            "\nWith checkpoints every second, compared with no checkpoints, at 0.5 of the peak and a commit interval of 100 ms. The median\n\
+             ratio of p99 over pairs of runs is {ratio:.2}.\n\n{}",
+            table(&["checkpoint every second".to_owned(), "no checkpoint".to_owned()], checkpoints),
         ));
     }
     let pictures = options.includes(GRID).then(|| ("latency", picture(grid)));
@@ -189,7 +189,7 @@ fn show(options: &Options, arguments: &Arguments, Measured { peak, grid, checkpo
 }
 
 fn table(names: &[String], runs: &[Vec<Figures>]) -> Table {
-    let mut table = Table::new(&["", "p50 ms", "p99 ms", "p99.9 ms", "longest ms", "µs CPU a record"]);
+    let mut table = Table::new(&["", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "µs CPU per record"]);
     for (name, runs) in names.iter().zip(runs) {
         let of = |figure: fn(&Figures) -> f64| median(runs.iter().map(figure));
         let milliseconds = [of(|run| run.p50), of(|run| run.p99), of(|run| run.p999), of(|run| run.max)].map(thousands);

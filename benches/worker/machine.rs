@@ -1,9 +1,9 @@
-//! On what something was measured, with which versions, and how busy it was.
+//! The machine, the versions, and the machine's load during a measurement.
 
 use serde_json::{Value, json};
 use std::process::Command;
 
-/// What two runs must have in common before anybody compares them.
+/// Facts that two runs must have in common to be comparable.
 pub fn facts() -> Value {
     let version = |file: &str, before: &str, after: &str| between(file, before, after).unwrap_or("?").to_owned();
     let flink = include_str!("../peers/flink/pom.xml");
@@ -28,7 +28,7 @@ pub fn facts() -> Value {
     })
 }
 
-/// The same in a sentence or two.
+/// Formats the facts in a sentence or two.
 pub fn sentence(facts: &Value) -> String {
     let text = |path: &str| facts.pointer(path).map_or_else(String::new, |value| value.as_str().map_or(value.to_string(), str::to_owned));
     format!(
@@ -46,7 +46,7 @@ pub fn sentence(facts: &Value) -> String {
     )
 }
 
-/// Processor time of the whole machine since it started, in ticks.
+/// CPU time of the whole machine since it started, in ticks.
 #[derive(Clone, Copy)]
 pub struct Usage {
     idle: u64,
@@ -55,19 +55,20 @@ pub struct Usage {
 
 impl Usage {
     pub fn now() -> Self {
-        let text = std::fs::read_to_string("/proc/stat").expect("Linux tells it");
-        // user, nice, system, idle, iowait, irq, softirq and steal; what follows is in the first two. iowait may decrease.
+        let text = std::fs::read_to_string("/proc/stat").expect("Linux has /proc/stat");
+        // user, nice, system, idle, iowait, irq, softirq, and steal. The remaining fields are included in the first two. iowait
+        // may decrease.
         let ticks: Vec<u64> = text.split_whitespace().skip(1).take(8).map(|ticks| ticks.parse().expect("a count")).collect();
         Self { idle: ticks[3] + ticks[4], all: ticks.iter().sum() }
     }
 
-    /// The share of it that nobody took.
+    /// Returns the idle share of CPU time.
     pub fn idle_since(&self, earlier: &Self) -> f64 {
         self.idle.saturating_sub(earlier.idle) as f64 / self.all.saturating_sub(earlier.all).max(1) as f64
     }
 }
 
-/// The first line that a command says.
+/// The first line of a command's output.
 fn said(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

@@ -1,18 +1,15 @@
-//! What the worker costs beside what Kafka costs, and beside what others cost: `scripts/bench` says how to run it.
+//! The cost of the worker, compared with the cost of Kafka and of other systems. `scripts/bench` documents how to run it.
 //!
-//! Each thing that is measured is a process of its own, and is watched from outside: how its output grows, what
-//! processor time, memory and disk it takes. So all are measured alike, and none with a counter of its own. Rounds
-//! are interleaved, so that whatever else the machine does strikes all alike; of the rounds the median is shown, and
-//! what came out is read and counted after each.
+//! Each contender is a separate process, and is measured from outside: the growth of its output, CPU time, memory, and disk
+//! space. All are therefore measured alike, without counters of their own. Rounds are interleaved, so that other load on the
+//! machine affects all contenders alike. The median of the rounds is shown, and the output is read and counted after each round.
 
 #![allow(clippy::cast_precision_loss, reason = "counts and times here stay far below 2^52")]
 
-mod active;
 mod against;
 mod broker;
 mod contender;
 mod count;
-mod growth;
 mod input;
 mod instructions;
 mod latency;
@@ -33,11 +30,11 @@ use clap::Parser;
 use records::Load;
 use std::path::PathBuf;
 
-/// The worker's, for Kafka's own cost to be measured under the same.
+/// The worker's allocator, so that Kafka's own cost is measured with the same one.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Measures unseen on a real Kafka: by default throughput, beside what Kafka itself costs and what others cost.
+/// Measure unseen on a real Kafka. By default, measures throughput, compared with Kafka itself and with other systems.
 #[derive(Parser)]
 #[command(name = "scripts/bench")]
 struct Arguments {
@@ -45,36 +42,37 @@ struct Arguments {
     command: Option<Command>,
     #[command(flatten)]
     options: Options,
-    /// Given by `cargo bench`.
+    /// Set by `cargo bench`
     #[arg(long, hide = true, global = true)]
     bench: bool,
 }
 
-/// What each command understands.
+/// Options of all commands.
 #[derive(clap::Args)]
 struct Options {
-    /// How many records, such as 500k or 3M; each command has its own default.
+    /// Number of records, such as 500k or 3M. Each command has its own default.
     #[arg(long, global = true, value_parser = count)]
     records: Option<usize>,
-    /// What is read; near is kinder to sorted stores, and its results are written only with --out.
+    /// Input stream. `near` favors sorted stores, and its results are written only with --out.
     #[arg(long, global = true, value_enum, default_value_t = Load::Far)]
     load: Load,
-    /// How often everything is repeated; the median is shown.
+    /// Number of repetitions. The median is shown.
     #[arg(long, global = true, default_value_t = 3)]
     rounds: usize,
-    /// Only what has a name that begins so; may be given again, for others. Results are then written only with --out.
+    /// Measure only contenders whose name starts with this prefix. Can be given several times. Results are then written only with
+    /// --out.
     #[arg(long, global = true)]
     only: Vec<String>,
-    /// Where results are written; docs/benchmarks by default.
+    /// Directory for the results. Defaults to docs/benchmarks.
     #[arg(long, global = true)]
     out: Option<PathBuf>,
-    /// The worker to measure; the one that was built with this by default.
+    /// Worker to measure. Defaults to the worker built with this benchmark.
     #[arg(long, global = true, default_value = env!("CARGO_BIN_EXE_unseen"), hide = true)]
     binary: PathBuf,
 }
 
 impl Options {
-    /// Whether something of this name is asked for.
+    /// True if something with this name is selected.
     fn includes(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| name.starts_with(only))
     }
@@ -82,22 +80,21 @@ impl Options {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// From a record's time to its being visible, at three loads and three commit intervals, and what checkpoints do to it.
+    /// Measure the time from a record's time to its visibility, at three loads and three commit intervals, and the effect of
+    /// checkpoints.
     Latency(latency::Arguments),
-    /// By keys in the window, partitions and size of records; and what a thousand partitions cost, idle and active.
-    Growth(growth::Arguments),
-    /// From the start of a worker with a warm state to its first output.
+    /// Measure the time from the start of a worker with a warm state to its first output.
     Start,
-    /// Instructions that the worker takes for a record, counted by valgrind; a few minutes.
+    /// Count the instructions of the worker per record with valgrind (takes a few minutes).
     Instructions,
-    /// Beside another worker, in pairs and both orders.
+    /// Compare with another worker, in pairs and in both orders.
     #[command(hide = true)]
     Against(against::Arguments),
     #[command(hide = true)]
     Raw(raw::Arguments),
 }
 
-/// `500k`, `3M`, or a plain number.
+/// Parses `500k`, `3M`, or a plain number.
 fn count(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.as_bytes().last() {
         Some(b'k') => (&text[..text.len() - 1], 1_000),
@@ -112,7 +109,6 @@ fn main() {
     match command {
         None => throughput::measure(&options),
         Some(Command::Latency(arguments)) => latency::measure(&options, &arguments),
-        Some(Command::Growth(arguments)) => growth::measure(&options, &arguments),
         Some(Command::Instructions) => instructions::measure(&options),
         Some(Command::Start) => start::measure(&options),
         Some(Command::Against(arguments)) => against::measure(&options, &arguments),

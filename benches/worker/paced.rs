@@ -1,5 +1,4 @@
-//! A stream that is written while it is read: at a constant rate, or as fast as it goes; and how long each record that
-//! came out had taken.
+//! A stream that is written while it is read, at a constant rate or as fast as possible, and the latency of each output record.
 
 use crate::broker::Broker;
 use crate::input::{self, Input};
@@ -12,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Records under way at most, where no rate is given.
+/// Maximum number of records in flight, if no rate is given.
 const UNDER_WAY: u64 = 300_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long records took, in milliseconds: how many took so long.
+/// A histogram of latencies, in milliseconds.
 #[derive(Default)]
 pub struct Latencies {
     counts: Vec<u64>,
-    /// Only of records of these times: milliseconds since the epoch.
+    /// Range of record times to include, in milliseconds since the epoch.
     times: (i64, i64),
 }
 
@@ -35,7 +34,7 @@ impl Latencies {
         }
     }
 
-    /// So many of them, between 0 and 1, took no longer than this; in milliseconds.
+    /// Returns a quantile of the latencies, in milliseconds. `share` is between 0 and 1.
     pub fn quantile(&self, share: f64) -> f64 {
         let all: u64 = self.counts.iter().sum();
         let mut left = all as f64 * share;
@@ -47,7 +46,7 @@ impl Latencies {
     }
 }
 
-/// Reads an output, as its readers would: what is committed.
+/// Reads the committed records of an output.
 pub struct Reader {
     received: Arc<AtomicU64>,
     latencies: Arc<Mutex<Latencies>>,
@@ -64,7 +63,7 @@ impl Reader {
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let messages = input.take();
-                    let (now, mut latencies, mut count) = (now(), latencies.lock().expect("nobody panics"), 0);
+                    let (now, mut latencies, mut count) = (now(), latencies.lock().expect("no thread panics"), 0);
                     for message in messages.iter() {
                         latencies.add(input::time(message), now);
                         count += 1;
@@ -76,31 +75,31 @@ impl Reader {
         Self { received, latencies, stop, thread: Some(thread) }
     }
 
-    /// How many records have come out.
+    /// Returns the number of records received.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many have come out of the worker.
+    /// Waits until the worker has emitted `count` records.
     pub fn wait_for(&self, count: u64, worker: &mut Process) {
         let began = Instant::now();
         while self.received() < count {
             worker.must_live();
-            assert!(began.elapsed() < PATIENCE, "{} records came out, and not {count}:\n{}", self.received(), worker.last_words());
+            assert!(began.elapsed() < PATIENCE, "{} records were emitted instead of {count}:\n{}", self.received(), worker.last_words());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Waits until all that the feeder has written came out, and says how long that took it.
+    /// Waits until all records that the feeder has written are emitted, and returns their latencies.
     ///
     /// # Panics
-    /// If more came out, or less.
+    /// If more or fewer records are emitted.
     pub fn latencies(&self, feeder: &Feeder, worker: &mut Process, commit: Duration) -> Latencies {
         self.wait_for(feeder.ids() - feeder.allowance(), worker);
         std::thread::sleep(commit * 2 + Duration::from_millis(200));
         let received = self.received();
-        assert!(received <= feeder.ids(), "{received} records came out of {} ids: this run is worth nothing", feeder.ids());
-        std::mem::take(&mut *self.latencies.lock().expect("nobody panics"))
+        assert!(received <= feeder.ids(), "{received} records were emitted for {} ids: this run is invalid", feeder.ids());
+        std::mem::take(&mut *self.latencies.lock().expect("no thread panics"))
     }
 }
 
@@ -111,7 +110,7 @@ impl Drop for Reader {
     }
 }
 
-/// Writes a stream's records, one after the other.
+/// Writes a stream's records in order.
 pub struct Feeder<'a> {
     topic: &'a str,
     stream: Stream,
@@ -122,22 +121,22 @@ pub struct Feeder<'a> {
 }
 
 impl<'a> Feeder<'a> {
-    /// It sends what it has gathered in so many milliseconds.
+    /// Creates a feeder whose producer lingers for `linger_ms`.
     pub fn new(broker: &Broker, topic: &'a str, stream: Stream, linger_ms: &str) -> Self {
         Self { topic, stream, producer: producer(&broker.address, linger_ms), next: 0, key: Vec::new(), value: Vec::new() }
     }
 
-    /// How many ids were written.
+    /// Returns the number of ids written.
     pub fn ids(&self) -> u64 {
         self.stream.ids_before(self.next) as u64
     }
 
-    /// How many records were written.
+    /// Returns the number of records written.
     pub fn records(&self) -> u64 {
         self.next as u64
     }
 
-    /// Most false positives that there may be among them.
+    /// Returns the maximum number of false positives among the ids.
     pub fn allowance(&self) -> u64 {
         self.ids() / 5000 + 10
     }
@@ -149,17 +148,17 @@ impl<'a> Feeder<'a> {
         self.next += 1;
     }
 
-    /// Writes so many records a second. Each has the time at which it was due, so that a late one counts as such.
-    /// Latencies are those of the last `seconds`, after `settle`.
+    /// Writes records at a constant rate. Each record has the time at which it was due, so that late records count as late.
+    /// Measures the latencies of the last `seconds`, after `settle`.
     pub fn at_rate(&mut self, rate: f64, settle: Duration, seconds: Duration, reader: &Reader) {
         let began_at = now();
         let times = (began_at + milliseconds(settle), began_at + milliseconds(settle + seconds));
-        *reader.latencies.lock().expect("nobody panics") = Latencies { counts: Vec::new(), times };
+        *reader.latencies.lock().expect("no thread panics") = Latencies { counts: Vec::new(), times };
         self.pace(rate, settle + seconds);
         self.flush();
     }
 
-    /// Writes so many records a second, for so long.
+    /// Writes records at a constant rate for a duration.
     pub fn pace(&mut self, rate: f64, seconds: Duration) {
         let (began, began_at, first) = (Instant::now(), now(), self.next);
         while began.elapsed() < seconds {
@@ -175,10 +174,10 @@ impl<'a> Feeder<'a> {
 
     /// Waits until the broker has all records.
     pub fn flush(&self) {
-        self.producer.flush(PATIENCE).expect("the broker takes all records");
+        self.producer.flush(PATIENCE).expect("the broker accepts all records");
     }
 
-    /// Writes as fast as they come out again. Says how many went through a second, after `settle`.
+    /// Writes as fast as records are emitted. Returns the records per second, after `settle`.
     pub fn at_most(&mut self, settle: Duration, seconds: Duration, reader: &Reader) -> f64 {
         let (began, mut settled) = (Instant::now(), None);
         while began.elapsed() < settle + seconds {
@@ -192,7 +191,7 @@ impl<'a> Feeder<'a> {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        let (since, before) = settled.expect("it has settled");
+        let (since, before) = settled.expect("the stream has settled");
         let rate = (reader.received() - before) as f64 / since.elapsed().as_secs_f64();
         self.flush();
         rate * self.records() as f64 / self.ids() as f64
@@ -200,11 +199,11 @@ impl<'a> Feeder<'a> {
 }
 
 fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).expect("not for ever")
+    i64::try_from(duration.as_millis()).expect("a short duration")
 }
 
 /// Milliseconds since the epoch.
 pub fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
     milliseconds(since)
 }

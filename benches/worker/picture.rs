@@ -1,4 +1,4 @@
-//! Pictures of figures: bars and lines as SVG, in the colours of the page that shows them, light or dark.
+//! Bar and line charts as SVG, in the colors of the surrounding page, light or dark.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ const STYLE: &str = "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{fon
 @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.small{fill:#9198a1}.grid{stroke:#3d444d}\
 .a{fill:#4493f8;stroke:#4493f8}.b{fill:#656c76;stroke:#656c76}.c{fill:#f0883e;stroke:#f0883e}}";
 
-/// A class of the style: what it stands for is the caller's.
+/// A class of the style. Its meaning is up to the caller.
 #[derive(Clone, Copy)]
 pub enum Colour {
     A,
@@ -26,22 +26,22 @@ impl Colour {
     }
 }
 
-/// How a value is written.
+/// Formats a value.
 pub type Say = fn(f64) -> String;
 
 pub struct Bar {
     pub name: String,
     pub colour: Colour,
-    /// One for each group of bars.
+    /// One value for each group of bars.
     pub values: Vec<f64>,
 }
 
-/// Groups of bars side by side, each with a title and a way to write its values.
+/// Groups of bars side by side, each with a title and a format for its values.
 pub fn bars(groups: &[(&str, Say)], bars: &[Bar]) -> String {
     const NAMES: f64 = 290.0;
     const GROUP: f64 = 270.0;
     const LINE: f64 = 26.0;
-    // Beside the longest bar there is room for its value.
+    // Leaves room for a value next to the longest bar.
     const LONGEST: f64 = 180.0;
     let height = 44.0 + LINE * bars.len() as f64;
     let mut svg = head(NAMES + GROUP * groups.len() as f64, height);
@@ -69,7 +69,7 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Panels side by side, each with its lines; both axes are logarithmic and common to all.
+/// Panels side by side, each with its lines. All panels share two logarithmic axes.
 pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64]), say: Say) -> String {
     const PANEL: f64 = 250.0;
     const LEFT: f64 = 60.0;
@@ -101,7 +101,7 @@ pub fn lines(panels: &[(String, Vec<Line>)], across: &str, ticks: (&[f64], &[f64
                 put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{:.1}" cy="{:.1}" r="3.5"/>"#, x(across), y(up)));
             }
         }
-        // Lines that lie close together have no room for names.
+        // The names are in a legend, because lines that are close together have no room for them.
         for (place, Line { name, colour, .. }) in lines.iter().enumerate() {
             let (across, class) = (left + 8.0 + 60.0 * place as f64, colour.class());
             put(&mut svg, format_args!(r#"<circle class="{class} dot" cx="{across}" cy="{}" r="3.5"/>"#, TOP + 12.0));
@@ -123,5 +123,5 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, class: &str, words: 
 }
 
 fn put(svg: &mut String, shape: std::fmt::Arguments) {
-    writeln!(svg, "{shape}").expect("memory takes it");
+    writeln!(svg, "{shape}").expect("writing to memory");
 }

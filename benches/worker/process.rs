@@ -1,4 +1,4 @@
-//! A process that is measured: started, watched from outside, stopped; it never outlives this one.
+//! A process that is measured from outside. It never outlives this program.
 
 #![allow(unsafe_code)]
 
@@ -21,13 +21,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; what it says goes to the file.
+    /// Starts the process, with its output in the log file.
     pub fn start(command: &mut Command, log: &Path) -> Self {
         let file = || File::options().create(true).append(true).open(log).expect("a log");
         Self::spawn(command.stdout(file()).stderr(file()), log)
     }
 
-    /// Starts it; the last number that it says on stdout is told.
+    /// Starts the process. Also returns the last number that it printed to stdout.
     pub fn start_counting(command: &mut Command, log: &Path) -> (Self, Arc<AtomicU64>) {
         let mut process = Self::spawn(command.stdout(Stdio::piped()).stderr(File::create(log).expect("a log")), log);
         let stdout = BufReader::new(process.child.stdout.take().expect("a pipe"));
@@ -42,70 +42,70 @@ impl Process {
     }
 
     fn spawn(command: &mut Command, log: &Path) -> Self {
-        // SAFETY: between fork and exec it only makes a system call.
+        // SAFETY: between fork and exec, the closure only makes a system call.
         unsafe { command.pre_exec(|| Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)) };
         let started = Instant::now();
         let child = command.stdin(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
         Self { child, log: log.to_owned(), started }
     }
 
-    /// Processor time that it has taken, all its threads.
+    /// CPU time of all its threads.
     pub fn worked(&self) -> Duration {
         worked(&self.proc("stat"))
     }
 
-    /// Most memory that it has had so far, in bytes.
+    /// Peak memory so far, in bytes.
     pub fn memory_peak(&self) -> u64 {
         self.number("status", "VmHWM:") * 1024
     }
 
-    /// Memory that it has now, in bytes.
+    /// Current memory, in bytes.
     pub fn memory(&self) -> u64 {
         self.number("status", "VmRSS:") * 1024
     }
 
-    /// What it has said so far.
+    /// The log so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// # Panics
-    /// If it has ended.
+    /// If the process has exited.
     pub fn must_live(&mut self) {
         if let Ok(Some(status)) = self.child.try_wait() {
-            panic!("it ended ({status}):\n{}", self.last_words());
+            panic!("the process exited ({status}):\n{}", self.last_words());
         }
     }
 
-    /// The last lines that it has said.
+    /// The last lines of the log.
     pub fn last_words(&self) -> String {
         let said = self.said();
         let lines: Vec<_> = said.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Asks it to stop, and waits until it has. Says how many bytes it has written to disk.
+    /// Asks the process to stop, and waits until it has exited. Returns the number of bytes that it has written to disk.
     pub fn stop(&mut self) -> u64 {
-        assert!(self.ends_by(Signal::TERM), "it does not stop:\n{}", self.last_words());
+        assert!(self.ends_by(Signal::TERM), "the process does not stop:\n{}", self.last_words());
         self.take_away()
     }
 
-    /// The same of one that need not stop when it is asked to: then it is killed.
+    /// Asks the process to stop, and kills it if it does not.
     pub fn stop_or_kill(&mut self) -> u64 {
         if !self.ends_by(Signal::TERM) {
-            eprintln!("it does not stop within {PATIENCE:?}, and is killed");
-            assert!(self.ends_by(Signal::KILL), "nothing outlives that");
+            eprintln!("the process does not stop within {PATIENCE:?}; killing it");
+            assert!(self.ends_by(Signal::KILL), "the process survives SIGKILL");
         }
         self.take_away()
     }
 
-    /// Whether it ends within our patience. It is not taken away yet: its counts can still be read.
+    /// Returns whether the process exits in time. It is not reaped yet, so its counters can still be read.
     fn ends_by(&self, signal: Signal) -> bool {
         let pid = Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).expect("it is ours");
+        rustix::process::kill_process(pid, signal).expect("a process of ours");
         let asked = Instant::now();
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        while rustix::process::waitid(WaitId::Pid(pid), options).expect("it is our child").is_none() {
+        while rustix::process::waitid(WaitId::Pid(pid), options).expect("a child process").is_none() {
             if asked.elapsed() > PATIENCE {
                 return false;
             }
@@ -116,7 +116,7 @@ impl Process {
 
     fn take_away(&mut self) -> u64 {
         let written = self.number("io", "write_bytes:");
-        self.child.wait().expect("it has ended");
+        self.child.wait().expect("the process has exited");
         written
     }
 
@@ -138,15 +138,15 @@ impl Drop for Process {
     }
 }
 
-/// Processor time of a process, by what its `/proc/PID/stat` says.
+/// CPU time of a process, from its `/proc/PID/stat`.
 pub fn worked(stat: &str) -> Duration {
-    // Its name stands in parentheses and may hold anything.
+    // The process name is in parentheses and may contain anything.
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let ticks: u64 = [11, 12].iter().map(|&field| fields[field].parse::<u64>().expect("a count")).sum();
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Bytes that the files in a directory take on disk.
+/// Size of the files in a directory on disk, in bytes.
 pub fn disk(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = fs::read_dir(dir) else { return 0 };

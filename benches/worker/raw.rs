@@ -1,5 +1,5 @@
-//! The least that Kafka costs: librdkafka's own calls, and nothing else. A process of its own, like all that is
-//! measured; it ends when it is told to.
+//! The minimum cost of Kafka: librdkafka's own calls, and nothing else. A separate process, like all contenders, which exits when
+//! it receives a signal.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::io::Write;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-/// Records between two words on how far it has come.
+/// Number of records between two progress reports.
 const STEP: usize = 20_000;
 
 #[derive(clap::Args)]
@@ -26,10 +26,10 @@ pub struct Arguments {
     pub partitions: i32,
     #[arg(long)]
     pub group: String,
-    /// Where to pass records on to; without it they are only read.
+    /// Topic to which records are forwarded. Without it, records are only read.
     #[arg(long)]
     pub output: Option<String>,
-    /// One of so many is passed on.
+    /// Forward one in this many records.
     #[arg(long, default_value_t = 1)]
     pub every: usize,
     #[arg(long, default_value_t = 1000)]
@@ -45,7 +45,7 @@ pub fn work(arguments: &Arguments) {
     }
 }
 
-/// Reads, and says on stdout how much it has read.
+/// Reads records, and prints how many it has read.
 fn consume(mut input: Input) {
     let (mut read, mut told) = (0, 0);
     loop {
@@ -54,15 +54,16 @@ fn consume(mut input: Input) {
         if read >= told + STEP || (count == 0 && read > told) {
             told = read;
             let mut stdout = std::io::stdout().lock();
-            writeln!(stdout, "{read}").and_then(|()| stdout.flush()).expect("someone listens");
+            writeln!(stdout, "{read}").and_then(|()| stdout.flush()).expect("stdout is open");
         }
     }
 }
 
-/// Reads, and passes records on in transactions.
+/// Reads records, and forwards them in transactions.
 fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     let mut client = client(&arguments.broker);
-    // As `Delivery::linger` has it for the worker. The crate is not linked: this is to be librdkafka alone.
+    // The same value as `Delivery::linger` in the worker. The crate is not linked, because this program should contain only
+    // librdkafka.
     let linger = (arguments.commit_ms / 4).min(arguments.partitions.unsigned_abs().into()).clamp(5, 250).to_string();
     client.set("transactional.id", output).set("linger.ms", linger).set("compression.type", "lz4").set("batch.size", "1000000");
     client.set("queue.buffering.max.messages", "1000000").set("queue.buffering.max.kbytes", "262144");
@@ -78,7 +79,7 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
         let messages = input.take();
         for message in messages.iter() {
             begun.get_or_insert_with(|| {
-                producer.begin_transaction().expect("it begins");
+                producer.begin_transaction().expect("the transaction begins");
                 Instant::now()
             });
             positions[usize::try_from(message.partition).expect("a number")] = message.offset + 1;
@@ -95,12 +96,12 @@ fn pass_on(mut input: Input, arguments: &Arguments, output: &str) {
     }
 }
 
-/// Produces a message as it was read, headers included.
+/// Produces a message unchanged, including its headers.
 unsafe fn pass(native: *mut rd::rd_kafka_t, topic: *mut rd::rd_kafka_topic_t, message: &rd::rd_kafka_message_t) {
     use rd::rd_kafka_vtype_t as V;
     let mut headers = null_mut();
-    // SAFETY: as promised by the caller; each tag is followed by what librdkafka reads for it. The headers, if there
-    // are any, are librdkafka's again afterwards.
+    // SAFETY: guaranteed by the caller. Each tag is followed by the value that librdkafka reads for it. Afterwards, librdkafka
+    // owns the headers again, if there are any.
     let answer = unsafe {
         rd::rd_kafka_message_detach_headers(std::ptr::from_ref(message).cast_mut(), &raw mut headers);
         rd::rd_kafka_producev(
@@ -133,11 +134,11 @@ fn commit(producer: &BaseProducer, arguments: &Arguments, positions: &[i64]) {
         list.add_partition_offset(&arguments.topic, number, Offset::Offset(position)).expect("an offset");
     }
     let (native, group) = (producer.client().native_ptr(), CString::new(arguments.group.as_str()).expect("a name"));
-    // SAFETY: client, list and group live; the answers are null, for all goes well.
+    // SAFETY: client, list, and group live. The results are null if the calls succeed.
     unsafe {
         let group = rd::rd_kafka_consumer_group_metadata_new(group.as_ptr());
-        assert!(rd::rd_kafka_send_offsets_to_transaction(native, list.ptr(), group, 10_000).is_null(), "offsets are taken");
-        assert!(rd::rd_kafka_commit_transaction(native, 10_000).is_null(), "it is committed");
+        assert!(rd::rd_kafka_send_offsets_to_transaction(native, list.ptr(), group, 10_000).is_null(), "sending offsets failed");
+        assert!(rd::rd_kafka_commit_transaction(native, 10_000).is_null(), "the commit failed");
         rd::rd_kafka_consumer_group_metadata_destroy(group);
     }
 }

@@ -1,4 +1,4 @@
-//! What is read: which ids, in which order, in what records.
+//! The input stream: its ids, their order, and its records.
 
 use crate::input::client;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -8,51 +8,51 @@ use std::io::Write;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Threads that fill a topic, each some of its partitions.
+/// Number of threads that fill a topic. Each fills some of its partitions.
 const FILLERS: usize = 2;
-/// What random ids are drawn from: always the same ones.
+/// Seed of the random ids, which are always the same.
 const SEED: u64 = 0x756e_7365_656e;
-/// Of a hundred repeats of random ids, so many are of one of the last `CLOSE`; the others of one of the last `DISTANT`.
+/// Percentage of duplicates of random ids that are among the last `CLOSE` ids. The others are among the last `DISTANT` ids.
 const CLOSE_SHARE: u64 = 80;
 const CLOSE: usize = 10_000;
 const DISTANT: usize = 1_000_000;
 
-/// What is read unless a command needs something else.
+/// Input of all commands that do not need a special one.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Load {
-    /// Random ids. Of the repeats, 80 % are of one of the last 10,000 ids, 20 % of one of the last million. The records'
-    /// times fill an hour, which is the window.
+    /// Random ids. 80 % of the duplicates are among the last 10,000 ids, and 20 % among the last million. The records' times fill
+    /// an hour, which is the window.
     Far,
-    /// Consecutive ids; repeats are of one of the last thousand: kind to a sorted store. The window is a day.
+    /// Consecutive ids. Duplicates are among the last thousand ids, which favors sorted stores. The window is a day.
     Near,
 }
 
-/// How ids are written, and how far back repeats reach.
+/// Format of ids, and distance of duplicates.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ids {
-    /// Its number; repeats are of one of the last so many.
+    /// The id's number. Duplicates are among the last `reach` ids.
     Consecutive { reach: usize },
-    /// As of [`Load::Far`]. Ids that follow each other in time do not in order.
+    /// As in [`Load::Far`]. Successive ids are not in sorted order.
     Random,
 }
 
-/// A stream of records, each determined by its number. An id has a number, too; it is written as 16 hexadecimal
-/// digits, as the record's key and, where there is room, in its JSON.
+/// A stream of records, each determined by its number. An id also has a number. It is written as 16 hexadecimal digits, as the
+/// record's key and, if there is room, in its JSON.
 #[derive(Clone, Copy)]
 pub struct Stream {
     pub records: usize,
-    /// So many begin the stream without a repeat.
+    /// Number of records at the start of the stream without duplicates.
     pub lead: usize,
-    /// Of a hundred of those that follow, so many repeat an earlier id.
+    /// Percentage of duplicates among the following records.
     pub repeats: usize,
     pub ids: Ids,
-    /// Of a record's value. None is an empty value.
+    /// Size of a record's value in bytes. 0 is an empty value.
     pub bytes: usize,
     pub partitions: i32,
 }
 
 impl Stream {
-    /// Records of 200 bytes in four partitions, so many of a hundred repeats.
+    /// Records of 200 bytes in four partitions, with this percentage of duplicates.
     pub const fn usual(load: Load, records: usize, repeats: usize) -> Self {
         let ids = match load {
             Load::Far => Ids::Random,
@@ -61,18 +61,18 @@ impl Stream {
         Self { records, lead: 0, repeats, ids, bytes: 200, partitions: 4 }
     }
 
-    /// Of the window, in hours.
+    /// Length of the window, in hours.
     pub const fn hours(&self) -> u64 {
         if matches!(self.ids, Ids::Random) { 1 } else { 24 }
     }
 
-    /// How many ids the records before this one have shown.
+    /// Returns the number of distinct ids in the records before this one.
     pub fn ids_before(&self, number: usize) -> usize {
         let after = number.saturating_sub(self.lead);
         number - after * self.repeats / 100
     }
 
-    /// How many ids there are in all.
+    /// Returns the total number of distinct ids.
     pub fn distinct(&self) -> usize {
         self.ids_before(self.records)
     }
@@ -93,45 +93,45 @@ impl Stream {
         before - 1 - usize::try_from(random).expect("64 bits") % before.min(reach)
     }
 
-    /// What is written of an id of this number.
+    /// The written form of the id with this number.
     fn text(&self, id: usize) -> u64 {
         if self.ids == Ids::Random { mix(id as u64) } else { id as u64 }
     }
 
-    /// The number of the id that a key says.
+    /// The number of the id in a key.
     pub fn id_of(&self, key: &[u8]) -> Option<usize> {
         let text = u64::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok()?;
         usize::try_from(if self.ids == Ids::Random { unmix(text) } else { text }).ok()
     }
 
-    /// The time of a record, in milliseconds since the epoch, in a topic that is filled at this time. None is that of its
-    /// being written.
+    /// The time of a record, in milliseconds since the epoch, in a topic that is filled at this time. `None` is the time of
+    /// writing.
     fn time(&self, number: usize, filled: SystemTime) -> Option<i64> {
         const HOUR: u64 = 3_600_000;
-        // All lie in the last hour of the clock that is over, so that slices of a window always begin at the same records.
-        let now = filled.duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs() * 1000;
+        // All times are in the last full hour, so that slices of a window always start at the same records.
+        let now = filled.duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs() * 1000;
         let time = || now - now % HOUR - HOUR + number as u64 * (HOUR - 60_000) / self.records as u64;
-        (self.ids == Ids::Random).then(|| i64::try_from(time()).expect("not for ever"))
+        (self.ids == Ids::Random).then(|| i64::try_from(time()).expect("a valid time"))
     }
 
-    /// Writes the record of this number: its key and its value. Says its partition.
+    /// Writes the key and the value of the record with this number. Returns its partition.
     pub fn write(&self, number: usize, key: &mut Vec<u8>, value: &mut Vec<u8>) -> i32 {
         let id = self.id(number);
         let text = self.text(id);
         key.clear();
         value.clear();
-        write!(key, "{text:016x}").expect("memory takes it");
+        write!(key, "{text:016x}").expect("writing to memory");
         if self.bytes > 0 {
             write!(value, r#"{{"user":{},"id":"{text:016x}","seen":true,"tags":["a","b"],"text":""#, number % 1000)
-                .expect("memory takes it");
+                .expect("writing to memory");
             let room = self.bytes.saturating_sub(value.len() + 2);
-            // A quarter that hardly compresses; the rest does, much.
+            // A quarter of the value hardly compresses. The rest compresses well.
             let end = value.len() + room.min(self.bytes / 4);
             for word in 0.. {
                 if value.len() >= end {
                     break;
                 }
-                write!(value, "{:016x}", noise(number * 4096 + word)).expect("memory takes it");
+                write!(value, "{:016x}", noise(number * 4096 + word)).expect("writing to memory");
             }
             value.truncate(end);
             value.resize(self.bytes.saturating_sub(2).max(end), b'x');
@@ -140,9 +140,9 @@ impl Stream {
         self.partition(id)
     }
 
-    /// An id's records stay in one partition.
+    /// All records of an id are in one partition.
     fn partition(&self, id: usize) -> i32 {
-        i32::try_from(id % self.partitions.unsigned_abs() as usize).expect("one of the partitions")
+        i32::try_from(id % self.partitions.unsigned_abs() as usize).expect("a partition number")
     }
 }
 
@@ -155,21 +155,21 @@ impl fmt::Display for Stream {
         }
         write!(f, "in {partitions} partitions, ")?;
         match lead {
-            0 => write!(f, "{repeats} % repeats"),
-            lead if lead >= records => write!(f, "all with new ids"),
-            lead => write!(f, "{lead} of them with new ids, then {repeats} % repeats"),
+            0 => write!(f, "{repeats} % duplicates"),
+            lead if lead >= records => write!(f, "all with distinct ids"),
+            lead => write!(f, "{lead} of them with distinct ids, then {repeats} % duplicates"),
         }?;
-        if self.ids == Ids::Random { write!(f, ", random ids, far repeats") } else { write!(f, ", consecutive ids, near repeats") }
+        if self.ids == Ids::Random { write!(f, ", random ids, far duplicates") } else { write!(f, ", consecutive ids, near duplicates") }
     }
 }
 
-/// As good as random, and always the same.
+/// A deterministic pseudorandom number.
 fn noise(number: usize) -> u64 {
     let mixed = (number as u64 ^ (number as u64 >> 31)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 1
 }
 
-/// As good as random: the finalizer of `SplitMix64`, which gives each number another one, so no two ids are the same.
+/// A deterministic pseudorandom bijection: the finalizer of `SplitMix64`, so that no two ids are the same.
 fn mix(number: u64) -> u64 {
     let mut mixed = number ^ SEED;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -177,21 +177,21 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// What was mixed to this.
+/// The inverse of `mix`.
 fn unmix(mut mixed: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 31) ^ (mixed >> 62)).wrapping_mul(0x3196_42b2_d24d_8ec3);
     mixed = (mixed ^ (mixed >> 27) ^ (mixed >> 54)).wrapping_mul(0x96de_1b17_3f11_9089);
     mixed ^ (mixed >> 30) ^ (mixed >> 60) ^ SEED
 }
 
-/// A producer that keeps up.
+/// Creates a producer that is fast enough.
 pub fn producer(broker: &str, linger_ms: &str) -> BaseProducer {
     let mut client = client(broker);
     client.set("enable.idempotence", "true").set("compression.type", "lz4").set("linger.ms", linger_ms);
     client.set("queue.buffering.max.messages", "500000").set("delivery.report.only.error", "true").create().expect("a producer")
 }
 
-/// Hands a record over; waits while there is no room.
+/// Hands over a record, and waits while the queue is full.
 pub fn send(producer: &BaseProducer, mut record: BaseRecord<'_, [u8], [u8]>) {
     while let Err((error, refused)) = producer.send(record) {
         assert!(error == KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), "{error}");
@@ -217,7 +217,7 @@ pub fn produce(broker: &str, topic: &str, stream: Stream, numbers: Range<usize>)
                         send(&producer, if let Some(time) = time { record.timestamp(time) } else { record });
                     }
                 }
-                producer.flush(Duration::from_secs(120)).expect("the broker takes all records");
+                producer.flush(Duration::from_secs(120)).expect("the broker accepts all records");
             });
         }
     });

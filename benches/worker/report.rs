@@ -1,4 +1,4 @@
-//! What a command hands over: a table to read, and under `docs/benchmarks` the raw figures, the table, and pictures.
+//! The results of a command: a table on the terminal, and raw figures, the table, and pictures in `docs/benchmarks`.
 
 use crate::records::Load;
 use crate::{Options, machine};
@@ -6,13 +6,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Prints a page, and writes it with its raw figures and pictures, unless only a part was measured, or another load.
+/// Prints a page, and writes it with its raw figures and pictures, unless only a part or another load was measured.
 pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, pictures: &[(&str, String)]) {
     println!("{page}");
     let Some(dir) = directory(options) else { return };
     let facts = machine::facts();
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    // Where it was written to is nobody's business.
+    // The output directory is irrelevant to readers.
     let told = arguments.iter().enumerate().filter(|(at, argument)| !(*argument == "--out" || (*at > 0 && arguments[at - 1] == "--out")));
     let command = told.fold("scripts/bench".to_owned(), |command, (_, argument)| command + " " + argument);
     let results = json!({ "command": command, "facts": facts, "results": serde_json::to_value(raw).expect("plain data") });
@@ -25,7 +25,7 @@ pub fn publish(options: &Options, name: &str, raw: &impl Serialize, page: &str, 
     for (file, picture) in pictures {
         write(&dir, &format!("{file}.svg"), picture);
     }
-    eprintln!("written to {}", dir.display());
+    eprintln!("results written to {}", dir.display());
 }
 
 fn directory(options: &Options) -> Option<PathBuf> {

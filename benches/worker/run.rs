@@ -1,4 +1,4 @@
-//! One run of a contender over a topic, from its start to the count of what came out.
+//! One run of a contender over a topic, from its start to the count of its output.
 
 use crate::broker::{Broker, Topic};
 use crate::contender::{Contender, Job};
@@ -10,28 +10,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// Of the output, in per cent. The last of it is left out: partitions end one after the other, and marks of transactions
-/// are counted.
+/// End of the measured part of the output, in percent. The rest is excluded, because partitions end one after the other, and
+/// transaction markers are counted.
 const END: u64 = 99;
 
-/// What a run took.
+/// Cost of a run.
 #[derive(Clone, Copy, Serialize)]
 pub struct Cost {
-    /// From the first quarter of what came out.
+    /// From the first quarter of the output.
     pub settled: Pace,
-    /// From the first that came out.
+    /// From the first output record.
     pub whole: Pace,
-    /// Most memory, in bytes.
+    /// Peak memory, in bytes.
     pub memory: u64,
-    /// Bytes of state on disk, after it has stopped.
+    /// Size of the state on disk, in bytes, after the contender has stopped.
     pub state: u64,
-    /// Bytes that it has written to disk, stopping included.
+    /// Bytes written to disk, including while stopping.
     pub written: u64,
-    /// Records that came out.
+    /// Number of output records.
     pub outputs: usize,
 }
 
-/// A contender at work.
+/// A running contender.
 pub struct Run<'a> {
     broker: &'a Broker,
     contender: &'a Contender,
@@ -41,7 +41,7 @@ pub struct Run<'a> {
     _dir: TempDir,
 }
 
-/// A whole run.
+/// Runs a contender from start to end.
 pub fn run(broker: &Broker, topic: &Topic, contender: &Contender) -> Cost {
     let mut run = Run::start(broker, topic, contender);
     let samples = run.watch();
@@ -49,7 +49,7 @@ pub fn run(broker: &Broker, topic: &Topic, contender: &Contender) -> Cost {
 }
 
 impl<'a> Run<'a> {
-    /// Starts it, with an empty state, a new group and a new output.
+    /// Starts a contender with an empty state, a new group, and a new output topic.
     pub fn start(broker: &'a Broker, topic: &'a Topic, contender: &'a Contender) -> Self {
         let dir = TempDir::new().expect("a directory");
         let job = Job { broker: &broker.address, topic, name: broker.new_name("run"), dir: dir.path().to_owned() };
@@ -58,7 +58,7 @@ impl<'a> Run<'a> {
         Self { broker, contender, job, process, read, _dir: dir }
     }
 
-    /// Watches it until all is done.
+    /// Watches the contender until all records are processed.
     pub fn watch(&mut self) -> Samples {
         let (output, stream) = (self.job.output(), self.job.topic.stream);
         let least = *self.contender.outputs(&stream).start() as u64;
@@ -72,23 +72,23 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Stops it, does something, and starts it again where it was.
+    /// Stops the contender, calls `meanwhile`, and restarts it with the same state.
     pub fn restart(&mut self, meanwhile: impl FnOnce()) {
         self.process.stop();
         meanwhile();
         (self.process, self.read) = self.contender.start(&self.job);
     }
 
-    /// Stops it; what came out is not counted.
+    /// Stops the contender without counting its output.
     pub fn abandon(mut self) {
         self.process.stop();
         self.broker.delete(&self.job.name);
     }
 
-    /// Stops it, and counts what came out.
+    /// Stops the contender, and counts its output.
     ///
     /// # Panics
-    /// If that is not what had to come out.
+    /// If the output does not have the expected number of records.
     pub fn finish(mut self, samples: &Samples) -> Cost {
         let memory = self.process.memory_peak();
         let (written, outputs) = self.count();
@@ -104,19 +104,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Stops it, and counts what came out, as `finish` does. Says how many bytes it has written to disk, too.
+    /// Stops the contender, and counts its output like `finish`. Also returns the number of bytes written to disk.
     pub fn count(&mut self) -> (u64, usize) {
         let stream = self.job.topic.stream;
-        // A peer's answer to being asked is not what is measured: Flink's is now and then none.
+        // How a peer stops is not measured. Flink sometimes does not stop when asked.
         let written = if self.contender.is_peer() { self.process.stop_or_kill() } else { self.process.stop() };
         let outputs = if self.read.is_some() {
             0
         } else {
             let Count { records, ids } = Count::of(self.broker, &self.job.output(), &stream, stream.distinct());
             let allowed = self.contender.outputs(&stream);
-            assert!(allowed.contains(&records), "{records} records came out, and not {allowed:?}: this run is worth nothing");
+            assert!(allowed.contains(&records), "{records} records were emitted instead of {allowed:?}: this run is invalid");
             let passes_on = matches!(self.contender, Contender::PassOn { .. });
-            assert!(passes_on || ids == records, "{} records came out twice: this run is worth nothing", records - ids);
+            assert!(passes_on || ids == records, "{} records were emitted twice: this run is invalid", records - ids);
             records
         };
         self.broker.delete(&self.job.name);

@@ -1,4 +1,4 @@
-//! From the start of a worker whose state is there to its first output, with records waiting for it.
+//! The time from the start of a worker with existing state to its first output, with records waiting in its input.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -13,20 +13,20 @@ use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 
 const KEYS: usize = 10_000_000;
-/// Records that wait.
+/// Number of waiting records.
 const WAITING: usize = 1000;
 const COMMIT: Duration = Duration::from_millis(100);
 
-/// Milliseconds.
+/// Times in milliseconds.
 #[derive(Clone, Copy, Serialize)]
 struct Figures {
-    /// To open the state and look up the topics.
+    /// Opening the state, and looking up the topics.
     open: f64,
-    /// To be given partitions: the brokers' part.
+    /// Waiting for the partition assignment, which depends on the brokers.
     join: f64,
-    /// To load what is remembered of them.
+    /// Loading the state of the partitions.
     restore: f64,
-    /// From then to the first output that a `read_committed` consumer has.
+    /// From then to the first record that a `read_committed` consumer receives.
     first: f64,
 }
 
@@ -51,17 +51,17 @@ pub fn measure(options: &Options) {
     let figures: Vec<_> = (0..options.rounds).map(|round| restart(&broker, &topic, &mut run, &reader, round)).collect();
     run.abandon();
 
-    let mut table = Table::new(&["", "ms, median", "least", "most"]);
+    let mut table = Table::new(&["", "median ms", "min", "max"]);
     let mut row = |name: &str, figure: fn(&Figures) -> f64| {
         let of = |choose: fn(f64, f64) -> f64| figures.iter().map(figure).reduce(choose).unwrap_or(0.0);
         table.row(vec![name.to_owned(), thousands(median(figures.iter().map(figure))), thousands(of(f64::min)), thousands(of(f64::max))]);
     };
-    row("open the state, look up the topics", |run| run.open);
-    row("be given partitions (the brokers' part)", |run| run.join);
-    row("load what is remembered", |run| run.restore);
-    row("read, judge, write, commit; until it is visible", |run| run.first);
-    row("in all", Figures::all);
-    row("in all, but for the brokers' part", |run| run.all() - run.join);
+    row("open the state, look up topics", |run| run.open);
+    row("wait for the partition assignment (brokers)", |run| run.join);
+    row("load the state", |run| run.restore);
+    row("read, evaluate, write, commit, until visible", |run| run.first);
+    row("total", Figures::all);
+    row("total without the brokers' part", |run| run.all() - run.join);
     let page = format!(
         "{} keys in four partitions, {WAITING} new records waiting, commit interval 100 ms; {} starts after clean stops.\n\n{table}",
         thousands(keys as f64),
@@ -70,11 +70,11 @@ pub fn measure(options: &Options) {
     publish(options, "start", &figures, &page, &[]);
 }
 
-/// Stops the worker, has records wait for it, and starts it again.
+/// Stops the worker, writes records to its input, and restarts it.
 fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round: usize) -> Figures {
     let before = reader.received();
     let first = topic.stream.records + round * WAITING;
-    // What was said in an earlier life.
+    // Length of the log of the previous processes.
     let said = run.process.said().len();
     run.restart(|| records::produce(&broker.address, &topic.name, topic.stream, first..first + WAITING));
     let began = now() as f64 - run.process.started.elapsed().as_secs_f64() * 1e3;
@@ -85,18 +85,18 @@ fn restart(broker: &Broker, topic: &Topic, run: &mut Run, reader: &Reader, round
     let log = run.process.said();
     let events: Vec<Value> = log[said..].lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let named = |message: &'static str| events.iter().filter(move |event| event.pointer("/message").is_some_and(|said| said == message));
-    let time = |message| named(message).next().map_or_else(|| panic!("the log says nothing of \"{message}\":\n{log}"), milliseconds);
+    let time = |message| named(message).next().map_or_else(|| panic!("the log does not contain \"{message}\":\n{log}"), milliseconds);
     let (started, assigned) = (time("started"), time("partitions assigned"));
     let restored =
         |event: &Value| event.pointer("/elapsed_ms").and_then(|number| number.as_f64().or_else(|| number.as_str()?.parse().ok()));
     let restore = named("partition restored").filter_map(restored).fold(0.0, f64::max);
     let figures = Figures { open: started - began, join: assigned - started - restore, restore, first: visible - assigned };
-    eprintln!("start {}: {:.0} ms to the first output, {:.0} of them for joining", round + 1, figures.all(), figures.join);
+    eprintln!("start {}: {:.0} ms to the first output, {:.0} of them to join the group", round + 1, figures.all(), figures.join);
     figures
 }
 
-/// When something was logged, since the epoch.
+/// Time of a log event, in milliseconds since the epoch.
 fn milliseconds(event: &Value) -> f64 {
     let time = event.get("timestamp").and_then(Value::as_str).and_then(|time| humantime::parse_rfc3339(time).ok());
-    time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).expect("each line has its time").as_secs_f64() * 1e3
+    time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).expect("each line has a timestamp").as_secs_f64() * 1e3
 }

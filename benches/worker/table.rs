@@ -1,4 +1,4 @@
-//! A table that reads well on a terminal and is Markdown, too.
+//! A table for the terminal that is also Markdown.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ impl Table {
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.rows[0].len(), "a row has as many cells as the head");
+        assert_eq!(cells.len(), self.rows[0].len(), "a row must have the same number of cells as the header");
         self.rows.push(cells);
     }
 }
@@ -23,7 +23,7 @@ impl fmt::Display for Table {
         let widths: Vec<_> = (0..self.rows[0].len()).map(width).collect();
         for (number, row) in self.rows.iter().enumerate() {
             for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // What it is stands to the left, numbers to the right.
+                // Names are left-aligned, and numbers are right-aligned.
                 if column == 0 { write!(f, "| {cell:<width$} ")? } else { write!(f, "| {cell:>width$} ")? }
             }
             writeln!(f, "|")?;
@@ -39,7 +39,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// 1234567 as `1,234,567`.
+/// Formats 1234567 as `1,234,567`.
 pub fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -52,17 +52,17 @@ pub fn thousands(number: f64) -> String {
     text
 }
 
-/// Bytes as megabytes.
+/// Formats bytes as megabytes.
 pub fn megabytes(bytes: f64) -> String {
     format!("{:.1} MB", bytes / 1e6)
 }
 
-/// The median of the ratios that two contenders have in each round: what disturbs a round disturbs both.
+/// The median of the ratios of two contenders in each round, because a disturbance of a round affects both.
 pub fn ratio<T>(rounds: &[T], to: &[T], figure: impl Fn(&T) -> f64, other: impl Fn(&T) -> f64) -> f64 {
     median(rounds.iter().zip(to).map(|(round, to)| figure(round) / other(to)))
 }
 
-/// The one in the middle, or the mean of the two there.
+/// The middle value, or the mean of the two middle values.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut all: Vec<_> = numbers.into_iter().collect();
     all.sort_by(f64::total_cmp);

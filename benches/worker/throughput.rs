@@ -1,4 +1,4 @@
-//! Throughput: Kafka's own cost, the worker, and others' ways, over the same records in turns.
+//! Throughput: the cost of Kafka itself, the worker, and other systems, alternating over the same records.
 
 use crate::Options;
 use crate::broker::{Broker, Topic};
@@ -12,32 +12,33 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Some seconds of work, beside which what librdkafka has read before the first quarter is through is little.
+/// Several seconds of work, so that the records that librdkafka has read before the end of the first quarter are few in
+/// comparison.
 pub const RECORDS: usize = 6_000_000;
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(1);
-/// What a configuration has that says nothing.
+/// The default of the configuration.
 const DEFAULT: Duration = Duration::from_millis(200);
 
-/// A line of the table.
+/// A row of the table.
 pub struct Row {
     pub name: &'static str,
     pub contender: Contender,
-    /// Of a hundred records.
+    /// Percentage of duplicates.
     pub repeats: usize,
-    /// The rows that say how fast it could be at best, under the worker's allocator and the system's.
+    /// The rows that measure its upper bound, with the worker's allocator and the system's.
     ceilings: Option<Ceilings>,
-    /// Whether the README's picture shows it.
+    /// True if the README's picture shows the row.
     pictured: bool,
 }
 
 type Ceilings = [&'static str; 2];
 const CONSUME: Ceilings = ["consume only, jemalloc", "consume only, glibc"];
-const HALF_SHORT: Ceilings = ["half passed on, jemalloc, commit 100 ms", "half passed on, glibc, commit 100 ms"];
-const HALF_LONG: Ceilings = ["half passed on, jemalloc, commit 1 s", "half passed on, glibc, commit 1 s"];
-const ALL_LONG: Ceilings = ["all passed on, jemalloc, commit 1 s", "all passed on, glibc, commit 1 s"];
+const HALF_SHORT: Ceilings = ["half forwarded, jemalloc, commit 100 ms", "half forwarded, glibc, commit 100 ms"];
+const HALF_LONG: Ceilings = ["half forwarded, jemalloc, commit 1 s", "half forwarded, glibc, commit 1 s"];
+const ALL_LONG: Ceilings = ["all forwarded, jemalloc, commit 1 s", "all forwarded, glibc, commit 1 s"];
 
-/// All lines; the worker's are of this binary.
+/// Returns all rows. The worker rows use this binary.
 pub fn rows(binary: &Path) -> Vec<Row> {
     let row = |name, contender, repeats, ceilings| Row { name, contender, repeats, ceilings, pictured: false };
     let pictured = |name, contender, ceilings| Row { pictured: true, ..row(name, contender, 50, ceilings) };
@@ -50,14 +51,14 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         Contender::Unseen(unseen)
     };
     let record_key: fn(&mut Unseen) = |unseen| unseen.key = r#"{ record = "key" }"#;
-    // A ceiling stands beside those whose ceiling it is: they run one after the other, and share the minute.
+    // A ceiling is next to its rows, so that they run at about the same time.
     vec![
         row(CONSUME[0], Contender::Consume { allocator: jemalloc }, 95, None),
         row(CONSUME[1], Contender::Consume { allocator: glibc }, 95, None),
-        row("unseen, 95 % repeats, commit 1 s", unseen(LONG, |_| ()), 95, Some(CONSUME)),
+        row("unseen, 95 % duplicates, commit 1 s", unseen(LONG, |_| ()), 95, Some(CONSUME)),
         row(ALL_LONG[0], pass_on(jemalloc, 1, LONG), 0, None),
         row(ALL_LONG[1], pass_on(glibc, 1, LONG), 0, None),
-        row("unseen, no repeats, commit 1 s", unseen(LONG, |_| ()), 0, Some(ALL_LONG)),
+        row("unseen, no duplicates, commit 1 s", unseen(LONG, |_| ()), 0, Some(ALL_LONG)),
         pictured(HALF_SHORT[0], pass_on(jemalloc, 2, SHORT), None),
         pictured(HALF_SHORT[1], pass_on(glibc, 2, SHORT), None),
         pictured("unseen, commit 100 ms", unseen(SHORT, |_| ()), Some(HALF_SHORT)),
@@ -65,7 +66,7 @@ pub fn rows(binary: &Path) -> Vec<Row> {
         row("unseen, at_least_once, commit 100 ms", unseen(SHORT, |unseen| unseen.delivery = "at_least_once"), 50, Some(HALF_SHORT)),
         row("unseen, 2 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 2), 50, Some(HALF_SHORT)),
         row("unseen, 4 workers, commit 100 ms", unseen(SHORT, |unseen| unseen.workers = 4), 50, Some(HALF_SHORT)),
-        row("unseen, commit 200 ms: the default", unseen(DEFAULT, |_| ()), 50, None),
+        row("unseen, commit 200 ms (default)", unseen(DEFAULT, |_| ()), 50, None),
         pictured("Kafka Streams, RocksDB, commit 100 ms", Contender::KafkaStreams { commit: SHORT }, Some(HALF_SHORT)),
         pictured(HALF_LONG[0], pass_on(jemalloc, 2, LONG), None),
         pictured(HALF_LONG[1], pass_on(glibc, 2, LONG), None),
@@ -78,7 +79,7 @@ pub fn rows(binary: &Path) -> Vec<Row> {
     ]
 }
 
-/// The records of these rows: a topic for each share of repeats.
+/// Fills a topic for each share of duplicates in these rows.
 pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(usize, Topic)> {
     let mut topics: Vec<(usize, Topic)> = Vec::new();
     for &Row { repeats, .. } in rows {
@@ -91,21 +92,21 @@ pub fn fill(broker: &Broker, rows: &[Row], load: Load, records: usize) -> Vec<(u
 
 /// The topic of a row.
 pub fn topic<'a>(topics: &'a [(usize, Topic)], row: &Row) -> &'a Topic {
-    topics.iter().find_map(|(repeats, topic)| (*repeats == row.repeats).then_some(topic)).expect("it was filled")
+    topics.iter().find_map(|(repeats, topic)| (*repeats == row.repeats).then_some(topic)).expect("a filled topic")
 }
 
 impl Row {
-    /// Records a second: once settled, as for all; whichever is better for those that are not ours.
+    /// Records per second: once settled for all contenders. For peers, the better of the settled and the whole run.
     pub fn rate(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.rate.max(cost.whole.rate) } else { cost.settled.rate }
     }
 
-    /// Microseconds of processor time a record, likewise.
+    /// CPU time per record in microseconds, likewise.
     pub fn cpu(&self, cost: &Cost) -> f64 {
         if self.contender.is_peer() { cost.settled.cpu.min(cost.whole.cpu) } else { cost.settled.cpu }
     }
 
-    /// What this has cost, as a ratio to each of its ceilings that was measured: of the rate, and of the processor time.
+    /// The ratios of rate and CPU time to each measured ceiling.
     fn of_ceilings(&self, own: &[Cost], rows: &[Self], costs: &[Vec<Cost>]) -> Vec<String> {
         let of = |name| {
             let (ceiling, its) = rows.iter().zip(costs).find(|(row, _)| row.name == name)?;
@@ -122,14 +123,14 @@ pub fn measure(options: &Options) {
     let mut rows = rows(&options.binary);
     rows.retain(|row| options.includes(row.name));
     if peers().is_none() {
-        eprintln!("Kafka Streams and Flink are left out: they need a JDK and Maven");
+        eprintln!("skipping Kafka Streams and Flink: they need a JDK and Maven");
         rows.retain(|row| !row.contender.is_peer());
     }
-    assert!(!rows.is_empty(), "nothing has a name that begins with {}", options.only.join(" or "));
+    assert!(!rows.is_empty(), "no contender has a name that starts with {}", options.only.join(" or "));
     let broker = Broker::start();
     let records = options.records.unwrap_or(RECORDS);
     let topics = fill(&broker, &rows, options.load, records);
-    // A cold broker is two to three times slower. What runs on a Java machine is warm only by its own records.
+    // A cold broker is two to three times slower. JVM contenders are only warmed up by their own records.
     for row in rows.iter().filter(|row| row.pictured && !row.contender.is_peer()) {
         run(&broker, topic(&topics, row), &row.contender);
     }
@@ -143,8 +144,8 @@ pub fn measure(options: &Options) {
     }
     let raw: Vec<Value> = rows.iter().zip(&costs).map(|(row, costs)| named(row.name, costs)).collect();
     let page = format!(
-        "{}, but where another share of repeats is named; consume only reads 95 % repeats. The median of {} rounds. Peers have two\n\
-         threads. Raw calls have the allocator that is named; unseen has jemalloc.\n\n{}",
+        "{}, unless the row names a different share; consume only reads 95 % duplicates. The median of {} rounds. Peers have two\n\
+         threads. Raw calls use the named allocator. unseen uses jemalloc.\n\n{}",
         Stream::usual(options.load, records, 50),
         options.rounds,
         table(&rows, &costs)
@@ -156,7 +157,7 @@ fn table(rows: &[Row], costs: &[Vec<Cost>]) -> Table {
     let mut table = Table::new(&[
         "",
         "records/s",
-        "µs CPU a record",
+        "µs CPU per record",
         "cores idle",
         "peak RSS",
         "state on disk",
@@ -195,5 +196,5 @@ fn picture(rows: &[Row], costs: &[Vec<Cost>]) -> String {
         values: vec![median(costs.iter().map(|cost| row.rate(cost))), median(costs.iter().map(|cost| row.cpu(cost)))],
     };
     let bars: Vec<_> = rows.iter().zip(costs).filter(|(row, _)| row.pictured).map(bar).collect();
-    picture::bars(&[("records a second", thousands), ("µs of processor time a record", |cpu| format!("{cpu:.2}"))], &bars)
+    picture::bars(&[("records per second", thousands), ("µs of CPU time per record", |cpu| format!("{cpu:.2}"))], &bars)
 }

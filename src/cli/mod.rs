@@ -13,7 +13,6 @@ mod otlp;
 mod plan;
 mod replay;
 mod run;
-mod scale;
 mod schema;
 mod schemas;
 mod seed;

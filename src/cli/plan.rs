@@ -3,7 +3,6 @@
 use anyhow::Context;
 use clap::ArgGroup;
 use clap::error::ErrorKind;
-use serde::Serialize;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -15,7 +14,6 @@ use unseen::content::CompareContent;
 use unseen::filter::Window;
 use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::scale::Scale;
 use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::replay::Format;
 
@@ -37,7 +35,7 @@ JSON (--json), one object; sizes in bytes, of the whole topic unless they say ot
 
 /// Options of `unseen plan`.
 #[derive(clap::Args)]
-#[command(after_long_help = format!("{JSON_HELP}{}", super::scale::JSON_HELP), group(ArgGroup::new("size").required(true).args(["keys", "rate", "sample"])))]
+#[command(after_long_help = JSON_HELP, group(ArgGroup::new("size").required(true).args(["keys", "rate", "sample"])))]
 pub struct Args {
     /// Distinct keys that the whole topic shows in a window, such as 10M.
     #[arg(long, value_name = "N", value_parser = flags::keys)]
@@ -71,9 +69,8 @@ pub struct Args {
     /// What a line of the sample is.
     #[arg(short, long, value_enum, default_value_t = super::replay::LineFormat::Ndjson, conflicts_with_all = ["keys", "rate"])]
     format: super::replay::LineFormat,
-    /// Take key, formats, window, slices and rate from this configuration file instead; with --records-per-second, also the kind of
-    /// filter, its memory or mean, commit interval, workers, and other settings of the deployment.
-    #[arg(short, long, value_name = "FILE", conflicts_with = "key")]
+    /// Read the sample's key, formats, window, slices, and rate from this configuration file.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
     /// Which of its topics, by input; needed if there are several.
     #[arg(long, value_name = "TOPIC", requires = "config")]
@@ -95,16 +92,6 @@ pub struct Args {
     /// Print one JSON object instead of tables; --help says what is in it.
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    scale: super::scale::Args,
-}
-
-/// A comparison with what a deployment of it needs.
-#[derive(Serialize)]
-struct Scaled<'r> {
-    #[serde(flatten)]
-    report: &'r Comparison,
-    scale: &'r Scale,
 }
 
 /// Prints the comparison.
@@ -114,9 +101,6 @@ struct Scaled<'r> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture bring the record's own time");
-    }
-    if args.config.is_some() && args.sample.is_none() && args.scale.records_per_second.is_none() {
-        usage("--config: without --sample, it is of use with --records-per-second only");
     }
     let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
@@ -144,10 +128,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     report.proposal = proposal;
     if let Some(path) = &args.svg {
         fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let Some(scale) = super::scale::scale(&args.scale, config.as_ref(), topic, &report).unwrap_or_else(|error| usage(error)) {
-        let json = || serde_json::to_string(&Scaled { report: &report, scale: &scale });
-        return super::print(&if args.json { json()? + "\n" } else { scale.text() });
     }
     let proposed = report.proposal.as_ref().map_or_else(String::new, |proposal| proposal.text() + "\n");
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{proposed}{}\n{}", report.table(), report.curve()) };

@@ -1,10 +1,10 @@
-//! Key conflicts: records that have the same key and another content, the sign of a key that lacks a part.
+//! Key conflicts: records with the same key and different content, a sign that the key lacks a part.
 //!
-//! Owns what is kept of the content of some keys, and the counts. Pure. Must never grow beyond its bounds, hold a value, nor change
+//! Owns the hashed content of a sample of keys, and the counts. Pure. Must never grow beyond its bounds, store a value, or change
 //! a verdict.
 //!
-//! Each field of a record that is kept takes eight bytes: hashes of its name and of its value, 32 bits each. Two unlike values
-//! look alike once in four thousand million times.
+//! Each stored field of a record takes eight bytes: hashes of its name and of its value, 32 bits each. Two different values have
+//! the same hash with a probability of one in four billion.
 
 use crate::key::{self, Field, Fingerprint, Scratch};
 use crate::record::Verdict;
@@ -13,41 +13,41 @@ use serde_json::value::RawValue;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Most keys whose content is kept.
+/// Maximum number of keys whose content is stored.
 const KEYS_MAX: usize = 1 << 13;
-/// Keys of a window where nobody says how many.
+/// Assumed number of keys in a window, if it is not configured.
 const KEYS_UNKNOWN: u64 = 1_000_000;
-/// Most fields of a record that are kept one by one; what is beyond is kept together.
+/// Maximum number of fields of a record that are stored individually. The rest are stored as one.
 const FIELDS_MAX: usize = 32;
-/// How deep fields may lie; what is deeper is one field.
+/// Maximum depth of a field. Deeper values are one field.
 const DEPTH_MAX: usize = 4;
-/// Once so many records of a minute were looked at, half as many are from then on.
+/// Number of records examined within a minute at which the sample is halved.
 const LOOKED_MAX: usize = 1 << 17;
-/// A value of so many bytes counts as one more record.
+/// Number of bytes of a value that count as one additional record.
 const LOOKED_BYTES: usize = 1 << 12;
-/// To save time, the share is made no smaller than one key in 2 to the power of this.
+/// Maximum of `halvings` to save CPU time: for that purpose, the sample never has less than one key in 2 to the power of this.
 const CHEAP: u32 = 6;
-/// Most bytes of a field's name; what is longer is cut.
+/// Maximum bytes of a field's name. Longer names are cut.
 const NAME_BYTES_MAX: usize = 128;
-/// Most fields that conflicts are counted by.
+/// Maximum number of fields by which conflicts are counted.
 const NAMES_MAX: usize = 64;
-/// What a value is called that is no object of JSON, and what the fields are called that are kept together.
+/// Name of a value that is not a JSON object, and of the fields that are stored as one.
 const WHOLE: &str = "the value";
 const REST: &str = "the rest of the value";
 const GONE: &str = "a field that is gone";
 
-/// What to leave out of the comparison.
+/// Fields to leave out of the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareContent {
-    /// JSON pointers of fields that may differ, with all that is in them.
+    /// JSON pointers of fields that may differ, including everything in them.
     pub except: Vec<String>,
 }
 
 impl CompareContent {
-    /// Leaves out these fields.
+    /// Creates a comparison that leaves out these fields.
     ///
     /// # Errors
-    /// A sentence about the pointer that leads to no field.
+    /// An error message about a pointer that does not lead to a field.
     pub fn new(except: Vec<String>) -> Result<Self, String> {
         for pointer in &except {
             Field::new(pointer).map_err(|error| error.to_string())?;
@@ -63,18 +63,18 @@ impl CompareContent {
         Ok(Self { except })
     }
 
-    /// Whether a field is left out.
+    /// True if a field is left out.
     pub(crate) fn leaves_out(&self, pointer: &str) -> bool {
         self.except.iter().any(|except| pointer.strip_prefix(except.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
 
-    /// What is compared of a value.
+    /// Returns the compared content of a value.
     #[must_use]
     pub fn content(&self, value: Option<&[u8]>, scratch: &mut Scratch) -> Content {
         let (mut fields, mut rest) = (Vec::new(), None);
         let is_object = value.is_some_and(|value| {
             leaves(value, &mut |pointer, leaf| {
-                // A field that is null is as good as none.
+                // A null field is the same as a missing one.
                 let Some(value) = digest(leaf, scratch).filter(|_| !self.leaves_out(pointer)) else { return };
                 let pair = (hash(pointer.as_bytes()), value);
                 if fields.len() < FIELDS_MAX {
@@ -93,19 +93,19 @@ impl CompareContent {
     }
 }
 
-/// How often repeats were compared, and differed.
+/// Number of duplicates that were compared, and that differed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
-    /// Duplicates that were compared with the record that they repeat.
+    /// Duplicates compared with the record that they duplicate.
     pub compared: u64,
-    /// Of these, the ones that differ from it.
+    /// Compared duplicates that differ from that record.
     pub conflicts: u64,
-    /// In how many of these each field differs at least, most first.
+    /// Lower bound of the number of conflicts in which each field differs, most frequent first.
     pub fields: Vec<(String, u64)>,
 }
 
 impl Conflicts {
-    /// Conflicts over repeats that were compared.
+    /// Returns the number of conflicts divided by the number of compared duplicates.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share(&self) -> f64 {
@@ -113,12 +113,12 @@ impl Conflicts {
     }
 }
 
-/// A key of a partition: each partition remembers by itself.
+/// A key in a partition. Each partition has its own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
-    /// The number of the partition.
+    /// Number of the partition.
     pub partition: i32,
-    /// The key.
+    /// Fingerprint of the key.
     pub fingerprint: Fingerprint,
 }
 
@@ -133,7 +133,7 @@ impl Content {
     }
 }
 
-/// A record and what it repeats, which differ.
+/// A record that differs from the record that it duplicates.
 #[derive(Clone, Debug)]
 pub struct Difference {
     known: Content,
@@ -141,7 +141,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// The names of the fields in which they differ, out of the record's value.
+    /// Returns the names of the fields that differ, from the record's value.
     #[must_use]
     pub fn fields(&self, value: Option<&[u8]>) -> Vec<String> {
         let Self { known, content } = self;
@@ -149,7 +149,7 @@ impl Difference {
         if known.get(whole).or(content.get(whole)).is_some() {
             return vec![WHOLE.to_owned()];
         }
-        // Of many fields, one that is on one side only may be among the rest of the other.
+        // With many fields, a field that is stored individually on one side may be part of the rest on the other.
         let is_wide = known.get(rest).or(content.get(rest)).is_some();
         let mut names = Vec::new();
         leaves(value.unwrap_or_default(), &mut |pointer, _| {
@@ -174,27 +174,27 @@ impl Difference {
     }
 }
 
-/// In how many conflicts a field differs.
+/// Number of conflicts in which a field differs.
 #[derive(Debug)]
 struct Named {
     field: String,
     count: u64,
-    /// So much of the count may be another field's that made way.
+    /// Part of the count that may belong to another field that was replaced.
     before: u64,
 }
 
-/// The content of some keys. Which, their fingerprints say.
+/// The content of a sample of keys, selected by fingerprint.
 #[derive(Debug)]
 pub struct ContentSample {
-    /// One key of 2 to the power of this is of the sample.
+    /// One key in 2 to the power of this is in the sample.
     halvings: u32,
-    /// What that must be at least, for more would not find room.
+    /// Minimum of `halvings`, because a larger sample would exceed the limits.
     least_halvings: u32,
-    /// What that comes to where as many keys come as the filter is made for. If there are more, the oldest make way.
+    /// Value of `halvings` for the planned number of keys. If there are more keys, the oldest are dropped.
     most_halvings: u32,
-    /// Since the share was last halved, or a minute passed.
+    /// Number of records examined since the sample was last halved, or since the last minute.
     looked: usize,
-    /// None of a key that was retracted, which keeps its place in the order.
+    /// Content by key, or `None` for a retracted key, which keeps its position in the order.
     contents: HashMap<PartitionKey, Option<Content>>,
     order: VecDeque<PartitionKey>,
     counted: Conflicts,
@@ -202,7 +202,7 @@ pub struct ContentSample {
 }
 
 impl ContentSample {
-    /// The sample of a topic with so many keys in a window, if that is known.
+    /// Creates the sample of a topic with this number of keys in a window, if known.
     #[must_use]
     pub fn new(keys: Option<u64>) -> Self {
         let keys = keys.unwrap_or(KEYS_UNKNOWN);
@@ -219,7 +219,7 @@ impl ContentSample {
         }
     }
 
-    /// A record with that key had that verdict. Returns the fields in which it differs from the record that it repeats, if it does.
+    /// Adds a record with its verdict. Returns the fields in which it differs from the record that it duplicates, if any.
     pub fn take(
         &mut self,
         key: PartitionKey,
@@ -240,7 +240,7 @@ impl ContentSample {
         Some(fields)
     }
 
-    /// What of it changes the sample: the content of a value of so many bytes is compared, or kept.
+    /// Updates the sample: compares or stores the content of a value with this number of bytes.
     pub fn look(&mut self, key: PartitionKey, verdict: Verdict, bytes: usize, content: Content) -> Option<Difference> {
         if self.looked >= LOOKED_MAX && self.halvings < CHEAP {
             self.halve();
@@ -282,7 +282,7 @@ impl ContentSample {
         self.halvings += 1;
         self.looked = 0;
         let halvings = self.halvings;
-        // Nobody looks whether what is kept of the others still holds.
+        // The content of the other keys is no longer kept up to date.
         self.retain(|key| is_of(key.fingerprint, halvings));
     }
 
@@ -291,7 +291,7 @@ impl ContentSample {
         self.order.retain(|&key| is_kept(key));
     }
 
-    /// So many minutes have passed. Where few records were looked at, twice as many keys are from now on.
+    /// Advances by a number of minutes. If few records were examined, the sample is doubled.
     pub fn pass_minutes(&mut self, minutes: u64) {
         for _ in 0..minutes.min(CHEAP.into()) {
             if self.looked < LOOKED_MAX / 4 && self.halvings > self.least_halvings {
@@ -301,14 +301,14 @@ impl ContentSample {
         }
     }
 
-    /// What is kept of that key does not hold any more.
+    /// Forgets the content of a key, because it is no longer valid.
     pub fn forget(&mut self, key: PartitionKey) {
         if let Some(content) = self.contents.get_mut(&key) {
             *content = None;
         }
     }
 
-    /// What is kept of that partition's keys does not hold any more.
+    /// Forgets the content of a partition's keys, because it is no longer valid.
     pub fn forget_partition(&mut self, partition: i32) {
         self.retain(|key| key.partition != partition);
     }
@@ -321,25 +321,25 @@ impl ContentSample {
             } else if self.named.len() < NAMES_MAX {
                 self.named.push(Named { field: field.clone(), count: 1, before: 0 });
             } else if let Some(least) = self.named.iter_mut().min_by_key(|named| named.count) {
-                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a field that differs often is never crowded out.
+                // "Space saving" (Metwally, Agrawal and El Abbadi, 2005): a frequent field is never displaced.
                 *least = Named { field: field.clone(), count: least.count + 1, before: least.count };
             }
         }
     }
 
-    /// One key of 2 to the power of this is looked at now.
+    /// Returns the current `halvings`: one key in 2 to the power of this is in the sample.
     #[must_use]
     pub const fn halvings(&self) -> u32 {
         self.halvings
     }
 
-    /// Conflicts so far.
+    /// Returns the number of conflicts so far.
     #[must_use]
     pub const fn conflicts(&self) -> u64 {
         self.counted.conflicts
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> Conflicts {
         let mut fields: Vec<_> = self.named.iter().map(|named| (named.field.clone(), named.count - named.before)).collect();
@@ -348,14 +348,14 @@ impl ContentSample {
     }
 }
 
-/// Whether a key is of a share of one in 2 to the power of `halvings`. The bits that choose it are not those that a filter takes.
+/// True if a key is in a sample of one in 2 to the power of `halvings`. It uses different fingerprint bits than the filters.
 #[must_use]
 #[inline]
 pub const fn is_of(fingerprint: Fingerprint, halvings: u32) -> bool {
     (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15).leading_zeros() >= halvings
 }
 
-/// Whether records with that verdict have content that is compared or kept.
+/// True if the content of records with this verdict is compared or stored.
 #[must_use]
 #[inline]
 pub const fn is_compared(verdict: Verdict) -> bool {
@@ -366,16 +366,16 @@ fn hash(bytes: &[u8]) -> u32 {
     (xxh3_64(bytes) >> 32) as u32
 }
 
-/// The same for values that differ in white space, in the order of members or in escapes only; none for null.
+/// Digest that ignores white space, the order of members, and escapes. None for null.
 fn digest(leaf: &str, scratch: &mut Scratch) -> Option<u32> {
     match key::digest(leaf.as_bytes(), scratch) {
         Ok(digest) => digest.map(|digest| (digest >> 96) as u32),
-        // It has too many lists within each other, or half a character.
+        // The value has too many nested lists, or a lone surrogate.
         Err(_) => Some(hash(leaf.as_bytes())),
     }
 }
 
-/// The name of a field as it is shown: names are data, and what shows them may be a terminal.
+/// Formats the name of a field for display. Names are data, and the display may be a terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for character in name.chars() {
@@ -384,15 +384,15 @@ pub(crate) fn shown(name: &str) -> String {
     shown
 }
 
-/// Visits the fields of an object that are no objects, by JSON pointer, in order. A list is a field of its own. Returns whether
-/// it is an object.
+/// Visits the fields of an object that are not objects, by JSON pointer, in order. A list is a single field. Returns whether the
+/// value is an object.
 pub(crate) fn leaves(json: &[u8], visit: &mut impl FnMut(&str, &str)) -> bool {
     let Some(members) = members(json) else { return false };
     walk(&members, &mut String::new(), 1, visit);
     true
 }
 
-/// Of two equal names the last counts.
+/// Parses the members of an object. For duplicate names, the last counts.
 fn members(json: &[u8]) -> Option<BTreeMap<String, &RawValue>> {
     let is_object = json.trim_ascii_start().starts_with(b"{");
     if is_object { serde_json::from_slice(json).ok() } else { None }

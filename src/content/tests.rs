@@ -17,7 +17,7 @@ fn take(sample: &mut ContentSample, number: u64, verdict: Verdict, value: &str) 
     sample.take(key(number), verdict, Some(value.as_bytes()), &except(&[]), &mut Scratch::default())
 }
 
-/// The fields in which the second differs from the first.
+/// The fields in which the second value differs from the first.
 fn compared(first: &str, second: &str, pointers: &[&str]) -> Option<Vec<String>> {
     let (mut sample, compare) = (sample(1_000), except(pointers));
     let mut take = |verdict, value: &str| sample.take(key(1), verdict, Some(value.as_bytes()), &compare, &mut Scratch::default());
@@ -46,7 +46,7 @@ fn a_repeat_is_compared_field_by_field() {
     assert_eq!((compared("a", "a", &[]), compared("a", "b", &[])), (None, Some(vec![WHOLE.to_owned()])));
 }
 
-/// No two numbers meet in a rounded float, and what is deep is one field.
+/// Numbers are not rounded to floats, and deep values are one field.
 #[test]
 fn fields_are_compared_as_they_are_written() {
     let differ = |one: &str, other: &str| compared(&format!("{{\"a\":{one}}}"), &format!("{{\"a\":{other}}}"), &[]).is_some();
@@ -86,14 +86,14 @@ fn fields_beyond_the_bound_are_compared_together() {
     let rest = Some(vec![REST.to_owned()]);
     assert_eq!(compared(&wide(150, 1), &wide(150, 1), &[]), None);
     assert_eq!(compared(&wide(150, 1), &wide(150, 2), &[]), rest);
-    // Where one more is there, another goes to the rest; it did not change.
+    // A new individual field moves another field to the rest, although that field did not change.
     let more = wide(150, 1).replace("{\"f100\"", "{\"f000\":1,\"f100\"");
     assert_eq!((compared(&wide(150, 1), &more, &[]), compared(&more, &wide(150, 1), &[])), (rest.clone(), rest));
     let content = CompareContent::default().content(Some(wide(10_000, 1).as_bytes()), &mut Scratch::default());
     assert_eq!(content.0.len(), FIELDS_MAX + 1);
 }
 
-/// A record that came out is what repeats are held against.
+/// Duplicates are compared with the record that was emitted.
 #[test]
 fn what_came_out_last_counts() {
     let mut sample = sample(1_000);
@@ -126,7 +126,7 @@ fn a_partition_is_remembered_and_forgotten_by_itself() {
         sample.take(key, Verdict::Duplicate, Some(value.as_bytes()), &except(&[]), &mut Scratch::default()).is_some()
     };
     assert!(!next(0, "c") && next(0, "a") && next(1, "a"));
-    // It came out of another topic of the space, or was retracted there.
+    // The key was emitted from another topic of the space, or retracted there.
     sample.forget(PartitionKey { partition: 1, ..key(1) });
     assert_eq!(take(&mut sample, 1, Verdict::Duplicate, "c"), None);
 }
@@ -161,7 +161,7 @@ fn keys_that_come_and_go_leave_room_for_others() {
     assert_eq!(take(&mut sample, 10, Verdict::Duplicate, "b"), Some(vec![WHOLE.to_owned()]));
 }
 
-/// Of very many records, few are looked at, and conflicts are found in them all the same. Where they get fewer, all are.
+/// At a high rate, few records are examined, and conflicts are still found. At a lower rate, all are examined.
 #[test]
 fn the_share_of_records_that_are_looked_at_follows_their_number() {
     let mut sample = sample(1_000);
@@ -172,10 +172,10 @@ fn the_share_of_records_that_are_looked_at_follows_their_number() {
     assert_eq!(sample.halvings, CHEAP);
     assert!(counted.compared < 1_000_000, "{}", counted.compared);
     assert!((0.49..0.51).contains(&counted.share()), "{}", counted.share());
-    // Of most of these, nobody sees that they came out anew.
+    // For most of these, the sample does not notice that they were emitted again.
     (0..1_000).for_each(|number| drop(take(&mut sample, number, Verdict::Unseen, "c")));
     sample.pass_minutes(1);
-    // A hundred a second.
+    // One hundred per second.
     for minute in 0..10_u64 {
         sample.pass_minutes(1);
         (0..6_000).for_each(|number| drop(take(&mut sample, number, Verdict::Duplicate, "c")));
@@ -200,7 +200,7 @@ fn names_are_bounded_and_shown_as_text() {
     let long = compared("{}", &format!("{{\"{}\":1}}", "é".repeat(1_000)), &[]).unwrap();
     assert_eq!(long[0].len(), NAME_BYTES_MAX - 1);
     assert_eq!(compared("{}", "{\"a\\u001b[1m~/\":1}", &[]), Some(vec!["/a\\u{1b}[1m~0~1".to_owned()]));
-    // Names that are data do not crowd out one that differs often, however late it comes.
+    // Names that are data do not displace a frequent field, no matter how late it appears.
     let mut sample = sample(1_000);
     take(&mut sample, 1, Verdict::Unseen, "{}");
     (0..200).for_each(|field| drop(take(&mut sample, 1, Verdict::Duplicate, &format!("{{\"f{field}\":1}}"))));

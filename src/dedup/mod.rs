@@ -1,7 +1,7 @@
-//! One partition of one key space: from a fingerprint and its time to a verdict.
+//! The dedup state of one partition of one key space: decides a verdict from a fingerprint and a time.
 //!
-//! Owns stream time and the rules of the window. Its state is a pure function of what it was
-//! shown, in order: it must never look at a clock, and time comes in with each record.
+//! Owns stream time and the rules of the window. Its state is a pure function of its input, in order. It must never look at a
+//! clock: time comes with each record.
 
 mod state;
 mod watched;
@@ -15,31 +15,32 @@ use crate::record::{Timestamp, Verdict};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many lifetimes of a key a stable filter's log reaches back. What it had inserted before leaves a cell in some
-/// thousands non-zero that a filter made anew from the changelog has zero.
+/// Number of key lifetimes that a stable filter's changelog reaches back. Keys inserted earlier leave one cell in several
+/// thousand nonzero that is zero in a filter rebuilt from the changelog.
 const LIFETIMES: u32 = 8;
 
-/// What becomes of a record that is older than the window and was not seen within it.
+/// What to do with a record that is older than the window and was not seen within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Late {
-    /// It goes out like any unseen record: when unsure, never lose.
+    /// Emit the record like an unseen record: if in doubt, never lose data.
     #[default]
     Emit,
-    /// It is dropped.
+    /// Drop the record.
     Drop,
-    /// It goes to the topic's dead letters.
+    /// Write the record to the topic's dead-letter topic.
     DeadLetter,
 }
 
-/// What a record did to a state. Done again in the same order, from the same state, it leaves the same state.
+/// The change that a record made to a state. Applying the same changes in the same order to the same state produces the same
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// Its key was inserted.
+    /// The key was inserted.
     Insert,
-    /// Its key was renewed.
+    /// The key was renewed.
     Refresh,
-    /// Its key was retracted.
+    /// The key was retracted.
     Delete,
 }
 
@@ -48,36 +49,36 @@ pub enum Mutation {
 pub struct Rules {
     /// How long a key stays seen.
     pub window: Window,
-    /// Kind and size of a partition's filter; `None` where the exact store stands alone.
+    /// Kind and size of a partition's filter, or `None` if there is only an exact store.
     pub filter: Option<Spec>,
-    /// Whether there is an exact store: it decides alone, or confirms what the filter calls seen.
+    /// True if there is an exact store, which either decides alone, or confirms keys that the filter reports as seen.
     pub exact: bool,
-    /// Whether a duplicate renews the window of its key. If so, a key that repeats for ever is never emitted again.
+    /// True if a duplicate renews the window of its key. A key that is repeated forever is then never emitted again.
     pub refresh: bool,
-    /// What becomes of late records.
+    /// What to do with late records.
     pub late: Late,
 }
 
 impl Rules {
-    /// Whether keys are forgotten by slices of the window.
+    /// True if keys are forgotten by slices of the window.
     #[must_use]
     pub fn is_sliced(&self) -> bool {
         self.exact || self.filter.is_some_and(Spec::has_slices)
     }
 
-    /// Whether a retraction takes a key from a filter alone, which may take another key's copy with it.
+    /// True if a retraction deletes a key from a filter without an exact store, which may delete a different key's copy.
     #[must_use]
     pub fn retracts_by_filter(&self) -> bool {
         !self.exact && matches!(self.filter, Some(Spec::Cuckoo(_)))
     }
 
-    /// Keys that the filter is made to remember at a time, if there is one.
+    /// Returns the number of keys that the filter is planned to remember at a time, if there is a filter.
     #[must_use]
     pub fn capacity(&self) -> Option<u64> {
         self.filter.map(|spec| spec.capacity(self.window))
     }
 
-    /// The filter's window. Where an exact store counts the keys of a slice, the filter does not.
+    /// Returns the filter's window. If an exact store counts the keys of a slice, the filter does not count them.
     const fn filter_window(&self) -> Window {
         match self.window {
             Window::Keys { slices, .. } if self.exact => Window::Keys { slice_keys: u64::MAX, slices },
@@ -85,19 +86,20 @@ impl Rules {
         }
     }
 
-    /// How far a filter of these rules has come; `None` before any time is known.
+    /// Returns the expiry clock of a filter with these rules, or `None` before any time is known.
     fn expiry_clock(&self, filter: &dyn Filter) -> Option<Slice> {
         if self.is_sliced() { filter.slice() } else { Some(filter.expiry_clock()) }
     }
 }
 
-/// The state of one partition.
+/// The dedup state of one partition.
 #[derive(Debug)]
 pub struct Dedup {
     rules: Rules,
     filter: Option<Box<dyn Filter>>,
     exact: Option<Exact>,
-    /// What the filter is held against; where all that it calls seen is confirmed, there is nothing to be wrong.
+    /// The sample with which the filter is compared. `None` if every key that the filter reports as seen is confirmed, because
+    /// there are no errors to measure.
     watched: Option<WatchedKeys>,
     stream_time: Option<Timestamp>,
     corrected: u64,
@@ -105,7 +107,7 @@ pub struct Dedup {
 }
 
 impl Dedup {
-    /// A partition that has seen nothing.
+    /// Creates the state of a partition that has seen nothing.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self {
@@ -125,33 +127,33 @@ impl Dedup {
         Some(WatchedKeys::new(capacity, lifetime))
     }
 
-    /// Its rules.
+    /// Returns the rules.
     #[must_use]
     pub const fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Has the cache load what judging these keys will read; see [`Filter::prefetch`].
+    /// Prefetches what evaluating these keys will read; see [`Filter::prefetch`].
     pub fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         if let Some(filter) = &mut self.filter {
             filter.prefetch(fingerprints);
         }
     }
 
-    /// Decides one record, and remembers its key if it is to be emitted.
+    /// Decides the verdict of one record, and remembers its key if the record is to be emitted.
     ///
-    /// `time` is the record's own time in milliseconds, if it has one. A time beyond `max_timestamp`, the
-    /// latest that moves the window, is judged but does not advance stream time: a broken producer clock
-    /// must not make the filter forget everything.
+    /// `time` is the record's own time in milliseconds, if it has one. `max_timestamp` is the latest time that moves the window.
+    /// A record with a later time is evaluated, but does not advance stream time, because a broken producer clock must not make
+    /// the filter forget everything.
     ///
     /// # Errors
-    /// [`ExactError`] when it cannot be decided.
+    /// [`ExactError`] if the verdict cannot be decided.
     #[inline]
     pub fn judge(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
         self.mutation = None;
         let late = self.rules.late != Late::Emit && self.is_late(time);
-        // What may be inserted is inserted by the same call that asks for it.
+        // If the key may be inserted, one call looks it up and inserts it.
         let at_once = !late && !self.is_led();
         let maybe = match &mut self.filter {
             None => true,
@@ -159,7 +161,7 @@ impl Dedup {
             Some(filter) => filter.contains(fingerprint),
         };
         if maybe && self.confirm(fingerprint)? {
-            // A late record that is not dropped is not inserted either: neither says how often the filter is wrong.
+            // Late records do not count towards the measured error rate, because unseen late records are not inserted.
             if !late {
                 self.watch(|watched, clock| watched.dropped(fingerprint, clock));
             }
@@ -181,8 +183,8 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Up to which record time [`Dedup::judge_each`] may be asked: to the end of the open slice, where nothing is asked but the
-    /// filter, once a key; `None` if not at all.
+    /// Returns the latest record time up to which [`Dedup::judge_each`] may be called: the end of the open slice, within which
+    /// each key needs only one call to the filter. `None` if batches are not possible.
     #[must_use]
     pub fn judges_each_until(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, exact, .. } = self.rules;
@@ -191,16 +193,16 @@ impl Dedup {
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records one after the other, as [`Dedup::judge`] does, where it [may](Self::judges_each_until). `seen` becomes
-    /// whether each is a duplicate; those that are not are unseen.
+    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::judges_each_until). `seen` is set to
+    /// whether each record is a duplicate. All others are unseen.
     ///
     /// # Errors
-    /// [`ExactError`] at the first that cannot be decided: of that one `seen` says nothing.
+    /// [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
     pub fn judge_each(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
         let Some(filter) = &mut self.filter else { return Ok(()) };
         let judged = filter.check_and_insert_each(fingerprints, seen);
-        // The one that cannot be decided was shown, too.
+        // The record that cannot be decided also advances stream time.
         let shown = times.iter().take(seen.len() + usize::from(judged.is_err()));
         self.stream_time = self.stream_time.max(shown.max().copied());
         self.mutation = seen.last().filter(|seen| judged.is_ok() && !**seen).map(|_| Mutation::Insert);
@@ -208,19 +210,19 @@ impl Dedup {
         Ok(judged?)
     }
 
-    /// Retracts a key, as a record that says so asks for: the next record with it is unseen. Where an exact store knows,
-    /// a key that is not remembered deletes nothing. A filter alone may then delete another key, with the probability of
-    /// a false positive.
+    /// Retracts a key because a record asks for it: the next record with this key is unseen. If there is an exact store,
+    /// retracting a key that is not remembered deletes nothing. A filter without an exact store may delete a different key, with
+    /// the probability of a false positive.
     ///
     /// # Errors
-    /// [`ExactError`] when nobody knows whether it is remembered.
+    /// [`ExactError`] if it is unknown whether the key is remembered.
     pub fn retract(&mut self, fingerprint: Fingerprint, time: Option<Timestamp>, max_timestamp: Timestamp) -> Result<Verdict, ExactError> {
         self.advance(time, max_timestamp);
         self.mutation = self.delete(fingerprint)?.then_some(Mutation::Delete);
         Ok(Verdict::Retracted)
     }
 
-    /// Reports to the watched keys, with a way to ask how far the filter has come.
+    /// Reports to the watched keys, and passes a function that returns the filter's expiry clock.
     fn watch(&mut self, report: impl FnOnce(&mut WatchedKeys, &dyn Fn() -> Option<Slice>)) {
         if let (Some(watched), Some(filter)) = (&mut self.watched, &self.filter) {
             let rules = &self.rules;
@@ -239,13 +241,13 @@ impl Dedup {
         Ok(())
     }
 
-    /// Whether the exact store counts the keys of a slice for the filter, too. Each would count its own, and a filter
-    /// that is wrong about what it has counts another number: it would forget what the exact store still has.
+    /// True if the exact store also counts the keys of a slice for the filter. If each counted its own keys, a filter with false
+    /// positives would count a different number, and would forget keys that the exact store still has.
     const fn is_led(&self) -> bool {
         self.exact.is_some() && self.filter.is_some() && self.rules.window.length_ms().is_none()
     }
 
-    /// Has the filter come to the slice of the exact store, where that counts for both.
+    /// Advances the filter to the slice of the exact store, if the exact store counts for both.
     fn follow_slices(&mut self) {
         if self.is_led()
             && let (Some(exact), Some(filter)) = (&self.exact, &mut self.filter)
@@ -255,13 +257,14 @@ impl Dedup {
         }
     }
 
-    /// Returns whether there was a key to delete, as far as that is known.
+    /// Returns whether there was a key to delete, as far as is known.
     fn delete(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = match &mut self.exact {
             Some(exact) => exact.remove(fingerprint)?,
             None => true,
         };
-        // A filter may take another key's copy. Where there is an exact store it says "seen" on, and that corrects it.
+        // A filter may delete a different key's copy. If there is an exact store, the filter keeps reporting the key as seen, and
+        // the exact store corrects it.
         if let (Some(filter), None) = (&mut self.filter, &self.exact) {
             filter.remove(fingerprint);
         }
@@ -284,7 +287,7 @@ impl Dedup {
         }
     }
 
-    /// Whether a key is seen that the filter, if there is one, calls so.
+    /// Returns whether a key is seen, given that the filter, if there is one, reports it as seen.
     fn confirm(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let Some(exact) = &self.exact else { return Ok(true) };
         let seen = exact.contains(fingerprint)?;
@@ -292,9 +295,9 @@ impl Dedup {
         Ok(seen)
     }
 
-    /// Returns whether that changed anything.
+    /// Returns whether the state changed.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
-        // What the exact store has in its open slice, the filter has, too.
+        // If the exact store has the key in its open slice, so does the filter.
         let mut changed = self.exact.as_mut().map_or(Ok(true), |exact| exact.refresh(fingerprint))?;
         self.follow_slices();
         if let Some(filter) = self.filter.as_mut().filter(|_| changed) {
@@ -304,10 +307,10 @@ impl Dedup {
         Ok(changed)
     }
 
-    /// Whether a record with that key would be dropped; if so, the slice that it was inserted into, where that is known.
+    /// Returns whether a record with this key would be dropped, and, if so, the slice into which the key was inserted, if known.
     ///
     /// # Errors
-    /// When what is stored cannot be read.
+    /// If the archive cannot be read.
     pub fn would_drop(&self, fingerprint: Fingerprint) -> Result<Option<Option<Slice>>, ArchiveError> {
         if self.filter.as_ref().is_some_and(|filter| !filter.contains(fingerprint)) {
             return Ok(None);
@@ -319,24 +322,24 @@ impl Dedup {
         }
     }
 
-    /// When the slice starts in which a seen key was inserted, by record time. `None` where the kind does not know it, in a
-    /// window by count, and where each repeat inserts its key again.
+    /// Returns the start time of the slice into which a seen key was inserted, by record time. `None` if the kind does not store
+    /// it, in a window by count, and if each duplicate inserts its key again.
     ///
     /// # Errors
-    /// When what is stored cannot be read.
+    /// If the archive cannot be read.
     pub fn seen_since(&self, fingerprint: Fingerprint) -> Result<Option<Timestamp>, ArchiveError> {
         if self.rules.refresh || self.rules.window.length_ms().is_none() {
             return Ok(None);
         }
-        // What came before any time was known is of the first slice.
+        // Keys inserted before any time was known belong to the first slice.
         let slice = self.would_drop(fingerprint)?.flatten().filter(|&slice| slice != Slice::default());
         Ok(slice.and_then(|slice| self.rules.window.start_of(slice)))
     }
 
-    /// Sets to true what stands in `seen` beside the keys whose records would be dropped.
+    /// Sets the entries of `seen` to true for the keys whose records would be dropped.
     ///
     /// # Errors
-    /// When what is stored cannot be read.
+    /// If the archive cannot be read.
     pub fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) -> Result<(), ArchiveError> {
         match (&self.filter, &self.exact) {
             (Some(filter), None) => filter.contains_each(fingerprints, seen),
@@ -349,7 +352,7 @@ impl Dedup {
         Ok(())
     }
 
-    /// Whether a record of that time is older than the window.
+    /// True if a record with this time is older than the window.
     #[must_use]
     pub fn is_late(&self, time: Option<Timestamp>) -> bool {
         match (self.rules.window.length_ms(), self.stream_time, time) {
@@ -358,13 +361,13 @@ impl Dedup {
         }
     }
 
-    /// Stream time: the largest record time so far that was not too far ahead of the clock.
+    /// Returns stream time: the largest record time so far that was not too far ahead of the clock.
     #[must_use]
     pub const fn stream_time(&self) -> Option<Timestamp> {
         self.stream_time
     }
 
-    /// Number of the current slice; `None` before any time is known.
+    /// Returns the number of the current slice, or `None` before any time is known.
     #[must_use]
     pub fn slice(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
@@ -374,7 +377,7 @@ impl Dedup {
         }
     }
 
-    /// How full it is. An exact store that stands alone takes the disk for its measure, and has no load.
+    /// Returns how full the state is. An exact store without a filter is limited only by the disk, and has no load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match (&self.filter, &self.exact) {
@@ -384,39 +387,39 @@ impl Dedup {
         }
     }
 
-    /// Keys inserted since the current slice began, by whatever counts them.
+    /// Returns the number of keys inserted since the current slice started.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.exact.as_ref().map_or_else(|| self.usage().open_keys, Exact::open_keys)
     }
 
-    /// How often the exact store found that the filter was wrong, and put it right: its false positives, and keys that
-    /// were retracted, which it has still. Counted since the start, not stored.
+    /// Returns how often the exact store corrected the filter: false positives, and retracted keys that are still in the filter.
+    /// Counted since the start, and not stored.
     #[must_use]
     pub const fn corrected(&self) -> u64 {
         self.corrected
     }
 
-    /// How often the filter was found wrong, by keys that are watched, about one window back; `None` where every
-    /// drop is confirmed. What a changelog is made from does not say it, so it is counted anew after a rebuild.
+    /// Returns the filter's measured errors over about one window, from the watched keys, or `None` if every drop is confirmed. A
+    /// changelog does not contain these counts, so they start from zero after a rebuild.
     #[must_use]
     pub fn observed(&self) -> Option<Observed> {
         let (watched, filter) = (self.watched.as_ref()?, self.filter.as_ref()?);
         Some(watched.observed(self.rules.expiry_clock(&**filter)))
     }
 
-    // ---- The same again, from a changelog of what changed it. ----
+    // ---- Rebuilding the state from a changelog. ----
 
-    /// What the last record did to the state, if anything.
+    /// Returns the change that the last record made to the state, if any.
     #[must_use]
     pub const fn mutation(&self) -> Option<Mutation> {
         self.mutation
     }
 
-    /// Does it again to other keys.
+    /// Applies a change to a key.
     ///
     /// # Errors
-    /// [`ExactError`] when there is no room, or nobody knows what is remembered.
+    /// [`ExactError`] if there is no room, or if it is unknown which keys are remembered.
     pub fn apply(&mut self, mutation: Mutation, fingerprint: Fingerprint) -> Result<(), ExactError> {
         match mutation {
             Mutation::Insert => {
@@ -429,34 +432,34 @@ impl Dedup {
         }
     }
 
-    /// The slice that keys are inserted into, or how often a kind without slices has replaced all of its keys. It never falls;
-    /// `None` before any time is known.
+    /// Returns the slice into which keys are inserted, or, for a kind without slices, how often all of its keys were replaced.
+    /// Never falls. `None` before any time is known.
     #[must_use]
     #[inline]
     pub fn clock(&self) -> Option<Slice> {
         match (&self.exact, &self.filter) {
             (None, Some(filter)) if !self.rules.is_sliced() => Some(filter.expiry_clock()),
-            // Keys are counted from the first on.
+            // In a window by count, the clock starts at the first key.
             _ if self.rules.window.length_ms().is_none() => Some(self.slice().unwrap_or_default()),
             _ => self.slice(),
         }
     }
 
-    /// The oldest [clock](Self::clock) whose keys are still remembered; `None` before any time is known.
+    /// Returns the oldest [clock](Self::clock) whose keys are still remembered, or `None` before any time is known.
     #[must_use]
     pub fn oldest(&self) -> Option<Slice> {
         let lifetime = if self.rules.is_sliced() { self.rules.window.slices() } else { LIFETIMES };
         self.clock().map(|clock| clock.before(lifetime))
     }
 
-    /// What the changelog must say beside the keys; see [`Filter::replay_info`].
+    /// Returns the information that the changelog must store in addition to the keys; see [`Filter::replay_info`].
     #[must_use]
     pub fn replay_info(&self) -> Option<u64> {
         self.filter.as_ref().and_then(|filter| filter.replay_info())
     }
 
-    /// Comes to the time and the [clock](Self::clock) that the changelog says of the keys which follow. Without a clock only
-    /// time passes, as where the changelog was written under other settings.
+    /// Advances to the time and the [clock](Self::clock) that the changelog has for the keys that follow. Without a clock, only
+    /// time advances, as for a changelog written under different settings.
     pub fn resume(&mut self, time: Option<Timestamp>, clock: Option<Slice>, replay_info: Option<u64>) {
         self.advance(time, Timestamp::MAX);
         let Some(clock) = clock else { return };

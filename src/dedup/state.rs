@@ -1,6 +1,6 @@
-//! A state out and in: metadata, the filter's pages, and what changed of the exact store.
+//! Storing and restoring a state: metadata, the filter's pages, and changes of the exact store.
 //!
-//! Owns what a stored state must be to be taken in. Must never let in what does not fit its rules.
+//! Owns the validation of a stored state. Must never accept a state that does not match its rules.
 
 use super::{Dedup, Rules, WatchedKeys};
 use crate::filter::{
@@ -10,7 +10,7 @@ use crate::record::Timestamp;
 use serde::{Deserialize, Serialize};
 
 impl Dedup {
-    /// Everything but the filter's bytes and the stored fingerprints.
+    /// Returns everything except the filter's bytes and the stored fingerprints.
     #[must_use]
     pub fn metadata(&self) -> DedupMetadata {
         DedupMetadata {
@@ -21,33 +21,33 @@ impl Dedup {
         }
     }
 
-    /// The filter, if there is one: its pages are to be stored.
+    /// Returns the filter, if there is one, so that its pages can be stored.
     #[must_use]
     pub fn filter(&self) -> Option<&dyn Filter> {
         self.filter.as_deref()
     }
 
-    /// The exact store, if there is one: its changes are to be stored.
+    /// Returns the exact store, if there is one, so that its changes can be stored.
     #[must_use]
     pub const fn exact(&self) -> Option<&Exact> {
         self.exact.as_ref()
     }
 
-    /// Gives the exact store, if there is one, the place where its fingerprints are stored.
+    /// Attaches the archive of the exact store's fingerprints, if there is an exact store.
     pub fn attach(&mut self, archive: Box<dyn Archive>) {
         if let Some(exact) = &mut self.exact {
             exact.attach(archive);
         }
     }
 
-    /// Everything may be stored, and nobody has said so yet.
+    /// Records that everything may be stored, although this is not confirmed yet.
     pub fn mark_stored(&mut self) {
         if let Some(exact) = &mut self.exact {
             exact.mark_stored();
         }
     }
 
-    /// Everything is stored.
+    /// Records that everything is stored.
     pub fn mark_clean(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_clean();
@@ -57,17 +57,17 @@ impl Dedup {
         }
     }
 
-    /// None of the filter's pages is stored any more.
+    /// Records that none of the filter's pages is stored any more.
     pub fn mark_stale(&mut self) {
         if let Some(filter) = &mut self.filter {
             filter.mark_stale();
         }
     }
 
-    /// The partition that metadata describes; its pages are still to be read in, and its archive to be attached.
+    /// Creates the state that metadata describes. The caller then reads its pages and attaches its archive.
     ///
     /// # Errors
-    /// [`MetadataError`] when the metadata is not one of these rules.
+    /// [`MetadataError`] if the metadata does not match these rules.
     pub fn from_metadata(rules: Rules, metadata: &DedupMetadata) -> Result<Self, MetadataError> {
         let filter = match (rules.filter, &metadata.filter) {
             (Some(spec), Some(metadata)) => Some(spec.restore(rules.filter_window(), metadata)?),
@@ -90,11 +90,11 @@ impl Dedup {
         Ok(Self { rules, filter, exact, watched, stream_time: metadata.stream_time, corrected: 0, mutation: None })
     }
 
-    /// Takes in what the filter of another state of the same rules remembers, and makes room for its exact
-    /// state: [`Exact::insert_into`] inserts its fingerprints.
+    /// Merges the filter of another state with the same rules, and adds the generations of its exact store.
+    /// [`Exact::insert_into`] then inserts the fingerprints.
     ///
     /// # Errors
-    /// [`MergeError`] when they do not fit.
+    /// [`MergeError`] if the states do not match.
     pub fn union(&mut self, other: &Self) -> Result<(), MergeError> {
         match (&mut self.filter, &other.filter) {
             (Some(own), Some(other)) => own.union(&**other)?,
@@ -113,48 +113,48 @@ impl Dedup {
         Ok(())
     }
 
-    /// The exact store, if there is one, to put fingerprints in that another had.
+    /// Returns the exact store, if there is one, so that a merge can insert fingerprints.
     pub const fn exact_mut(&mut self) -> Option<&mut Exact> {
         self.exact.as_mut()
     }
 
-    /// Takes the bytes of a page in.
+    /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// [`MetadataError`] when there is no such page.
+    /// [`MetadataError`] if there is no such page.
     pub fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError> {
         self.filter.as_mut().map_or(Err(MetadataError::Page(id)), |filter| filter.read_page(id, bytes))
     }
 }
 
-/// A partition's state without the filter's bits. Its JSON is part of the state format.
+/// Metadata of a partition's state, without the filter's bits. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DedupMetadata {
     /// Stream time: the largest record time so far that was not too far ahead of the clock, in milliseconds.
     pub stream_time: Option<Timestamp>,
-    /// The filter's metadata, if there is one.
+    /// The filter's metadata, if there is a filter.
     pub filter: Option<FilterMetadata>,
-    /// The exact store's metadata, if there is one.
+    /// The exact store's metadata, if there is an exact store.
     pub exact: Option<ExactMetadata>,
-    /// The keys that the filter is held against.
-    #[serde(default, rename = "shadow")] // As state of earlier builds has it.
+    /// The keys with which the filter is compared.
+    #[serde(default, rename = "shadow")] // The name in the state of earlier builds.
     pub watched: Option<WatchedKeys>,
 }
 
 impl DedupMetadata {
-    /// What the filter is stored in.
+    /// Returns the parts in which the filter is stored.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.filter.as_ref().map_or_else(Vec::new, FilterMetadata::parts)
     }
 
-    /// The generations of the exact store that are stored, and their slices.
+    /// Returns the stored generations of the exact store, and their slices.
     pub fn generations(&self) -> impl Iterator<Item = (GenerationId, Slice)> {
         self.exact.iter().flat_map(|metadata| metadata.generations.iter().map(|generation| (generation.id, generation.slice)))
     }
 
-    /// How full the state is, but for its load.
+    /// Returns how full the state is, without its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let keys = self.exact.iter().flat_map(|metadata| &metadata.generations).map(|generation| generation.keys).sum();

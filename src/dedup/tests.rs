@@ -1,4 +1,4 @@
-//! The promise of the window, held against an exact model that knows nothing of filters.
+//! The guarantee of the window, compared with an exact model that knows nothing about filters.
 
 use super::*;
 use crate::filter::{AgingSizing, Archive, ArchiveError, Change, GenerationId, MetadataError, PageId};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// So low that none of the tests' judgements is a false positive.
+/// So low that none of the tests' verdicts is a false positive.
 const RATE: f64 = 1e-10;
 
 fn key(number: u64) -> Fingerprint {
@@ -21,7 +21,7 @@ fn aging(window: Window, capacity: u64, rate: f64) -> Spec {
     Spec::Aging(AgingSizing::new(window, capacity, rate))
 }
 
-/// What a checkpoint has stored of an exact store.
+/// The stored form of an exact store in a checkpoint.
 #[derive(Clone, Debug, Default)]
 struct Shelf(HashSet<(GenerationId, Fingerprint)>);
 
@@ -32,7 +32,7 @@ impl Archive for Shelf {
 }
 
 impl Shelf {
-    /// Stores what changed.
+    /// Stores the changes.
     fn take(&mut self, dedup: &mut Dedup) {
         for (generation, fingerprint, change) in dedup.exact().into_iter().flat_map(Exact::changes) {
             match change {
@@ -43,7 +43,7 @@ impl Shelf {
     }
 }
 
-/// Late records are dropped or written to dead letters, and not inserted: none of them says how often the filter is wrong.
+/// Late records are dropped or dead-lettered, and not inserted, so they do not count towards the filter's error rate.
 #[test]
 fn late_records_do_not_bias_the_observed_rate() {
     let window = Window::time(1_000, 4);
@@ -58,7 +58,7 @@ fn late_records_do_not_bias_the_observed_rate() {
     assert!(low < 0.03 && high < 0.06, "{low} to {high}");
 }
 
-/// What is left of a changelog whose beginning was trimmed may be renewals alone.
+/// A trimmed changelog may contain only renewals.
 #[test]
 fn keys_renewed_before_a_rebuild_are_not_called_wrong_after_it() {
     let window = Window::time(1_000, 4);
@@ -75,8 +75,8 @@ fn hours(slices: u32) -> Dedup {
     Dedup::new(rules(Window::time(1_000, slices), 100))
 }
 
-/// An exact window over what was emitted. `position` is how far the window has come: stream time, or
-/// the number of the last key inserted.
+/// An exact window over emitted keys. `position` is the position of the window: stream time, or the number of the last key
+/// inserted.
 struct Model {
     rules: Rules,
     position: Option<i64>,
@@ -104,7 +104,7 @@ impl Model {
             && self.position.is_none_or(|position| time > position)
         {
             if self.position.is_none() {
-                // What came before any time was known belongs to the first time that is.
+                // Keys inserted before any time was known belong to the first known time.
                 self.emitted.values_mut().for_each(|at| *at = Some(time));
             }
             self.position = Some(time);
@@ -118,7 +118,7 @@ impl Model {
         self.emitted.insert(number, self.position);
     }
 
-    /// Checks a verdict against the promise, and takes note of what was emitted.
+    /// Checks a verdict against the guarantee, and records what was emitted.
     fn check(&mut self, number: u64, time: Option<i64>, max_timestamp: i64, verdict: Verdict) {
         self.advance(time, max_timestamp);
         if verdict == Verdict::Retracted {
@@ -148,7 +148,7 @@ impl Model {
         assert_eq!(verdict, expected);
         let renewed = verdict == Verdict::Duplicate && self.rules.refresh;
         if renewed && self.counts() && slice(known.flatten()) == slice(self.position) {
-            // It is in the newest slice, and is not inserted a second time.
+            // The key is in the newest slice, and is not inserted again.
             self.emitted.insert(number, self.position);
         } else if renewed || verdict == Verdict::Unseen {
             self.put(number);
@@ -156,17 +156,17 @@ impl Model {
     }
 }
 
-/// A record: its key, its time before or after that of the true clock, and how far that moves on.
+/// A record: its key, its time relative to the true clock, and how far the clock advances.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     number: u64,
     time: Option<i64>,
     clock: i64,
-    /// Whether it retracts its key, where that can be done.
+    /// True if the record retracts its key, if the rules allow that.
     retract: bool,
 }
 
-/// The furthest that a time may be ahead of the clock.
+/// Maximum time ahead of the clock.
 const MAX_FUTURE: i64 = 50;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -198,13 +198,13 @@ fn any_rules() -> impl Strategy<Value = Rules> {
         match state {
             0 => rules,
             1 => Rules { filter: None, exact: true, ..rules },
-            // A filter that is wrong all the time, confirmed.
+            // A filter that is often wrong, with confirmation.
             _ => Rules { filter: Some(aging(window, capacity, 0.3)), exact: true, ..rules },
         }
     })
 }
 
-/// What comes of a stream, by a dedup whose state may go out and in on the way.
+/// Returns the verdicts of a stream, and the state, which may be stored and restored along the way.
 fn run(rules: Rules, start: i64, steps: &[Step], restore_at: Option<usize>) -> (Vec<Verdict>, Dedup) {
     let (mut dedup, mut clock) = (Dedup::new(rules), start);
     let (mut verdicts, mut shelf) = (Vec::new(), Shelf::default());
@@ -234,7 +234,7 @@ fn pages(dedup: &mut Dedup) -> Vec<(PageId, Vec<u8>)> {
     filter.dirty_pages().into_iter().map(page).collect()
 }
 
-/// Through JSON, as a checkpoint goes.
+/// Stores and restores through JSON, like a checkpoint.
 fn restored(dedup: &mut Dedup) -> Dedup {
     let metadata = serde_json::from_str(&serde_json::to_string(&dedup.metadata()).unwrap()).unwrap();
     let mut other = Dedup::from_metadata(dedup.rules, &metadata).unwrap();

@@ -1,8 +1,8 @@
-//! One cache-line-blocked Bloom filter.
+//! A cache-line-blocked Bloom filter.
 //!
-//! All bits of a key lie in one block of 512 bits, a cache line, so that a look-up costs one miss
-//! (Putze, Sanders, Singler, 2007); or, where a small rate makes that dear, half of them in each of two
-//! blocks. Error direction: may say "seen" of a key that is not there, never "not seen" of one that is.
+//! All bits of a key are in one block of 512 bits, a cache line, so that a lookup costs one cache miss (Putze, Sanders, Singler,
+//! 2007). If one block would need too much memory for a small rate, half of the bits are in each of two blocks. Error direction:
+//! may report an absent key as seen, but never an inserted key as unseen.
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
@@ -10,29 +10,29 @@ use super::paged_buffer::PagedBuffer;
 use super::prefetch::prefetch_line;
 use crate::key::Fingerprint;
 
-/// Bits in a block.
+/// Bits per block.
 pub(super) const BLOCK_BITS: u32 = 512;
 const BLOCK_BYTES: usize = 64;
 
-/// Bits in a word of it, of which a key has two, one or none.
+/// Bits per word of a block. A key has two bits, one, or none in a word.
 pub(super) const WORD_BITS: u32 = 64;
 const WORDS: usize = (BLOCK_BITS / WORD_BITS) as usize;
 
-/// A block, as it is in memory: word `w` is the numbers `w` and `w + 8`, little-endian. So the same steps make all
-/// words, with no shift past 31.
+/// In-memory layout of a block: word `w` consists of the numbers `w` and `w + 8`, little-endian, so that the same steps compute
+/// all words, without shifts above 31.
 type Bits = [u32; 2 * WORDS];
 
-/// Odd multipliers that make one number into another: a prime of XXH64; for each word one of XXH32 or `MurmurHash3`.
+/// Odd multipliers that derive one number from another: a prime of XXH64, and for each word a prime of XXH32 or `MurmurHash3`.
 const OTHER: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const FACTORS: [u32; WORDS] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f, 0x1656_67b1, 0xcc9e_2d51, 0x1b87_3593, 0xe654_6b65];
 
-/// The places of the words in 56 orders: all maps a x + b of the field of eight elements. Any two words are at any
-/// two places equally often, as they are in all 40320 orders.
+/// Positions of the words in 56 orders: all maps a x + b of the field with eight elements. Any two words are at any two positions
+/// equally often, as in all 40320 orders.
 static ORDERS: [[i32; WORDS]; 56] = orders();
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "less than eight")]
 const fn orders() -> [[i32; WORDS]; 56] {
-    // The powers of one element are all but zero; a sum is an exclusive or.
+    // The powers of one element are all elements except zero. A sum is an XOR.
     const POWERS: [usize; 7] = [1, 2, 4, 3, 6, 7, 5];
     let (mut orders, mut index) = ([[0; WORDS]; 56], 0);
     while index < 56 {
@@ -48,37 +48,37 @@ const fn orders() -> [[i32; WORDS]; 56] {
     orders
 }
 
-/// Size of a filter: it, and the fingerprints inserted, determine every bit.
+/// Size of a filter. The size and the inserted fingerprints determine every bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BloomLayout {
     /// Number of 64-byte blocks, at least 1.
     pub blocks: u64,
-    /// Blocks that a key has bits in, 1 or 2: the cache misses of a look-up.
+    /// Number of blocks that contain bits of one key, 1 or 2: the cache misses per lookup.
     pub blocks_per_key: u32,
-    /// Bits that a key sets in each of them, all different; 1 to 16.
+    /// Number of different bits that a key sets in each block, 1 to 16.
     pub k: u32,
 }
 
 impl BloomLayout {
-    /// Memory for the bits.
+    /// Memory for the bits, in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.blocks.saturating_mul(BLOCK_BYTES as u64)
     }
 
-    /// Whether keys have the same bits in a block of either.
+    /// True if keys have the same bits in a block of either layout.
     #[inline]
     pub(super) const fn has_same_mask(self, other: Self) -> bool {
         self.blocks_per_key == other.blocks_per_key && self.k == other.k
     }
 
-    /// The low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
+    /// The first block: the low half of the fingerprint, scaled to the number of blocks (Lemire's fast range, 2019).
     #[inline(always)]
     fn first(self, fingerprint: Fingerprint) -> usize {
         scale(fingerprint.low(), self.blocks)
     }
 
-    /// A block picked by the high half, among those that are not the first.
+    /// The second block: selected by the high half, from all blocks except the first.
     #[inline(always)]
     fn second(self, fingerprint: Fingerprint) -> usize {
         let step = 1 + scale(fingerprint.high().wrapping_mul(OTHER), self.blocks - 1);
@@ -87,24 +87,25 @@ impl BloomLayout {
     }
 }
 
-/// From a number among all 64-bit ones to one of `many`.
+/// Maps a 64-bit number to the range `0..many`.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "less than the number of blocks, which is a usize")]
 fn scale(number: u64, many: u64) -> usize {
     ((u128::from(number) * u128::from(many)) >> 64) as usize
 }
 
-/// The bits of a key in its blocks: the same in all filters of the same number of bits and blocks a key. Aligned as a cache line is.
+/// The bits of a key in its blocks. Filters with the same number of bits and blocks per key have the same masks. Aligned to a
+/// cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Mask([Bits; 2]);
 
 impl Mask {
-    /// Of no key.
+    /// The mask of no key.
     pub(super) const NONE: Self = Self([[0; 2 * WORDS]; 2]);
 
-    /// Makes it a key's. The bits in the first block come from the high half of the fingerprint, as the block
-    /// comes from the low one; those in the second the other way around.
+    /// Computes the mask of a key. The bits in the first block come from the high half of the fingerprint, because the block
+    /// comes from the low half. For the second block, it is the reverse.
     #[inline(always)]
     pub(super) fn compute(&mut self, fingerprint: Fingerprint, layout: BloomLayout) {
         let (low, high) = (fingerprint.low(), fingerprint.high());
@@ -114,7 +115,7 @@ impl Mask {
         }
     }
 
-    /// That of a key in a filter of this layout.
+    /// The mask of a key in a filter with this layout.
     pub(super) fn new(fingerprint: Fingerprint, layout: BloomLayout) -> Self {
         let mut mask = Self::NONE;
         mask.compute(fingerprint, layout);
@@ -122,10 +123,10 @@ impl Mask {
     }
 }
 
-/// Computes `k` different bits: two in each word that comes early in an order, one in the next if they are odd.
+/// Computes `k` different bits: two in each word that is early in an order, and one in the next word if `k` is odd.
 ///
-/// Straight-line code that compilers turn into vectors, and yet nearly as good as bits anywhere in the block: a
-/// absent key needs bits in several words, and where some have many set, others have few.
+/// This is straight-line code that compilers vectorize. It is nearly as good as bits anywhere in the block: an absent key needs
+/// bits in several words, and if some words have many bits set, others have few.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "halves are wanted; k are few")]
 fn bits_of(seed: u64, order: u64, k: u32) -> Bits {
@@ -154,18 +155,18 @@ pub(super) struct Bloom {
 }
 
 impl Bloom {
-    /// An empty filter; `None` when this machine cannot give so much memory.
+    /// Creates an empty filter, or returns `None` if there is not enough memory.
     pub(super) fn new(layout: BloomLayout) -> Option<Self> {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())? })
     }
 
-    /// The size it was made with.
+    /// The layout that the filter was created with.
     #[inline]
     pub(super) const fn layout(&self) -> BloomLayout {
         self.layout
     }
 
-    /// Has the cache load what asking for these keys will read.
+    /// Prefetches the cache lines that lookups of these keys will read.
     #[inline(always)]
     pub(super) fn prefetch(&self, keys: impl Iterator<Item = Fingerprint>) {
         let (blocks, layout) = (self.blocks(), self.layout);
@@ -177,8 +178,8 @@ impl Bloom {
         }
     }
 
-    /// Notes which of some keys were inserted; with each comes its mask. On the way, fetches what asking `next` for
-    /// them will read.
+    /// Marks which of a number of keys were inserted, given their masks. Also prefetches the lines that lookups in `next` will
+    /// read.
     #[inline(always)]
     pub(super) fn contains_each<'a>(&self, next: &Self, keys: impl Iterator<Item = (Fingerprint, &'a Mask, &'a mut bool)>) {
         let (blocks, next_blocks, layout, next) = (self.blocks(), next.blocks(), self.layout, next.layout);
@@ -200,7 +201,8 @@ impl Bloom {
         }
     }
 
-    /// Whether the fingerprint was inserted; wrong at the planned rate for one that was not. `mask` is its own.
+    /// True if the fingerprint was inserted. For other fingerprints, also true at the planned false-positive rate. `mask` must be the
+    /// fingerprint's mask.
     #[inline]
     pub(super) fn contains(&self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         self.first_contains(fingerprint, mask) && (self.layout.blocks_per_key == 1 || self.second_contains(fingerprint, mask))
@@ -216,7 +218,7 @@ impl Bloom {
         contains_bits(&bytemuck::cast(self.blocks()[self.layout.second(fingerprint)]), &mask.0[1])
     }
 
-    /// Puts a fingerprint in, and says whether it was there; `mask` is its own.
+    /// Inserts a fingerprint, and returns whether it was already present. `mask` must be the fingerprint's mask.
     #[inline]
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, mask: &Mask) -> bool {
         let there = self.set_block(self.layout.first(fingerprint), &mask.0[0]);
@@ -232,7 +234,7 @@ impl Bloom {
         there
     }
 
-    /// Not inlined: merged with the question, it would be done number by number.
+    /// Not inlined, because the compiler would not vectorize this function if it were merged with the lookup.
     #[inline(never)]
     fn change_block(&mut self, number: usize, bits: &Bits) {
         let block = &mut self.buffer.bytes_mut().as_chunks_mut::<BLOCK_BYTES>().0[number];
@@ -247,7 +249,7 @@ impl Bloom {
     }
 }
 
-/// Whether a block has all of these bits. They are compared without a branch: it is one line either way.
+/// True if a block has all of these bits. The comparison has no branches, because it reads the whole cache line anyway.
 #[inline(always)]
 fn contains_bits(block: &Bits, bits: &Bits) -> bool {
     block.iter().zip(bits).fold(0, |missing, (block, bits)| missing | bits & !block) == 0
@@ -287,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Stored filters depend on it. Whoever changes it changes the format of the state.
+    /// Stored filters depend on this. A change here changes the state format.
     #[test]
     fn the_bits_of_a_key_do_not_change() {
         let mut bloom = Bloom::new(BloomLayout { blocks: 1000, blocks_per_key: 2, k: 11 }).unwrap();

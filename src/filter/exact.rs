@@ -1,10 +1,9 @@
-//! Fingerprints themselves: the store that is never wrong.
+//! The exact store: fingerprints themselves, without errors.
 //!
-//! Owns which fingerprints belong to which generation. Those inserted since the last checkpoint are in
-//! memory; the others are kept by an [`Archive`], and forgotten with their whole generation, so that
-//! nothing is ever searched for what has expired. It serves as a kind of its own, and to confirm what
-//! another kind calls seen. Must never say "seen" of a key that was not inserted, nor "not seen" of
-//! one that was inserted within the window (up to the collision of two 128-bit hashes).
+//! Owns which fingerprints belong to which generation. Fingerprints inserted since the last checkpoint are in memory. An
+//! [`Archive`] holds the others. A whole generation is forgotten at once, so nothing ever has to search for expired fingerprints.
+//! The store is a kind of its own, and confirms what another kind reports as seen. Must never report a key as seen that was not
+//! inserted, or report a key as unseen that was inserted within the window (up to a collision of two 128-bit hashes).
 
 use super::{CapacityError, MergeError, MetadataError, Slice, Window};
 use crate::key::Fingerprint;
@@ -13,35 +12,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-/// Most fingerprints that may wait for a checkpoint, some 50 bytes each: beyond it the disk has been
-/// refusing for long, and memory is not where they are to be kept.
+/// Maximum number of fingerprints that may wait for a checkpoint, about 50 bytes each. If more are waiting, the disk has been
+/// failing for a long time, and memory is not the place to keep them.
 const UNSAVED_MAX: u64 = 1 << 24;
 
-/// Number of a generation: counted up from 0, never used again by this partition.
+/// Number of a generation: counted up from 0, never reused by this partition.
 pub type GenerationId = u64;
 
-/// Where the fingerprints of earlier checkpoints are.
+/// Storage for the fingerprints of earlier checkpoints.
 pub trait Archive: fmt::Debug + Send + Sync {
-    /// Whether a fingerprint was stored in a generation and not deleted since.
+    /// True if a fingerprint was stored in a generation and not deleted since.
     ///
     /// # Errors
-    /// When the archive cannot be read.
+    /// If the archive cannot be read.
     fn contains(&self, generation: GenerationId, fingerprint: Fingerprint) -> Result<bool, ArchiveError>;
 }
 
-/// An archive that cannot be read. What it held has to be restored.
+/// An archive that cannot be read. Its contents have to be restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stored fingerprints cannot be read: {0}")]
 pub struct ArchiveError(pub String);
 
-/// Why an exact store cannot take something or decide it.
+/// Reason why an exact store cannot insert or look up a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExactError {
     /// There is no room.
     #[error(transparent)]
     Full(#[from] CapacityError),
-    /// What is stored cannot be read.
+    /// The archive cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
 }
@@ -56,12 +55,12 @@ impl Archive for Nothing {
     }
 }
 
-/// What became of a fingerprint since the last checkpoint.
+/// Change of a fingerprint since the last checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was inserted.
+    /// Inserted.
     Put,
-    /// It was deleted.
+    /// Deleted.
     Delete,
 }
 
@@ -70,9 +69,9 @@ pub enum Change {
 struct Generation {
     id: GenerationId,
     slice: Slice,
-    /// How many were inserted, each as often as it was.
+    /// Number of keys inserted, counting repeated insertions.
     keys: u64,
-    /// Whether the archive may hold any.
+    /// True if the archive may contain fingerprints of this generation.
     stored: bool,
     changes: HashMap<Fingerprint, Change>,
 }
@@ -82,7 +81,7 @@ struct Generation {
 pub struct Exact {
     window: Window,
     slice: Option<Slice>,
-    /// Oldest first; the last is open if its slice is the current one.
+    /// Generations, oldest first. The last is open if its slice is the current one.
     generations: VecDeque<Generation>,
     next_id: GenerationId,
     unsaved: u64,
@@ -90,29 +89,29 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// Holds nothing, and has nowhere to look but memory.
+    /// Creates an empty store, in memory only.
     #[must_use]
     pub fn new(window: Window) -> Self {
         Self { window, slice: window.first_slice(), generations: VecDeque::new(), next_id: 0, unsaved: 0, archive: Box::new(Nothing) }
     }
 
-    /// Where to look for what [`Exact::mark_clean`] let go of.
+    /// Attaches the archive, which answers lookups of fingerprints that [`Exact::mark_clean`] removed from memory.
     pub fn attach(&mut self, archive: Box<dyn Archive>) {
         self.archive = archive;
     }
 
-    /// Whether the key was inserted within the window and not deleted.
+    /// True if the key was inserted within the window and not deleted.
     ///
     /// # Errors
-    /// When the archive cannot be read.
+    /// If the archive cannot be read.
     pub fn contains(&self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         self.slice_of(fingerprint).map(|slice| slice.is_some())
     }
 
-    /// The last slice that a key was inserted into, if it is there.
+    /// Returns the last slice into which a key was inserted, if the key is present.
     ///
     /// # Errors
-    /// When the archive cannot be read.
+    /// If the archive cannot be read.
     pub fn slice_of(&self, fingerprint: Fingerprint) -> Result<Option<Slice>, ArchiveError> {
         for generation in self.generations.iter().rev() {
             if self.generation_contains(generation, fingerprint)? {
@@ -130,10 +129,10 @@ impl Exact {
         }
     }
 
-    /// Puts a key into the open generation.
+    /// Inserts a key into the open generation.
     ///
     /// # Errors
-    /// [`CapacityError::Unsaved`] when too many wait for a checkpoint.
+    /// [`CapacityError::Unsaved`] if too many fingerprints wait for a checkpoint.
     pub fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if self.unsaved >= UNSAVED_MAX {
             return Err(CapacityError::Unsaved);
@@ -155,10 +154,11 @@ impl Exact {
         Ok(())
     }
 
-    /// Renews a key that is there: puts it into the open generation unless it is in that. Returns whether it did.
+    /// Renews a key that is present: inserts it into the open generation, unless it is already in that generation. Returns
+    /// whether the state changed.
     ///
     /// # Errors
-    /// When the archive cannot be read, or there is no room; it is then as it was.
+    /// If the archive cannot be read, or there is no room. The state is then unchanged.
     pub fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, ExactError> {
         let there = self.open().map_or(Ok(false), |open| self.generation_contains(open, fingerprint))?;
         if !there {
@@ -167,10 +167,10 @@ impl Exact {
         Ok(!there)
     }
 
-    /// Takes a key back. Returns whether it was there.
+    /// Deletes a key. Returns whether it was present.
     ///
     /// # Errors
-    /// When the archive cannot be read; the key is then as it was.
+    /// If the archive cannot be read. The state is then unchanged.
     pub fn remove(&mut self, fingerprint: Fingerprint) -> Result<bool, ArchiveError> {
         let holders: Result<Vec<bool>, _> =
             self.generations.iter().map(|generation| self.generation_contains(generation, fingerprint)).collect();
@@ -185,7 +185,7 @@ impl Exact {
         Ok(holders.contains(&true))
     }
 
-    /// Stream time has come to `time`: forgets what has left the window.
+    /// Advances stream time to `time`, and forgets keys that have left the window.
     pub fn advance(&mut self, time: Timestamp) {
         if let Some(slice) = self.window.slice_at(time)
             && self.slice.is_none_or(|current| slice > current)
@@ -194,7 +194,7 @@ impl Exact {
         }
     }
 
-    /// Goes on in the slice that a changelog says its keys were inserted into; see [`super::Filter::resume`].
+    /// Continues in the slice into which keys were inserted according to a changelog; see [`super::Filter::resume`].
     pub fn resume(&mut self, slice: Slice) {
         if self.window.length_ms().is_none() && slice > self.current() {
             self.rotate(slice);
@@ -203,7 +203,7 @@ impl Exact {
 
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys that came before any time was known belong to the first time that is.
+            // Keys inserted before any time was known belong to the first known time.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
         }
         self.slice = Some(slice);
@@ -221,28 +221,28 @@ impl Exact {
         self.generations.back().filter(|newest| newest.slice == self.current())
     }
 
-    /// Number of the current slice; `None` before any time is known.
+    /// Returns the number of the current slice, or `None` before any time is known.
     #[must_use]
     pub const fn slice(&self) -> Option<Slice> {
         self.slice
     }
 
-    /// Keys put into the open generation.
+    /// Returns the number of keys in the open generation.
     #[must_use]
     pub fn open_keys(&self) -> u64 {
         self.open().map_or(0, |open| open.keys)
     }
 
-    /// Keys remembered, each as often as it was inserted.
+    /// Returns the number of keys remembered, counting repeated insertions.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.generations.iter().map(|generation| generation.keys).sum()
     }
 
-    /// Makes room for the generations of another store, whose fingerprints [`Exact::insert_into`] then inserts.
+    /// Adds the generations of another store. [`Exact::insert_into`] then inserts their fingerprints.
     ///
     /// # Errors
-    /// [`MergeError`] when their windows do not fit; nothing has changed then.
+    /// [`MergeError`] if the windows do not match. The state is then unchanged.
     pub fn union(&mut self, other: &ExactMetadata) -> Result<(), MergeError> {
         if self.window.length_ms().is_none() {
             return Err(MergeError::Counted);
@@ -262,35 +262,36 @@ impl Exact {
                 self.generations.push_back(generation);
             }
         }
-        // Numbers rise with the slices. Nothing is stored under the old ones yet.
+        // Ids must rise with the slices. Nothing is stored under the old ids yet.
         self.generations.make_contiguous().sort_by_key(|generation| generation.slice);
         self.next_id = self.generations.len() as u64;
         self.generations.iter_mut().zip(0..).for_each(|(generation, id)| generation.id = id);
         Ok(())
     }
 
-    /// Inserts a fingerprint into the generation of a slice, uncounted; none if that has left the window.
+    /// Inserts a fingerprint into the generation of a slice without counting it. Does nothing if the slice has left the window.
     pub fn insert_into(&mut self, slice: Slice, fingerprint: Fingerprint) {
         if let Some(generation) = self.generations.iter_mut().find(|generation| generation.slice == slice) {
             self.unsaved += u64::from(generation.changes.insert(fingerprint, Change::Put).is_none());
         }
     }
 
-    // ---- State out and in: metadata, and what changed since the last checkpoint. ----
+    // ---- Storing and restoring state: metadata, and changes since the last checkpoint. ----
 
-    /// How many changes wait for a checkpoint.
+    /// Returns the number of changes that wait for a checkpoint.
     #[must_use]
     pub const fn unsaved(&self) -> u64 {
         self.unsaved
     }
 
-    /// Whether the archive holds any of it.
+    /// True if the archive contains any fingerprints.
     #[must_use]
     pub fn is_stored(&self) -> bool {
         self.generations.iter().any(|generation| generation.stored)
     }
 
-    /// What changed since the last checkpoint, by generation in the order of their numbers; within one, in no order.
+    /// Returns the changes since the last checkpoint, in the order of generation ids. Within a generation, the order is
+    /// unspecified.
     pub fn changes_by_generation(&self) -> impl Iterator<Item = (GenerationId, impl Iterator<Item = (&Fingerprint, Change)>)> {
         self.generations.iter().map(|generation| {
             let changes = generation.changes.iter().map(|(fingerprint, &change)| (fingerprint, change));
@@ -298,19 +299,19 @@ impl Exact {
         })
     }
 
-    /// The same, one after the other.
+    /// Returns the changes since the last checkpoint, with their generation ids.
     pub fn changes(&self) -> impl Iterator<Item = (GenerationId, Fingerprint, Change)> {
         self.changes_by_generation().flat_map(|(id, changes)| changes.map(move |(&fingerprint, change)| (id, fingerprint, change)))
     }
 
-    /// All changes may be in the archive: a key that is deleted now must be deleted there, too.
+    /// Records that the archive may contain all changes: a key that is deleted from now on must also be deleted there.
     pub fn mark_stored(&mut self) {
         for generation in &mut self.generations {
             generation.stored |= !generation.changes.is_empty();
         }
     }
 
-    /// All changes are in the archive.
+    /// Records that the archive contains all changes.
     pub fn mark_clean(&mut self) {
         self.mark_stored();
         for generation in &mut self.generations {
@@ -319,7 +320,7 @@ impl Exact {
         self.unsaved = 0;
     }
 
-    /// Everything but the fingerprints.
+    /// Returns everything except the fingerprints.
     #[must_use]
     pub fn metadata(&self) -> ExactMetadata {
         let generations = self.generations.iter().map(|generation| ExactGenerationMetadata {
@@ -330,10 +331,10 @@ impl Exact {
         ExactMetadata { slice: self.slice, next_id: self.next_id, generations: generations.collect() }
     }
 
-    /// What metadata describes, its fingerprints in the archive that is to be attached.
+    /// Creates the store that metadata describes. Its fingerprints are in an archive that the caller attaches next.
     ///
     /// # Errors
-    /// [`MetadataError::Generations`] when the metadata is not one of this window.
+    /// [`MetadataError::Generations`] if the metadata does not match this window.
     pub fn from_metadata(window: Window, metadata: &ExactMetadata) -> Result<Self, MetadataError> {
         let mut exact = Self { slice: metadata.slice, next_id: metadata.next_id, ..Self::new(window) };
         let newest = exact.current();
@@ -356,27 +357,27 @@ impl Exact {
     }
 }
 
-/// An exact store without its fingerprints. Its JSON is part of the state format.
+/// Metadata of an exact store, without its fingerprints. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactMetadata {
     /// Number of the current slice.
     pub slice: Option<Slice>,
-    /// The number that the next generation gets.
+    /// Id of the next generation.
     pub next_id: GenerationId,
-    /// Oldest first.
+    /// Generations, oldest first.
     pub generations: Vec<ExactGenerationMetadata>,
 }
 
-/// A generation without its fingerprints.
+/// Metadata of a generation, without its fingerprints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExactGenerationMetadata {
-    /// The number under which its fingerprints are stored.
+    /// Id under which its fingerprints are stored.
     pub id: GenerationId,
-    /// The slice whose keys it holds.
+    /// The slice whose keys the generation contains.
     pub slice: Slice,
-    /// Keys inserted.
+    /// Number of keys inserted.
     pub keys: u64,
 }
 
@@ -430,7 +431,7 @@ mod tests {
     fn what_may_be_stored_is_deleted_there() {
         let mut exact = Exact::new(Window::keys(10, 1));
         exact.insert(Fingerprint(1)).unwrap();
-        // It was written, and whoever wrote it does not know that.
+        // The checkpoint was written, but the writer does not know that.
         exact.mark_stored();
         assert!(exact.remove(Fingerprint(1)).unwrap() && !exact.contains(Fingerprint(1)).unwrap());
         assert_eq!(exact.changes().collect::<Vec<_>>(), [(0, Fingerprint(1), Change::Delete)]);

@@ -1,7 +1,6 @@
-//! What a filter may do about a stream that is larger or smaller than it was sized for.
+//! How a filter grows or shrinks if the stream does not match its planned size.
 //!
-//! Owns the rule by which the next slice is sized. Must never be a reason to forget a key, but where
-//! the configuration says so.
+//! Owns the rule that sizes the next slice. Must never cause a key to be forgotten unless the configuration allows it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,35 +8,35 @@ use serde::{Deserialize, Serialize};
 /// How an aging filter's memory follows the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// Whether a slice is sized from what the last ones held, and not from the configuration alone.
+    /// True if a slice is sized from the previous slices, and not only from the configuration.
     pub adapt: bool,
-    /// Most memory for one partition's filter, in bytes.
+    /// Maximum memory for one partition's filter, in bytes.
     pub max_bytes: Option<u64>,
-    /// What happens when that is not enough.
+    /// Behavior at that maximum.
     pub at_max: AtMaxMemory,
 }
 
-/// What happens when a filter may not grow any more.
+/// Behavior of a filter that has reached its maximum memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AtMaxMemory {
-    /// The worker stops with an error: nothing is lost or repeated, and nothing goes on.
+    /// The worker stops with an error. No records are lost or duplicated, but processing stops.
     #[default]
     Stop,
-    /// Slices are filled beyond their capacity: more and more unseen records are dropped.
+    /// Slices are filled beyond their capacity, and more and more unseen records are dropped.
     Saturate,
-    /// The oldest slices are forgotten before their time: their keys may be emitted again.
+    /// The oldest slices are forgotten early, and their keys may be emitted again.
     EvictOldest,
 }
 
-/// Room for more keys than the fullest of the last slices had, in eighths.
+/// Room for more keys than the fullest of the previous slices had, in eighths.
 const HEADROOM_EIGHTHS: u64 = 9;
-/// A slice is never made smaller than this part of what was configured.
+/// The smallest slice is this fraction of the configured size.
 const LEAST_SHARE: u64 = 64;
 
 impl Growth {
-    /// Keys that the next slice is to hold, where `configured` is what the configuration says and `held`
-    /// what each of the last slices held. Before a whole window of them was seen it only grows.
+    /// Returns the number of keys that the next slice should hold. `configured` is the configured capacity, and `held` has the
+    /// number of keys in each of the previous slices. Until a whole window has passed, the capacity only grows.
     pub(super) fn capacity(self, configured: u64, held: impl ExactSizeIterator<Item = u64>, slices: u32) -> u64 {
         if !self.adapt {
             return configured;

@@ -1,12 +1,12 @@
-//! Small arithmetic on hashes, shared by the kinds of filter.
+//! Arithmetic on hashes, shared by all kinds of filters.
 //!
-//! Must never change: where stored keys lie depends on it.
+//! Must never change, because the positions of stored keys depend on it.
 
-/// What `SplitMix64` adds to its state: 2^64 over the golden ratio, odd.
+/// The increment of `SplitMix64`: 2^64 divided by the golden ratio, odd.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Spreads every bit over all 64: the finaliser of `SplitMix64` (Steele, Lea, Flood: "Fast Splittable
-/// Pseudorandom Number Generators", 2014), a bijection.
+/// Spreads every bit over all 64 bits: the finalizer of `SplitMix64` (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+/// Generators", 2014), a bijection.
 #[must_use]
 pub(super) const fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,23 +14,23 @@ pub(super) const fn mix(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// A hash, scaled to the numbers below `end` (Lemire's fast range, 2019).
+/// Scales a hash to the range `0..end` (Lemire's fast range, 2019).
 #[must_use]
 pub(super) const fn scale(hash: u64, end: u64) -> u64 {
     ((hash as u128 * end as u128) >> 64) as u64
 }
 
-/// `SplitMix64`: numbers that look as if computed by lot and are the same each time. Its state is one word.
+/// The `SplitMix64` generator: deterministic pseudorandom numbers from a one-word state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SplitMix(pub(super) u64);
 
 impl SplitMix {
-    /// Where it stands after so many numbers.
+    /// The generator's state after `draws` numbers.
     pub(super) const fn after(seed: u64, draws: u64) -> Self {
         Self(seed.wrapping_add(GOLDEN.wrapping_mul(draws)))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(super) const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)

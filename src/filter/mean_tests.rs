@@ -1,13 +1,13 @@
-//! The mean over a window is what the formulas say, in a stream that shows exactly the planned keys: each is new, each is
-//! asked for and put in, and a share of them is called seen.
+//! The mean over a window matches the formulas, in a stream that has exactly the planned keys. Every key is new. Each key is
+//! looked up and inserted, and a share of the keys is reported as seen.
 #![expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 
 use super::*;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Keys of a window, as planned and as they come.
+/// Number of keys per window, both planned and actual.
 const KEYS: u64 = 100_000;
-/// Windows until all is steady, and those that are counted.
+/// Number of warm-up windows until the filter is steady, and number of windows that are counted.
 const BEFORE: u64 = 3;
 const COUNTED: u64 = 12;
 
@@ -15,7 +15,7 @@ fn time(slices: u32) -> Window {
     Window::Time { slice_ms: 1, slices }
 }
 
-/// The share of new keys that was called seen, and the memory in the end.
+/// Returns the share of new keys that were reported as seen, and the memory at the end.
 fn measured(spec: Spec, window: Window) -> (f64, u64) {
     let mut filter = spec.build(window);
     let (slice_keys, begin, end) = (KEYS.div_ceil(window.slices().into()), BEFORE * KEYS, (BEFORE + COUNTED) * KEYS);
@@ -28,8 +28,9 @@ fn measured(spec: Spec, window: Window) -> (f64, u64) {
     (wrong as f64 / (end - begin) as f64, filter.usage().bytes)
 }
 
-/// Checks what was measured. Chance has a thousandth on either side. Of `rate` a share is too much at most: what is called
-/// seen is not put in, so slices hold a little less than is planned.
+/// Compares the measured rate with the formula, allowing for chance (one in a thousand on either side). The measured rate may
+/// also be lower by a share of `rate`, because a key that is reported as seen is not inserted, so slices hold slightly fewer keys
+/// than planned.
 fn assert_mean(what: &str, spec: Spec, window: Window, mean: f64) -> u64 {
     let (found, bytes) = measured(spec, window);
     let noise = 3.09 * (mean / (COUNTED * KEYS) as f64).sqrt();
@@ -38,7 +39,7 @@ fn assert_mean(what: &str, spec: Spec, window: Window, mean: f64) -> u64 {
     bytes
 }
 
-/// An aging filter of that memory and window, sized for a peak.
+/// An aging filter's sizing for this window and peak rate.
 fn aging(window: Window, peak: f64, growth: Growth) -> AgingSizing {
     AgingSizing::new(window, KEYS, peak).with_growth(growth)
 }
@@ -93,7 +94,7 @@ fn room_for_larger_slices_saves_memory() {
     let with_room = roomy * 9 / 8 + 64 * 5;
     let full = bounded(Some(roomy));
     assert!(roomy < full && full < with_room, "{roomy}, {full}, {with_room}");
-    // From where there is that room, the filter is as small as if there was no bound.
+    // As soon as there is enough room, the filter is as small as without a limit.
     for (most, expected) in [(full, full), (with_room - 64 * 10, full), (with_room, roomy), (with_room + 1_000, roomy), (2 * full, roomy)] {
         assert_eq!(bounded(Some(most)), expected, "{most}");
     }
@@ -101,7 +102,7 @@ fn room_for_larger_slices_saves_memory() {
 
 #[test]
 fn the_mean_of_a_cuckoo_filter_is_computed_and_sized_by() {
-    // At some rates a bit is saved, at others none.
+    // At some rates, a bit is saved. At others, none is.
     for (slices, rate, saved) in [(4, 1e-2, 0), (4, 1.4e-2, 1), (1, 1e-2, 0), (1, 1.3e-2, 1), (64, 1e-2, 0)] {
         let window = time(slices);
         let sizing = CuckooSizing::new(window, KEYS, rate);
@@ -124,7 +125,7 @@ fn the_mean_of_a_stable_filter_is_its_peak() {
 
 #[test]
 fn what_was_sized_by_its_peak_goes_on_by_its_mean_and_back() {
-    // As with another rate: what is stored stays as it is, and what is new has the new size.
+    // The effect is the same as with a different rate: stored layers stay unchanged, and new layers have the new size.
     let window = time(4);
     let rate = 1.4e-2;
     let cuckoo = |peak| Spec::Cuckoo(CuckooSizing::new(window, KEYS, peak));

@@ -1,9 +1,8 @@
-//! What remembers fingerprints: from a fingerprint to "seen" or "not seen".
+//! Filters: sets of fingerprints that answer "seen" or "not seen".
 //!
-//! Owns the bits and how they age: one small trait, [`Filter`], and the kinds of it. Pure: no I/O, no
-//! clock, no randomness of its own; time comes in with the records. Must never forget a key within
-//! its window, but for [`Stable`], which promises none: every other error is on the side of "seen".
-//! CONTRIBUTING.md lists what a new kind needs.
+//! Owns the bits and how they age: one small trait, [`Filter`], and its kinds. Pure: no I/O, no clock, and no randomness of its
+//! own. Time comes from the records. Must never forget a key within its window, except for [`Stable`], which does not guarantee a
+//! window. All other errors are false positives. CONTRIBUTING.md lists the steps to add a kind.
 
 pub mod aging;
 mod bloom;
@@ -33,36 +32,36 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::fmt;
 
-/// What remembers keys and forgets them with time: one kind of filter, for one partition.
+/// A filter for one partition: remembers keys and forgets them over time.
 ///
-/// Its state is a pure function of the calls made, in order. State goes out as metadata and
-/// pages; put back, it is the same bit for bit.
+/// Its state is a pure function of the calls, in order. The state is stored as metadata and pages, and a restored state is
+/// bit-for-bit identical.
 pub trait Filter: Any + fmt::Debug + Send + Sync {
-    /// Does ahead what it can of looking these keys up. A hint: give it for a batch of 16 to 64 keys before
-    /// asking for the first of them, so that their cache misses overlap.
+    /// Precomputes lookups of these keys. A hint: call it with a batch of 16 to 64 keys before asking for the first of them, so
+    /// that their cache misses overlap.
     fn prefetch(&mut self, _fingerprints: &[Fingerprint]) {}
 
-    /// Whether the key is remembered; wrong at the planned rate for one that is not. Never false for one
-    /// inserted within the window, if the kind promises that.
+    /// True if the key is remembered. For other keys, also true at the planned false-positive rate. Never false for a key inserted
+    /// within the window, if the kind guarantees a window.
     #[must_use]
     fn contains(&self, fingerprint: Fingerprint) -> bool;
 
-    /// Asks for many keys at once, which takes a fraction of asking for each: sets to true what stands in `seen` beside
-    /// those that are remembered.
+    /// Looks up many keys at once, which takes a fraction of the time of single lookups. Sets the entries of `seen` to true for
+    /// the keys that are remembered.
     fn contains_each(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         fingerprints.iter().zip(seen).for_each(|(&fingerprint, seen)| *seen |= self.contains(fingerprint));
     }
 
-    /// Puts a key in.
+    /// Inserts a key.
     ///
     /// # Errors
-    /// [`CapacityError`] when there is no room. The key is then not remembered, and nothing is forgotten.
+    /// [`CapacityError`] if there is no room. The key is then not remembered, and nothing is forgotten.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError>;
 
-    /// Asks for a key, and puts it in unless it is remembered; says whether it was.
+    /// Looks up a key, and inserts it unless it is remembered. Returns whether it was.
     ///
     /// # Errors
-    /// [`CapacityError`] when it is not remembered and there is no room.
+    /// [`CapacityError`] if the key is not remembered and there is no room.
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let there = self.contains(fingerprint);
         if !there {
@@ -71,104 +70,106 @@ pub trait Filter: Any + fmt::Debug + Send + Sync {
         Ok(there)
     }
 
-    /// Does that with keys one after the other; adds to `seen` whether each was remembered.
+    /// Calls [`Filter::check_and_insert`] for each key in order, and appends to `seen` whether each was remembered.
     ///
     /// # Errors
-    /// [`CapacityError`] at the first that is not remembered and for which there is no room. Nothing is added for it.
+    /// [`CapacityError`] at the first key that is not remembered and for which there is no room. Nothing is appended for that
+    /// key.
     fn check_and_insert_each(&mut self, fingerprints: &[Fingerprint], seen: &mut Vec<bool>) -> Result<(), CapacityError> {
         check_and_insert_one_by_one(self, fingerprints, seen)
     }
 
-    /// Renews a key that is remembered, as if it were inserted now. Returns whether that changed anything.
+    /// Renews a key that is remembered, as if it were inserted now. Returns whether the state changed.
     ///
     /// # Errors
-    /// [`CapacityError`] when there is no room. It is then as it was.
+    /// [`CapacityError`] if there is no room. The state is then unchanged.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError>;
 
-    /// Takes a key back: it is not remembered any more, if the kind can do that. Returns whether it did.
+    /// Deletes a key, if the kind supports it. Returns whether it did.
     fn remove(&mut self, _fingerprint: Fingerprint) -> bool {
         false
     }
 
-    /// Takes in what another filter of the same kind, window and layout remembers: afterwards a key that either
-    /// had seen is seen. Both may have been wrong, so the join may be as often as both together.
+    /// Merges another filter with the same kind, window, and layout: afterwards, a key that either filter had seen is seen. The
+    /// false positives of both add up.
     ///
     /// # Errors
-    /// [`MergeError`] when they do not fit; nothing has changed then.
+    /// [`MergeError`] if the filters do not match. The state is then unchanged.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError>;
 
-    /// Stream time has come to `time`: forgets what has left the window. Time never goes back.
+    /// Advances stream time to `time`, and forgets keys that have left the window. Time never goes back.
     fn advance(&mut self, time: Timestamp);
 
-    /// Goes on in the slice (see [`Filter::expiry_clock`]) that a changelog says its keys were inserted into, with its replay info: the
-    /// same keys inserted then leave the same state. For the past, and for windows by time, it changes nothing.
+    /// Continues in the slice (see [`Filter::expiry_clock`]) into which keys were inserted according to a changelog, with its
+    /// replay info. Inserting the same keys afterwards produces the same state. Has no effect for past slices and for windows by
+    /// time.
     fn resume(&mut self, _slice: Slice, _replay_info: Option<u64>) {}
 
-    /// What a changelog must say beside the keys for the same state to come of it; asked for after the first key
-    /// that the changelog has of a slice.
+    /// Returns the information that a changelog must store in addition to the keys, so that they produce the same state. Called
+    /// after the first key that the changelog has of a slice.
     #[must_use]
     fn replay_info(&self) -> Option<u64> {
         None
     }
 
-    /// A number that rises as keys expire, and never falls: the slice; for kinds without slices, how often all
-    /// keys were replaced by others.
+    /// Returns a number that rises as keys expire, and never falls: the slice, or, for kinds without slices, how often all keys
+    /// were replaced by others.
     #[must_use]
     fn expiry_clock(&self) -> Slice {
         self.slice().unwrap_or_default()
     }
 
-    /// Number of the current slice; `None` before any time is known, and for kinds without slices.
+    /// Returns the number of the current slice, or `None` before any time is known and for kinds without slices.
     #[must_use]
     fn slice(&self) -> Option<Slice>;
 
-    /// The last slice that a key was inserted into, if the kind knows it.
+    /// Returns the last slice into which a key was inserted, if the kind stores it.
     #[must_use]
     fn slice_of(&self, _fingerprint: Fingerprint) -> Option<Slice> {
         None
     }
 
-    /// How full it is.
+    /// Returns how full the filter is.
     #[must_use]
     fn usage(&self) -> Usage;
 
-    /// Everything but the bytes.
+    /// Returns everything except the bytes.
     #[must_use]
     fn metadata(&self) -> FilterMetadata;
 
-    /// The pages that changed since [`Filter::mark_clean`], in the order of their ids.
+    /// Returns the pages that changed since [`Filter::mark_clean`], in the order of their ids.
     #[must_use]
     fn dirty_pages(&self) -> Vec<PageId>;
 
-    /// Appends the bytes of a page; nothing if there is no such page.
+    /// Appends the bytes of a page, or nothing if the page does not exist.
     fn write_page(&self, id: PageId, out: &mut Vec<u8>);
 
-    /// Takes the bytes of a page in.
+    /// Reads the bytes of a page into the filter.
     ///
     /// # Errors
-    /// [`MetadataError::Page`] when the filter has no such page, or it has another length.
+    /// [`MetadataError::Page`] if the filter has no such page, or the length is wrong.
     fn read_page(&mut self, id: PageId, bytes: &[u8]) -> Result<(), MetadataError>;
 
-    /// All pages are stored.
+    /// Marks all pages as stored.
     fn mark_clean(&mut self);
 
-    /// Nothing is stored any more: all pages that hold anything are dirty.
+    /// Marks all pages that contain data as dirty, because nothing is stored any more.
     fn mark_stale(&mut self);
 }
 
-/// A kind and its size: with a window, what a filter is made from.
+/// The kind and size of a filter. A filter is built from a `Spec` and a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Spec {
-    /// A queue of generations, and how large one is.
+    /// A queue of generations, with the size of one generation.
     Aging(AgingSizing),
-    /// Fingerprints that say when they were inserted, and can be deleted; how large their table is.
+    /// Fingerprints with generation tags, which can be deleted, with the size of the table.
     Cuckoo(CuckooSizing),
-    /// Cells that forget by lot: keys inserted lately are seen, most likely. The one kind without a promise, or a window.
+    /// Cells that forget at random: recently inserted keys are most likely seen. The only kind without a guarantee or a window.
     Stable(StableSizing),
 }
 
 impl Spec {
-    /// An empty filter.
+    /// Creates an empty filter.
     #[must_use]
     pub fn build(self, window: Window) -> Box<dyn Filter> {
         match self {
@@ -178,7 +179,7 @@ impl Spec {
         }
     }
 
-    /// Whether it forgets by slices of the window.
+    /// True if the filter forgets by slices of the window.
     #[must_use]
     pub const fn has_slices(self) -> bool {
         match self {
@@ -187,7 +188,7 @@ impl Spec {
         }
     }
 
-    /// Keys that it is made to remember at a time.
+    /// Returns the number of keys that the filter is planned to remember at a time.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     pub fn capacity(self, window: Window) -> u64 {
@@ -199,7 +200,7 @@ impl Spec {
         }
     }
 
-    /// Memory that it takes at capacity, in bytes.
+    /// Returns the memory at capacity, in bytes.
     #[must_use]
     pub fn bytes(self, window: Window) -> u64 {
         match self {
@@ -209,12 +210,12 @@ impl Spec {
         }
     }
 
-    /// The filter that metadata describes, its bytes still zero: [`Filter::read_page`] puts them in.
+    /// Creates the filter that metadata describes, with its bytes still zero. [`Filter::read_page`] fills them in.
     ///
     /// # Errors
-    /// [`MetadataError`] when the metadata is not of such a filter.
+    /// [`MetadataError`] if the metadata does not belong to such a filter.
     pub fn restore(self, window: Window, metadata: &FilterMetadata) -> Result<Box<dyn Filter>, MetadataError> {
-        // By what is stored, one kind a line: a new kind does not compile until it has its own.
+        // Match on the stored kind, one arm per kind, so that a new kind does not compile until it has an arm.
         match metadata {
             FilterMetadata::Aging(metadata) => match self {
                 Self::Aging(sizing) => Ok(Box::new(Aging::from_metadata(window, sizing, metadata)?)),
@@ -232,20 +233,20 @@ impl Spec {
     }
 }
 
-/// A filter without its bytes. Its JSON is part of the state format.
+/// Metadata of a filter, without its bytes. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterMetadata {
-    /// Of an [`Aging`] filter.
+    /// Metadata of an [`Aging`] filter.
     Aging(aging::Metadata),
-    /// Of a [`Cuckoo`] filter.
+    /// Metadata of a [`Cuckoo`] filter.
     Cuckoo(cuckoo::Metadata),
-    /// Of a [`Stable`] filter.
+    /// Metadata of a [`Stable`] filter.
     Stable(stable::Metadata),
 }
 
 impl FilterMetadata {
-    /// A description of what it is of, good enough to restore it and to join it with others, not to put keys in.
+    /// Returns a spec that is sufficient to restore the filter and to merge it with others, but not to insert keys.
     #[must_use]
     pub fn spec(&self, window: Window) -> Spec {
         match self {
@@ -255,7 +256,7 @@ impl FilterMetadata {
         }
     }
 
-    /// How full the filter is, but for its load.
+    /// Returns how full the filter is, without its load.
     #[must_use]
     pub fn usage(&self) -> Usage {
         match self {
@@ -265,7 +266,7 @@ impl FilterMetadata {
         }
     }
 
-    /// Share of unseen keys that the filter calls seen as full as it is now, by its kind's formula.
+    /// Returns the share of unseen keys that the filter reports as seen at its current fill level, by its kind's formula.
     #[must_use]
     pub fn estimate(&self) -> f64 {
         match self {
@@ -275,7 +276,7 @@ impl FilterMetadata {
         }
     }
 
-    /// The keys of each slice, oldest first; of kinds that keep all in one place, all of them.
+    /// Returns the keys of each slice, oldest first. Empty for kinds that keep all keys in one place.
     #[must_use]
     pub fn slices(&self) -> Vec<SliceUsage> {
         match self {
@@ -284,7 +285,7 @@ impl FilterMetadata {
         }
     }
 
-    /// What it is stored in.
+    /// Returns the parts in which the filter is stored.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         match self {
@@ -295,55 +296,55 @@ impl FilterMetadata {
     }
 }
 
-/// A part of a filter that is stored, and dropped, as one.
+/// A part of a filter that is stored and dropped as a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// As in [`PageId`].
+    /// The slice, as in [`PageId`].
     pub slice: Slice,
-    /// As in [`PageId`].
+    /// The layer, as in [`PageId`].
     pub layer: usize,
-    /// How many of its pages hold anything, and so are stored.
+    /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
 }
 
 /// How full a filter is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Keys remembered, each as often as it was inserted.
+    /// Number of keys remembered, counting repeated insertions.
     pub keys: u64,
-    /// Keys inserted since the current slice began; all of them, for kinds without slices.
+    /// Number of keys inserted since the current slice started. For kinds without slices, all keys.
     pub open_keys: u64,
     /// Memory of the bits, in bytes.
     pub bytes: u64,
-    /// What is filled now over what it is meant for; above 1, the kind's answer to that is at work.
+    /// Current fill level divided by the planned fill level. Above 1, the filter is overfull, and reacts as its kind does.
     pub load: f64,
-    /// Keys forgotten before their time because the filter may not grow, counted since it was made or restored.
+    /// Number of keys forgotten early because the filter may not grow, since it was created or restored.
     pub evicted: u64,
 }
 
 /// How full one slice of a filter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceUsage {
-    /// Its number.
+    /// Number of the slice.
     pub slice: Slice,
-    /// Keys inserted.
+    /// Number of keys inserted.
     pub keys: u64,
-    /// Keys that it was made for.
+    /// Planned number of keys.
     pub capacity: u64,
     /// Memory, in bytes.
     pub bytes: u64,
 }
 
-/// What a filter is expected to do at some load.
+/// Predicted behavior of a filter at some load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prediction {
-    /// Share of unseen keys that are called seen.
+    /// Share of unseen keys that are reported as seen.
     pub rate: f64,
     /// Memory, in bytes.
     pub bytes: u64,
 }
 
-/// What [`Filter::check_and_insert_each`] is where a kind has no quicker way.
+/// Default implementation of [`Filter::check_and_insert_each`], for kinds without a faster one.
 fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     filter: &mut F,
     fingerprints: &[Fingerprint],
@@ -352,14 +353,14 @@ fn check_and_insert_one_by_one<F: Filter + ?Sized>(
     fingerprints.iter().try_for_each(|&fingerprint| filter.check_and_insert(fingerprint).map(|there| seen.push(there)))
 }
 
-/// Why a key cannot be inserted.
+/// Reason why a key cannot be inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// This machine has no memory left for another part.
+    /// This machine has no memory left for another part of the filter.
     #[error("this machine has not enough memory for another part of the filter")]
     Memory,
-    /// It has all the memory that it may have.
+    /// The filter has reached its maximum memory.
     #[error("the filter has reached its max_memory; raise that, or capacity, or say with at_max_memory what is to give way")]
     MaxMemory,
     /// Too many fingerprints wait for a checkpoint.
@@ -367,11 +368,11 @@ pub enum CapacityError {
     Unsaved,
 }
 
-/// Why two filters cannot be joined.
+/// Reason why two filters cannot be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MergeError {
-    /// One is of another kind.
+    /// The filters are of different kinds.
     #[error("the filters are of different kinds")]
     Kind,
     /// Their windows differ.
@@ -380,45 +381,45 @@ pub enum MergeError {
     /// Their sizes differ.
     #[error("the filters differ in size: joined can be only what had the same capacity, rate, rate_is and slices")]
     Size,
-    /// What they count is not the same.
+    /// The windows count keys, and each counts its own.
     #[error("windows by count cannot be joined: each counts its own keys")]
     Counted,
-    /// One holds keys, and nobody knows of which time.
+    /// One filter holds keys of an unknown time.
     #[error("one of the filters has not met a record with a time yet")]
     Untimed,
-    /// There is no memory for the join.
+    /// There is not enough memory for the merged filter.
     #[error("this machine has not enough memory for the join")]
     Memory,
 }
 
-/// Name of a page within a filter, in the order in which pages are stored.
+/// Id of a page within a filter. The order of ids is the order in which pages are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PageId {
-    /// The generation's slice.
+    /// Slice of the generation.
     pub slice: Slice,
-    /// The layer within it.
+    /// Layer within the generation.
     pub layer: usize,
-    /// The page within that.
+    /// Page within the layer.
     pub page: usize,
 }
 
-/// Stored state that does not belong to this filter.
+/// Reason why stored state does not belong to this filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// A filter of another kind, or none where there must be one.
+    /// The kind differs, or a required filter is missing.
     #[error("it is not of the kind that is configured")]
     Kind,
     /// More generations than the window has, out of order, or out of its reach.
     #[error("its generations are not those of this window")]
     Generations,
-    /// A filter of a size that none has, or that this machine has no memory for.
+    /// A size that no filter has, or that this machine has no memory for.
     #[error("it names a filter of impossible size")]
     Size,
-    /// The filter stands at another slice than the partition.
+    /// The filter is at a different slice than the partition.
     #[error("its filter does not stand at its stream time")]
     StreamTime,
-    /// A page that the metadata leaves no room for.
+    /// A page that the metadata has no room for.
     #[error("it has no room for page {} of layer {} of slice {}", .0.page, .0.layer, .0.slice)]
     Page(PageId),
 }

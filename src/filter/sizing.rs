@@ -1,50 +1,49 @@
-//! How many bits and k a filter needs.
+//! The number of bits and k that a filter needs.
 //!
-//! A blocked Bloom filter puts all bits of a key into one block. The load of blocks varies, so the
-//! rate is a Poisson mixture over the number of keys in a block (Putze, Sanders, Singler: "Cache-,
-//! Hash- and Space-Efficient Bloom Filters", 2007). Here a key has two bits in each of some words of
-//! its block, and where some words have many keys, others have few; a second-order term counts that.
-//! The result is within 1 % of the exact one for rates above 1e-9.
+//! A blocked Bloom filter puts all bits of a key into one block. The load of blocks varies, so the rate is a Poisson mixture over
+//! the number of keys in a block (Putze, Sanders, Singler: "Cache-, Hash- and Space-Efficient Bloom Filters", 2007). In this
+//! filter, a key has two bits in each of a number of words of its block, and if some words have many keys, others have few. A
+//! second-order term accounts for that. The result is within 1 % of the exact rate for rates above 1e-9.
 
 use super::bloom::{BLOCK_BITS, BloomLayout, WORD_BITS};
 
-/// The same, to compute with.
+/// [`BLOCK_BITS`] as a float.
 const BLOCK: f64 = BLOCK_BITS as f64;
 const WORD: f64 = WORD_BITS as f64;
 const WORDS: f64 = BLOCK / WORD;
 
-/// Most k a block: two in each of its words.
+/// Maximum k per block: two in each of its words.
 pub(super) const K_MAX: u32 = 2 * BLOCK_BITS / WORD_BITS;
 
-/// Most bits a key may be given before a rate is called unreachable.
+/// Maximum bits per key before a rate is considered unreachable.
 pub(super) const BITS_PER_KEY_MAX: u32 = 512;
 
-/// Share of a generation's rate that is kept back for the layers that an overfull slice chains. It is memory of every
-/// filter, against that of overfull ones.
+/// Share of a generation's rate that is reserved for the layers that an overfull slice chains. It trades memory of every filter
+/// against memory of overfull filters.
 pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 
-/// A look-up of two blocks costs nearly twice the time of one. It is worth that where one block would take
-/// this much more memory: below a rate of about 7e-6 for one filter, whatever the number of keys.
+/// A lookup of two blocks costs nearly twice the time of one block. Two blocks are worth it if one block would take this much
+/// more memory: below a rate of about 7e-6 for one filter, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
-/// No filter is sized for a peak this many times its mean, or above that rate.
+/// Maximum ratio of peak to mean for which a filter is sized, and maximum rate.
 const PEAK_SHARE_MAX: f64 = 64.0;
 const PEAK_MAX: f64 = 0.99;
 
-/// The false-positive rate of a blocked filter of `bits_per_key` with `k` different bits a key.
+/// False-positive rate of a blocked filter with `bits_per_key`, and `k` different bits per key.
 #[must_use]
 pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
     spread_rate(bits_per_key, 1, k)
 }
 
-/// The same when a key has `k` different bits in each of `blocks_per_key` blocks. A block then has as many times
-/// the keys, and an absent key must find its bits in each.
+/// False-positive rate if a key has `k` different bits in each of `blocks_per_key` blocks. A block then has `blocks_per_key`
+/// times the keys, and an absent key is reported as seen only if its bits are set in each block.
 fn spread_rate(bits_per_key: f64, blocks_per_key: u32, k: u32) -> f64 {
     let load = BLOCK / bits_per_key * f64::from(blocks_per_key);
-    // The Poisson weight is negligible ten standard deviations away from the mean.
+    // The Poisson weight is negligible ten standard deviations from the mean.
     let last = load + 10.0 * load.sqrt() + 10.0;
     let words = Words::new(k);
-    // The weights from the mean on: far above it, that of no key at all is too small for a number.
+    // Compute the weights starting at the mean: far above it, the weight of zero keys is too small for a float.
     let mut sum = 0.0;
     let mut keys = (load - 10.0 * load.sqrt() - 10.0).max(1.0).floor();
     let mut weight = poisson(load, keys);
@@ -69,38 +68,37 @@ fn poisson(load: f64, count: f64) -> f64 {
     logarithm.exp()
 }
 
-/// The false-positive rate of a filter of this layout that holds `keys`.
+/// False-positive rate of a filter with this layout that holds `keys`.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
 pub(super) fn shape_rate(layout: BloomLayout, keys: f64) -> f64 {
     if keys <= 0.0 {
         return 0.0;
     }
-    // Past this, every block has far more keys than bits.
+    // Below this, every block has far more keys than bits.
     let bits_per_key = (layout.blocks as f64 * BLOCK / keys).max(0.1);
     spread_rate(bits_per_key, layout.blocks_per_key, layout.k)
 }
 
-/// The false-positive rate of a plain Bloom filter, whose bits may lie anywhere (Bloom, 1970): what the
-/// blocked ones are compared with.
+/// False-positive rate of a plain Bloom filter, whose bits may be anywhere (Bloom, 1970): the reference for blocked filters.
 #[must_use]
 pub fn plain_rate(bits_per_key: f64, k: u32) -> f64 {
     (-(-f64::from(k) / bits_per_key).exp_m1()).powi(k.cast_signed())
 }
 
-/// The bits a key of a plain Bloom filter that is filled to `rate`, with the best number of k.
+/// Bits per key of a plain Bloom filter filled to `rate`, with the optimal k.
 #[must_use]
 pub fn plain_bits(rate: f64) -> f64 {
     -rate.ln() / std::f64::consts::LN_2.powi(2)
 }
 
-/// How the k of a key lie in the words of its block.
+/// How the k bits of a key are distributed over the words of its block.
 struct Words {
-    /// Words with two of them, and with one: 0 or 1.
+    /// Number of words with two of them, and with one (0 or 1).
     twos: u32,
     ones: u32,
-    /// What one key leaves clear, each a probability: one given bit; two given bits of one word; and of two words one
-    /// given bit each, one and two, two each.
+    /// Probabilities that one key leaves bits clear: one given bit; two given bits of one word; and for two words, one given bit
+    /// each, one and two, and two each.
     left_clear: [f64; 5],
 }
 
@@ -108,7 +106,7 @@ impl Words {
     fn new(k: u32) -> Self {
         let (twos, ones) = (k / 2, k % 2);
         let counts = [WORDS - f64::from(ones + twos), f64::from(ones), f64::from(twos)];
-        // That a word's bits, none to two, are none of some given ones.
+        // Probability that none of a word's zero to two bits is one of the given bits.
         let misses = |given: f64| [1.0, 1.0 - given / WORD, (1.0 - given / WORD) * (1.0 - given / (WORD - 1.0))];
         let one_word = |given| counts.iter().zip(misses(given)).map(|(count, miss)| count / WORDS * miss).sum();
         let two_words = |given, other| {
@@ -119,8 +117,8 @@ impl Words {
         Self { twos, ones, left_clear: [one_word(1.0), one_word(2.0), two_words(1.0, 1.0), two_words(1.0, 2.0), two_words(2.0, 2.0)] }
     }
 
-    /// Probability that the bits of an absent key are all set, from what is clear with probabilities as above. That two
-    /// words are hit is not the product of their chances: what one has of a key, another has not.
+    /// Probability that all bits of an absent key are set, given the probabilities above that bits are clear. The probability for
+    /// two words is not the product of their probabilities, because a bit that a key sets in one word is not set in another.
     fn hit_rate(&self, [one, two, one_one, one_two, two_two]: [f64; 5]) -> f64 {
         let (single, double) = (1.0 - one, 1.0 - 2.0 * one + two);
         let doubles = 1.0 - 4.0 * one + 2.0 * two + 4.0 * one_one - 4.0 * one_two + two_two;
@@ -137,14 +135,14 @@ impl Words {
     }
 }
 
-/// The rate that each of `generations` filters may have, if asking all of them may be wrong at `rate`.
+/// Maximum rate of each of `generations` filters, so that the rate over all of them is at most `rate`.
 #[must_use]
 pub fn rate_per_generation(rate: f64, generations: u32) -> f64 {
     // 1 - (1 - rate)^(1/generations), without cancellation.
     -((-rate).ln_1p() / f64::from(generations)).exp_m1()
 }
 
-/// The mean of a rate while what it depends on grows steadily: Simpson's rule, exact but for what no digit shows.
+/// Mean of a rate while its argument grows steadily: Simpson's rule, exact to all displayed digits.
 #[must_use]
 pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     const STEPS: u32 = 64;
@@ -155,8 +153,8 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// The greatest peak that is good, within a thousandth, from one on that is; up to where a peak is good for nothing. If there
-/// are better ones above a bad one, it may be the last before that.
+/// Returns the greatest peak, within a thousandth, for which `is_good` is true, starting at one that is good, up to rates at
+/// which a filter is useless. If there are greater good peaks above a bad one, it may return the last one before that.
 pub(super) fn greatest_peak(from: f64, is_good: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (from, (from * PEAK_SHARE_MAX).min(PEAK_MAX).max(from));
     while high / low > 1.001 {
@@ -166,23 +164,23 @@ pub(super) fn greatest_peak(from: f64, is_good: impl Fn(f64) -> bool) -> f64 {
     low
 }
 
-/// The smallest blocked filter that holds `keys` at `rate`; with two blocks a key if that makes it much smaller.
+/// Returns the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes it much smaller.
 ///
-/// `rate` must lie in (0, 1). The result is capped at 512 bits a key, which is far below any rate that 128-bit
-/// fingerprints are good for.
+/// `rate` must be in (0, 1). The result is capped at 512 bits per key, which is far below any rate that 128-bit fingerprints
+/// support.
 #[must_use]
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "sizes far below 2^52")]
 pub fn layout_for(keys: u64, rate: f64) -> BloomLayout {
     let (one, two) = (bits_for(rate, 1), bits_for(rate, 2));
     let (bits, blocks_per_key) = if one > two * WORTH_A_BLOCK { (two, 2) } else { (one, 1) };
     let blocks = (keys.max(1) as f64 * bits / f64::from(BLOCK_BITS)).ceil() as u64;
-    // Two different blocks are wanted, so there are two.
+    // Two different blocks are required, so there must be two.
     BloomLayout { blocks: blocks.max(u64::from(blocks_per_key)), blocks_per_key, k: best_k(bits, blocks_per_key).0 }
 }
 
-/// The fewest bits a key that reach `rate`.
+/// The fewest bits per key that reach `rate`.
 fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
-    // A plain filter is about the least.
+    // A plain filter is about the minimum.
     let most = f64::from(BITS_PER_KEY_MAX);
     let (mut low, mut high) = ((plain_bits(rate) * 0.9).clamp(1.0, most), most);
     while high - low > 0.01 {
@@ -192,7 +190,7 @@ fn bits_for(rate: f64, blocks_per_key: u32) -> f64 {
     high
 }
 
-/// The number of k a block with the lowest rate, and that rate: it falls to there and rises after.
+/// The k per block with the lowest rate, and that rate. The rate falls up to that k, and rises after it.
 fn best_k(bits_per_key: f64, blocks_per_key: u32) -> (u32, f64) {
     let mut best = (1, spread_rate(bits_per_key, blocks_per_key, 1));
     for k in 2..=K_MAX {
@@ -211,13 +209,13 @@ mod tests {
 
     #[test]
     fn published_rates_are_met() {
-        // RocksDB, full blocked filter: 10 bits a key, 6 k, 0.95 % (its own documentation).
+        // RocksDB, full blocked filter: 10 bits per key, k = 6, 0.95 % (its own documentation).
         assert!((blocked_rate(10.0, 6) / 0.0095 - 1.0).abs() < 0.02, "{}", blocked_rate(10.0, 6));
     }
 
     #[test]
     fn published_sizes_are_met() {
-        // Bits a key of 512-bit blocks at the usual rates, by the mixture formula.
+        // Bits per key of 512-bit blocks at common rates, by the mixture formula.
         for (rate, bits) in [(1e-3, 15.49), (1e-4, 21.91), (1e-6, 38.51)] {
             let got = bits_for(rate, 1);
             assert!((got / bits - 1.0).abs() < 0.03, "{rate}: {got} bits a key, expected about {bits}");
@@ -287,7 +285,7 @@ mod tests {
 
     #[test]
     fn rates_agree_with_the_exact_ones() {
-        // From a million blocks filled by lot, in each of which the chance of an absent key was worked out in full.
+        // From a million randomly filled blocks. For each block, the probability of a false positive was computed exactly.
         for (bits, k, exact) in [(12.0, 5, 5.2028e-3), (26.8, 12, 2.2434e-5), (45.0, 16, 2.6730e-7)] {
             let got = blocked_rate(bits, k);
             assert!((got / exact - 1.0).abs() < 0.01, "{got} for {exact}");

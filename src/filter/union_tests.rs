@@ -1,4 +1,4 @@
-//! Promise: joined, a filter has seen what either had.
+//! Guarantee: a merged filter has seen every key that either filter had seen.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn stable(bytes: u64) -> Spec {
     Spec::Stable(if bytes == 1 << 20 { *PLAN } else { StableSizing::new(bytes, 1e-3) })
 }
 
-/// A filter that was shown keys at times.
+/// A filter into which keys were inserted at given times.
 fn shown(spec: Spec, keys: &[(u64, i64)]) -> Box<dyn Filter> {
     shown_in(WINDOW, spec, keys)
 }
@@ -61,7 +61,7 @@ proptest! {
         let spec = if kind == 0 { aging(60) } else { cuckoo(60) };
         let (mut own, other) = (shown(spec, &ours), shown(spec, &theirs));
         if own.union(&*other).is_err() {
-            // Layers of an unlike depth have the same shapes, so only a filter without time is refused.
+            // Layers of different depths have the same shapes, so only a filter without a time is rejected.
             prop_assert!(ours.is_empty() || theirs.is_empty());
             return Ok(());
         }
@@ -74,7 +74,7 @@ proptest! {
             let there = ours.iter().chain(&theirs).any(|&(other, time)| other == number && kept(time));
             prop_assert_eq!(own.contains(key(number)), there, "{}", number);
         }
-        // Its state goes out and in like any other's.
+        // The merged state can be stored and restored like any other.
         let mut again = spec.restore(WINDOW, &own.metadata()).unwrap();
         let pages = stored(&mut *own);
         for (id, bytes) in &pages {

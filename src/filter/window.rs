@@ -1,4 +1,4 @@
-//! How long a key stays seen, and how that time is cut into slices.
+//! How long a key stays seen, and how that time is divided into slices.
 
 use crate::record::Timestamp;
 use core::time::Duration;
@@ -6,30 +6,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Number of a slice, which never falls: where time is cut into slices, counted from the epoch; where keys are counted,
-/// from the first key. A kind without slices counts how often all keys were replaced by others.
+/// Number of a slice, which never falls. Slices of time are counted from the epoch, and slices of keys from the first key. Kinds
+/// without slices count how often all keys were replaced by others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
 pub struct Slice(pub i64);
 
 impl Slice {
-    /// The one that the count begins with.
+    /// The first slice of a count.
     pub const FIRST: Self = Self(0);
 
-    /// The slice after this.
+    /// Returns the next slice.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// How many slices lie between the two.
+    /// Returns the number of slices between two slices.
     #[must_use]
     pub const fn abs_diff(self, other: Self) -> u64 {
         self.0.abs_diff(other.0)
     }
 
-    /// The slice that many before this.
+    /// Returns the slice that is this many slices earlier.
     #[must_use]
     pub const fn before(self, slices: u32) -> Self {
         Self(self.0.saturating_sub(slices as i64))
@@ -46,38 +46,38 @@ impl fmt::Display for Slice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Window {
-    /// By record time. Slices start at multiples of their length since the epoch.
+    /// A window by record time. Slices start at multiples of their length since the epoch.
     Time {
         /// Length of a slice in milliseconds, at least 1.
         slice_ms: i64,
-        /// Slices in a window, at least 1.
+        /// Slices per window, at least 1.
         slices: u32,
     },
-    /// By the number of keys inserted.
+    /// A window by the number of keys inserted.
     Keys {
-        /// Keys in a slice, at least 1.
+        /// Keys per slice, at least 1.
         slice_keys: u64,
-        /// Slices in a window, at least 1.
+        /// Slices per window, at least 1.
         slices: u32,
     },
 }
 
 impl Window {
-    /// A window of `length_ms` of record time; rounded up to whole slices.
+    /// Creates a window of `length_ms` of record time, rounded up to whole slices.
     #[must_use]
     pub fn time(length_ms: i64, slices: u32) -> Self {
         let slices = slices.max(1);
         Self::Time { slice_ms: (length_ms.max(1) - 1) / i64::from(slices) + 1, slices }
     }
 
-    /// A window of the last `keys` keys; rounded up to whole slices.
+    /// Creates a window of the last `keys` keys, rounded up to whole slices.
     #[must_use]
     pub fn keys(keys: u64, slices: u32) -> Self {
         let slices = slices.max(1);
         Self::Keys { slice_keys: keys.max(1).div_ceil(u64::from(slices)), slices }
     }
 
-    /// Slices in a window.
+    /// Returns the number of slices per window.
     #[must_use]
     pub const fn slices(self) -> u32 {
         match self {
@@ -85,7 +85,7 @@ impl Window {
         }
     }
 
-    /// The slice of the first key, where keys are counted; `None` where the first time decides.
+    /// Returns the slice of the first key in a window by count, or `None` in a window by time, which depends on the first time.
     #[must_use]
     pub const fn first_slice(self) -> Option<Slice> {
         match self {
@@ -94,7 +94,7 @@ impl Window {
         }
     }
 
-    /// Number of the slice that a time lies in; `None` for windows by count.
+    /// Returns the slice of a time, or `None` in a window by count.
     #[must_use]
     pub const fn slice_at(self, time: Timestamp) -> Option<Slice> {
         match self {
@@ -103,7 +103,7 @@ impl Window {
         }
     }
 
-    /// When a slice starts; `None` for windows by count.
+    /// Returns the start time of a slice, or `None` in a window by count.
     #[must_use]
     pub const fn start_of(self, slice: Slice) -> Option<Timestamp> {
         match self {
@@ -112,7 +112,7 @@ impl Window {
         }
     }
 
-    /// How far behind stream time a record may be and still lie within the window; `None` for windows by count.
+    /// Returns how far behind stream time a record within the window may be, or `None` in a window by count.
     #[must_use]
     pub const fn length_ms(self) -> Option<i64> {
         match self {

@@ -1,50 +1,49 @@
-//! From the encoding of a key to its fingerprint.
+//! Hashes the encoding of a key to its fingerprint.
 //!
-//! Owns the choice of the hash and, if it has one, its secret. Must never show that: `Debug`, errors
-//! and [`Hashing::id`] show at most whether two secrets are the same.
+//! Owns the choice of the hash and its secret, if it has one. Must never reveal the secret: `Debug`, errors, and [`Hashing::id`]
+//! reveal at most whether two secrets are equal.
 //!
-//! XXH3 is fast, but whoever chooses the keys can make them collide, whatever its seed
-//! (<https://github.com/Cyan4973/xxHash/issues/1127>), and have a stranger's record dropped as seen.
-//! SipHash is made against that: without its key nobody can foretell a collision (Aumasson,
-//! Bernstein: "SipHash: a fast short-input PRF", 2012).
+//! XXH3 is fast, but anyone who chooses the keys can create collisions, regardless of its seed
+//! (<https://github.com/Cyan4973/xxHash/issues/1127>), and cause the records of others to be dropped as duplicates. SipHash is
+//! designed to prevent that: without its key, nobody can predict a collision (Aumasson, Bernstein: "SipHash: a fast short-input
+//! PRF", 2012).
 
 use super::Fingerprint;
 use siphasher::sip128::SipHasher24;
 use std::fmt;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What [`Hashing::id`] hashes. No encoding of a key begins like it: those begin with a tag below 5.
+/// The text that [`Hashing::id`] hashes. No encoding of a key starts like it, because encodings start with a tag of at most 5.
 const ID_TEXT: &[u8] = b"unseen hash key id";
 
-/// How keys are hashed. Fingerprints of one hashing mean nothing under another.
+/// The hash of keys. Fingerprints of different hashes are not comparable.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Hashing {
-    /// XXH3-128: the fastest, for keys that nobody crafts
-    /// (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
+    /// XXH3-128: the fastest, for keys that nobody crafts (<https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md>).
     #[default]
     Xxh3,
-    /// SipHash-2-4 with 128 bits of output and this secret key, for keys that strangers choose
+    /// SipHash-2-4 with 128 bits of output and this secret key, for keys that untrusted parties choose
     /// (<https://github.com/veorq/SipHash>).
     SipHash([u8; 16]),
 }
 
-/// A text that is no key of SipHash. Says what is wrong without showing the text, which may be most of a secret.
+/// An invalid SipHash key. The error does not show the text, which may be most of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashKeyError {
-    /// Too long or too short.
+    /// The text is too long or too short.
     #[error("expected a hash key of 32 hexadecimal digits, got {0} characters")]
     Length(usize),
-    /// Something that is no hexadecimal digit.
+    /// The text contains a character that is not a hexadecimal digit.
     #[error("expected a hash key of 32 hexadecimal digits, but character {0} is none")]
     Digit(usize),
 }
 
 impl Hashing {
-    /// SipHash with the key that 32 hexadecimal digits, of either case, write out: the first two are its first byte.
+    /// Creates SipHash with the key given by 32 hexadecimal digits, in either case. The first two digits are the first byte.
     ///
     /// # Errors
-    /// [`HashKeyError`] when they do not.
+    /// [`HashKeyError`] if the text is not such a key.
     pub fn siphash_from_hex(text: &str) -> Result<Self, HashKeyError> {
         let length = text.chars().count();
         if length != 32 {
@@ -58,8 +57,8 @@ impl Hashing {
         Ok(Self::SipHash(key))
     }
 
-    /// A name for the hash and its key, to know whether stored fingerprints are of the same: `xxh3`, or
-    /// `siphash` and 16 hexadecimal digits, the beginning of what a fixed text is hashed to.
+    /// Returns an id of the hash and its key, which shows whether stored fingerprints have the same hash: `xxh3`, or `siphash`
+    /// and 16 hexadecimal digits, the start of the hash of a fixed text.
     #[must_use]
     pub fn id(&self) -> String {
         match self {
@@ -68,7 +67,7 @@ impl Hashing {
         }
     }
 
-    /// The fingerprint of an encoded key.
+    /// Computes the fingerprint of an encoded key.
     #[inline]
     #[must_use]
     pub(super) fn fingerprint(&self, encoded: &[u8]) -> Fingerprint {
@@ -91,8 +90,8 @@ mod tests {
 
     #[test]
     fn siphash_is_the_published_one() {
-        // The first and some further entries of `vectors_sip128` of the reference implementation: the key is
-        // 00 01 .. 0f, the input of entry n is the n bytes 00 01 02 ..
+        // The first entry and some others of `vectors_sip128` in the reference implementation. The key is 00 01 .. 0f, and the
+        // input of entry n is the n bytes 00 01 02 ..
         let vectors = [
             (0, "a3817f04ba25a8e66df67214c7550293"),
             (1, "da87c1d86b99af44347659119b22fc45"),

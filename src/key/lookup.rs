@@ -1,41 +1,41 @@
-//! A key that somebody asks for, by the texts of its parts.
+//! A key in a query, given by the texts of its parts.
 //!
-//! Owns what such a text may be: it is not said whether `1` is a number or a text, so where a field may hold either, both
-//! are keys that are asked for. Must never leave one out: to an answer "not seen", that would be a lie.
+//! Owns the interpretation of such a text. A query does not say whether `1` is a number or a text, so if a field may contain
+//! either, the query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
 
 use super::{Fingerprint, KeySpec, Part, Scratch, Tag, scalar};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
-/// Most parts of one key whose texts may be read in two ways; they double the keys to ask for each.
+/// Maximum number of ambiguous parts of one key. Each doubles the number of keys to look up.
 const AMBIGUOUS_MAX: u32 = 4;
 
-/// Why a key cannot be asked for.
+/// Reason why a key cannot be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookupError {
-    /// There are more or fewer texts than parts.
+    /// The number of texts differs from the number of parts.
     #[error("the key has {wanted} {}, {parts}; got {got}", if *.wanted == 1 { "part" } else { "parts" })]
     Parts {
-        /// Parts of the key.
+        /// Number of parts of the key.
         wanted: usize,
-        /// Texts that were given.
+        /// Number of texts given.
         got: usize,
-        /// The parts in words.
+        /// Description of the parts.
         parts: String,
     },
-    /// What is asked for by its content has none.
+    /// The key is the content of a JSON value, but the text is not JSON.
     #[error("the key is the content of a JSON value, and what is asked for is no JSON")]
     Content,
-    /// All parts are null, or what they ask for has nothing left: no record has such a key.
+    /// All parts are null, or nothing is left of their content. No record has such a key.
     #[error("all parts are null, and no record has such a key")]
     Null,
-    /// Too many texts may be read in two ways.
+    /// Too many texts are ambiguous.
     #[error("more than {AMBIGUOUS_MAX} parts may be read as a text or as another JSON value, and each doubles the keys to ask for")]
     Ambiguous,
 }
 
-/// What the text of a field may be: a value of another kind than a text, and a text, or one of the two.
+/// Interpretations of a field's text: a value of another type, a text, or both.
 struct Readings<'t> {
     first: (Tag, Cow<'t, [u8]>),
     second: Option<&'t [u8]>,
@@ -49,7 +49,7 @@ impl<'t> Readings<'t> {
             Some(b't' | b'f') if matches!(text, b"true" | b"false") => Tag::Bool,
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
-            // A text in quotes, or one whose quotes are its own.
+            // A text in quotes, or a text whose quotes are part of it.
             Some(b'"') => match scalar::unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
@@ -60,7 +60,7 @@ impl<'t> Readings<'t> {
     }
 }
 
-/// Whether a text is one number, as JSON has it (RFC 8259, section 6).
+/// True if a text is exactly one JSON number (RFC 8259, section 6).
 fn is_number(text: &[u8]) -> bool {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let rest = text.strip_prefix(b"-").unwrap_or(text);
@@ -85,11 +85,11 @@ fn is_number(text: &[u8]) -> bool {
 }
 
 impl KeySpec {
-    /// Appends the fingerprints of the keys that are meant by these texts, one for each part, in order. The text of a field
-    /// is a JSON value as it is written there, or a text without its quotes; what may be either means both.
+    /// Appends the fingerprints of the keys that these texts can mean, one text per part, in order. The text of a field is a JSON
+    /// value as written, or a text without quotes. An ambiguous text means both.
     ///
     /// # Errors
-    /// [`LookupError`] when no key has such parts.
+    /// [`LookupError`] if no key has such parts.
     #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn fingerprints_of_texts<'t>(
         &self,
@@ -101,7 +101,7 @@ impl KeySpec {
             return Err(LookupError::Parts { wanted: self.parts.len(), got: texts.len(), parts: self.to_string() });
         }
         let before = found.len();
-        // Most keys may be read in one way, so what a text may be is found out as it is encoded, and kept nowhere.
+        // Most keys are not ambiguous, so texts are interpreted while they are encoded, and the interpretations are not stored.
         let (first, ambiguous) = self.choose(texts.clone(), 0, scratch)?;
         if ambiguous > AMBIGUOUS_MAX {
             return Err(LookupError::Ambiguous);
@@ -113,8 +113,8 @@ impl KeySpec {
         if found.len() == before { Err(LookupError::Null) } else { Ok(()) }
     }
 
-    /// The fingerprint of the key whose ambiguous parts are read as the bits of `choice` say, if there is one; and how many
-    /// parts are ambiguous.
+    /// Computes the fingerprint of the key whose ambiguous parts are interpreted by the bits of `choice`, if there is such a key,
+    /// and the number of ambiguous parts.
     fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t [u8]>,

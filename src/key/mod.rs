@@ -1,11 +1,11 @@
-//! From a record to the fingerprint of its key.
+//! Extracts a record's key, and computes its fingerprint.
 //!
-//! Owns the key's encoding, which must never change within a state format: stored filters hold
-//! nothing but what it yields. Pure: no I/O, no clock, no randomness.
+//! Owns the key's encoding, which must never change within a state format, because stored filters contain nothing but bits
+//! derived from it. Pure: no I/O, no clock, no randomness.
 //!
-//! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so
-//! that no two different lists of parts share an encoding. The fingerprint is a hash of that: XXH3-128,
-//! or SipHash with a secret where strangers choose the keys (see [`Hashing`]).
+//! Each part is encoded as one tag byte, its length as a little-endian `u64`, and its bytes, so that no two different lists of
+//! parts have the same encoding. The fingerprint is a hash of the encoding: XXH3-128, or SipHash with a secret if untrusted
+//! parties choose the keys (see [`Hashing`]).
 
 mod cloudevents;
 mod content;
@@ -33,26 +33,26 @@ use scalar::unescape;
 use std::borrow::Cow;
 use std::fmt;
 
-/// Hash of a key, 128 bits. Two different keys share one with probability 2^-128 a pair.
+/// Hash of a key, 128 bits. Any two different keys have the same hash with a probability of 2^-128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u128);
 
 impl Fingerprint {
-    /// The half that places the key: which block of a filter it goes to.
+    /// Returns the half that selects the key's block in a filter.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is wanted")]
     pub const fn low(self) -> u64 {
         self.0 as u64
     }
 
-    /// The half that marks the key: which bits of its block it sets.
+    /// Returns the half that selects the key's bits within its block.
     #[must_use]
     pub const fn high(self) -> u64 {
         (self.0 >> 64) as u64
     }
 }
 
-/// The partition, of so many, that unseen brings a key to.
+/// Returns the partition to which a worker repartitions a key.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "below the number of partitions")]
 pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
@@ -66,18 +66,17 @@ pub enum Part {
     RecordKey,
     /// The whole record value.
     RecordValue,
-    /// The value of the last header of that name.
+    /// The value of the last header with this name.
     Header(String),
-    /// A place in the record value, as an RFC 6901 pointer. Of two equal fields the last counts.
+    /// A field of the record value, as an RFC 6901 pointer. For duplicate fields, the last counts.
     Field(String),
-    /// The same in the record key.
+    /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
     KeyField(String),
-    /// An attribute of a CloudEvent, in whichever mode the record is: a header, or a member of the JSON value.
+    /// An attribute of a CloudEvent, in either mode of the record: a header, or a member of the JSON value.
     CloudEvent(String),
-    /// The whole JSON value, whatever its white space and the order of its members, but for the places of these
-    /// RFC 6901 pointers.
+    /// The whole JSON value, except for these RFC 6901 pointers. White space and the order of members do not matter.
     Content {
-        /// What does not count.
+        /// Pointers to leave out.
         except: Vec<String>,
     },
 }
@@ -97,39 +96,39 @@ impl fmt::Display for Part {
     }
 }
 
-/// Which parts of a record make its key, and how they are hashed. Compiled once, used for every record
-/// of a topic. Its `Debug` shows no secret.
+/// The parts of a record that make up its key, and how they are hashed. Compiled once, and used for every record of a topic. Its
+/// `Debug` output contains no secret.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
-    /// Of the record value.
+    /// Pointers into the record value.
     pointers: Pointers,
-    /// The same, and the attributes of an event that is the value.
+    /// Pointers into the record value, including the attributes of an event that is the value.
     structured: Pointers,
     key_pointers: Pointers,
-    /// Of each part that is a value's content, in order.
+    /// Of each part that is the content of a value, in order.
     contents: Vec<Content>,
-    /// Whether any part is of the record value.
+    /// True if any part is taken from the record value.
     needs_value: bool,
-    /// Whether any part is of a CloudEvent.
+    /// True if any part is taken from a CloudEvent.
     reads_events: bool,
     hashing: Hashing,
 }
 
-/// A key specification that cannot work.
+/// An invalid key specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// There is no part at all.
+    /// There are no parts.
     #[error("a key needs at least one part")]
     Empty,
     /// A pointer that RFC 6901 does not allow.
     #[error("`{0}` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1")]
     Pointer(String),
-    /// A pointer that leads deeper than any text is read.
+    /// A pointer that is deeper than the parser reads.
     #[error("a JSON pointer has at most {0} steps")]
     Deep(usize),
-    /// What no attribute of a CloudEvent is called.
+    /// A name that no attribute of a CloudEvent can have.
     #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
     Attribute(String),
     /// A content key without content.
@@ -137,52 +136,51 @@ pub enum SpecError {
     Everything,
 }
 
-/// Values of so many places need no memory of their own.
+/// The values of this many fields need no allocation.
 pub(crate) const FEW: usize = 4;
 
-/// Bytes that a part's encoding begins with: its tag and its length.
+/// Bytes at the start of a part's encoding: its tag and its length.
 const HEAD: usize = 9;
-/// Encodings of one part up to so many bytes need no memory of their own.
+/// Encodings of one part up to this many bytes need no allocation.
 const SHORT: usize = 64;
 
-/// Where the fields of a record's key, or of its value, are to be had.
+/// Source of the fields of a record's key or value.
 #[derive(Clone, Copy, Debug)]
 pub enum Fields<'f, 'a> {
-    /// In a JSON text.
+    /// A JSON text.
     Json,
-    /// Somebody found them in another format, in the order of the parts that name them.
+    /// Fields already decoded from another format, in the order of the parts that name them.
     Found(&'f [Option<Scalar<'a>>]),
 }
 
-/// Working memory of [`KeySpec::fingerprint`], kept between records so that nothing need be
-/// allocated for each.
+/// Working memory of [`KeySpec::fingerprint`], reused between records so that no record needs an allocation.
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
     json: Buffers,
 }
 
-/// What a part was found to be. The discriminants are part of the encoding.
+/// Type of a part. The discriminants are part of the encoding.
 #[derive(Clone, Copy)]
 enum Tag {
     Null = 0,
-    /// Bytes: the record key or value, a header, a JSON string after its escapes are decoded.
+    /// Bytes: the record key or value, a header, or a JSON string after its escapes are decoded.
     Bytes = 1,
-    /// A JSON number as it is written, so that no two different ids meet in a rounded float.
+    /// A JSON number as written, so that two different ids are never rounded to the same float.
     Number = 2,
     /// A JSON boolean.
     Bool = 3,
-    /// A JSON object or array as it is written.
+    /// A JSON object or array as written.
     Container = 4,
     /// The digest of a whole JSON value.
     Content = 5,
 }
 
 impl KeySpec {
-    /// Compiles a key specification; keys are hashed by [`Hashing::Xxh3`].
+    /// Compiles a key specification. Keys are hashed with [`Hashing::Xxh3`].
     ///
     /// # Errors
-    /// [`SpecError`] when there is no part or a pointer is malformed.
+    /// [`SpecError`] if there are no parts or a pointer is malformed.
     pub fn new(parts: Vec<Part>) -> Result<Self, SpecError> {
         if parts.is_empty() {
             return Err(SpecError::Empty);
@@ -196,7 +194,7 @@ impl KeySpec {
                     structured.add(pointer)?;
                 }
                 Part::KeyField(pointer) => key_pointers.add(pointer)?,
-                // Names of attributes have nothing in them that a pointer would have to escape.
+                // Attribute names contain no characters that a pointer would have to escape.
                 Part::CloudEvent(name) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty() => {
                     structured.add(&format!("/{name}"))?;
                 }
@@ -210,65 +208,65 @@ impl KeySpec {
         Ok(Self { parts, pointers, structured, key_pointers, contents, needs_value, reads_events, hashing: Hashing::default() })
     }
 
-    /// The same, hashed in another way.
+    /// Sets the hash.
     #[must_use]
     pub fn with_hashing(self, hashing: Hashing) -> Self {
         Self { hashing, ..self }
     }
 
-    /// A name for how keys are hashed; stored fingerprints are useless under another. As of [`Hashing::id`],
-    /// it shows no secret.
+    /// Returns an id of how keys are hashed. Fingerprints stored under a different id are unusable. Like [`Hashing::id`], it
+    /// contains no secret.
     #[must_use]
     pub fn hashing_id(&self) -> String {
         self.hashing.id()
     }
 
-    /// The parts, in order.
+    /// Returns the parts, in order.
     #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// Whether any part asks for a header, so that a caller may leave the headers unread.
+    /// True if any part needs a header, so that a caller may skip reading the headers.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
     }
 
-    /// Whether any part is of the record key.
+    /// True if any part is taken from the record key.
     #[must_use]
     pub fn reads_key(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::RecordKey | Part::KeyField(_)))
     }
 
-    /// Whether any part is of the record value.
+    /// True if any part is taken from the record value.
     #[must_use]
     pub const fn reads_value(&self) -> bool {
         self.needs_value
     }
 
-    /// Whether it reads attributes of an event that is a record's whole value.
+    /// True if the key has attributes of an event that is the whole record value.
     #[must_use]
     pub fn reads_event(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
         self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
     }
 
-    /// The places in the record key that it asks for, and how many they are.
+    /// Returns the pointers into the record key, and their number.
     #[must_use]
     pub fn key_fields(&self) -> (&Node, usize) {
         self.key_pointers.places()
     }
 
-    /// The places in the record value that it asks for, and how many they are.
+    /// Returns the pointers into the record value, and their number.
     #[must_use]
     pub fn value_fields(&self) -> (&Node, usize) {
         self.pointers.places()
     }
 
-    /// The fingerprint of the key of a record whose fields are JSON.
+    /// Computes the fingerprint of the key of a record whose fields are JSON.
     ///
     /// # Errors
-    /// [`Invalid`] when the record has no such key; it says which part is at fault.
+    /// [`Invalid`] if the record has no such key. The error names the invalid part.
     #[inline]
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {
@@ -277,7 +275,7 @@ impl KeySpec {
         }
     }
 
-    /// The fingerprint of a key that is one field: the same, with less to do.
+    /// Computes the fingerprint of a key that is a single field: a faster path with the same result.
     #[inline]
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
@@ -303,11 +301,11 @@ impl KeySpec {
         Ok(fingerprint)
     }
 
-    /// The fingerprint of the key of a record whose key and value have these fields.
+    /// Computes the fingerprint of the key of a record whose key and value have these fields.
     ///
     /// # Errors
-    /// [`Invalid`] when the record has no such key; it says which part is at fault.
-    // In each caller anew: where both texts are JSON, much of it falls away.
+    /// [`Invalid`] if the record has no such key. The error names the invalid part.
+    // Inlined in each caller, because much of it is optimized away if both texts are JSON.
     #[inline]
     pub fn fingerprint_of(
         &self,
@@ -321,7 +319,7 @@ impl KeySpec {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
         let pointers = if is_structured { &self.structured } else { &self.pointers };
-        // Two statements: as one, the compiler makes both and then moves them.
+        // Two statements, because in a single one the compiler creates both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(pointers.places().1 + self.key_pointers.places().1, &mut few, &mut many);
@@ -400,7 +398,7 @@ impl fmt::Display for KeySpec {
     }
 }
 
-/// One place in a JSON value, to be read by itself.
+/// A field of a JSON value, to be read separately.
 #[derive(Clone, Debug)]
 pub struct Field(Pointers);
 
@@ -408,21 +406,21 @@ impl Field {
     /// Compiles an RFC 6901 pointer.
     ///
     /// # Errors
-    /// [`SpecError`] when it is malformed.
+    /// [`SpecError`] if the pointer is malformed.
     pub fn new(pointer: &str) -> Result<Self, SpecError> {
         let mut pointers = Pointers::default();
         pointers.add(pointer)?;
         Ok(Self(pointers))
     }
 
-    /// The string or number there, a number as it is written. `None` for anything else, and if the value
-    /// is not JSON.
+    /// Returns the string or number at this field, a number as written, or `None` for anything else, and if the value is not
+    /// JSON.
     #[must_use]
     pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
         self.text_in(value, &mut Scratch::default())
     }
 
-    /// The same, with working memory that is kept between records.
+    /// Returns the same as [`Field::text`], with working memory that is reused between records.
     #[must_use]
     pub fn text_in<'a>(&self, value: &'a [u8], scratch: &mut Scratch) -> Option<Cow<'a, str>> {
         let mut found = [None];
@@ -436,17 +434,17 @@ impl Field {
     }
 }
 
-/// A digest of a JSON value: the same whatever its white space, the order of its members and the escapes of its strings. Numbers
-/// are taken as they are written. None for null.
+/// Computes a digest of a JSON value that is independent of white space, the order of members, and escapes in strings. Numbers
+/// are taken as written. None for null.
 ///
 /// # Errors
-/// [`Invalid`] when it is not JSON, or has too many containers within each other.
+/// [`Invalid`] if the value is not JSON, or has too many nested containers.
 pub fn digest(json: &[u8], scratch: &mut Scratch) -> Result<Option<u128>, Box<Invalid>> {
     let (scan, room) = scratch.json.whole(json);
     Content::default().digest(scan, &Hashing::Xxh3, room)
 }
 
-/// Room for the values of places, in `few` if they are no more than that.
+/// Returns space for the values of fields, in `few` if they fit.
 #[inline]
 pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW], many: &'r mut Vec<Option<T>>) -> &'r mut [Option<T>] {
     if count <= FEW {
@@ -464,7 +462,7 @@ fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
     encoded.extend_from_slice(bytes);
 }
 
-/// What a part's encoding begins with.
+/// Returns the start of a part's encoding.
 #[inline]
 fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
     let mut head = [tag as u8; HEAD];

@@ -1,47 +1,47 @@
-//! A value that was found at a place, as far as a key cares.
+//! A value of a field, in the form that keys use.
 //!
-//! Owns which values of different formats are the same id: their encodings are equal. Must never allocate, but for a
-//! string with escapes.
+//! Owns which values of different formats are the same id: those with equal encodings. Must never allocate, except for a string
+//! with escapes.
 
 use super::Tag;
 use std::fmt::{self, Write as _};
 
-/// A value, borrowed from the record that it was found in.
+/// A value that is borrowed from its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar<'a> {
     /// No value.
     Null,
     /// `true` or `false`.
     Bool(&'a [u8]),
-    /// As it is written: `1`, `1.0` and `1e0` are three different keys.
+    /// A number as written: `1`, `1.0`, and `1e0` are three different keys.
     Number(&'a [u8]),
-    /// A whole number, the same as one that is written so.
+    /// A whole number, equal to a number that is written like it.
     Integer(i128),
-    /// `unscaled` / 10^`scale`, the same as a number that is written so, with `scale` digits behind the point.
+    /// `unscaled` / 10^`scale`, equal to a number that is written with `scale` digits after the decimal point.
     Decimal {
-        /// The number without its point.
+        /// The number without its decimal point.
         unscaled: i128,
-        /// Digits behind the point, [`Scalar::SCALE_MAX`] at most.
+        /// Number of digits after the decimal point, at most [`Scalar::SCALE_MAX`].
         scale: u32,
     },
-    /// A text in UTF-8, or bytes: there is nothing to decode in it.
+    /// A text in UTF-8, or bytes, without anything to decode.
     String(&'a [u8]),
-    /// A JSON string as it is written, with quotes and escapes, which can be decoded.
+    /// A JSON string as written, with quotes and escapes, which can be decoded.
     Escaped(&'a [u8]),
-    /// The same as its text with hyphens, in small letters.
+    /// A UUID, equal to its text with hyphens, in lowercase.
     Uuid([u8; 16]),
-    /// A JSON object or array as it is written, white space and order of fields included.
+    /// A JSON object or array as written, including white space and the order of fields.
     Container(&'a [u8]),
 }
 
-/// A number or an id in words.
+/// The text of a number or a UUID.
 struct Written {
     bytes: [u8; Self::MAX],
     length: usize,
 }
 
 impl Written {
-    /// A sign, a zero, a point, and all digits of the largest number.
+    /// A sign, a zero, a decimal point, and all digits of the largest number.
     const MAX: usize = 3 + 39;
 
     fn bytes(&self) -> &[u8] {
@@ -59,20 +59,20 @@ impl fmt::Write for Written {
 }
 
 impl Scalar<'_> {
-    /// Most digits behind a decimal's point, as many as the largest number has.
+    /// Maximum number of digits after a decimal point, equal to the number of digits of the largest number.
     pub const SCALE_MAX: u32 = 38;
 
-    /// `true` and `false` in words.
+    /// Returns the text `true` or `false`.
     #[must_use]
     pub const fn bool(value: bool) -> Self {
         Self::Bool(if value { b"true" } else { b"false" })
     }
 
-    /// Gives its tag and bytes to `encode`.
+    /// Calls `encode` with the value's tag and bytes.
     #[inline]
     pub(super) fn encoded(&self, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
         let (text, written);
-        // One call for all: it is to be inlined.
+        // A single call, so that it can be inlined.
         encode(match *self {
             Self::Null => (Tag::Null, &[]),
             Self::String(text) => (Tag::Bytes, text),
@@ -95,7 +95,7 @@ impl Scalar<'_> {
         Ok(())
     }
 
-    /// A number or an id in words.
+    /// Formats a number or a UUID.
     fn written(&self) -> Written {
         let mut room = Written { bytes: [0; Written::MAX], length: 0 };
         self.write(&mut room).expect("there is room for any number and any id");
@@ -104,7 +104,7 @@ impl Scalar<'_> {
 
     fn write(&self, room: &mut Written) -> fmt::Result {
         match *self {
-            // Wider ones take several times as long to write.
+            // Formatting wider numbers takes several times as long.
             Self::Integer(number) => match i64::try_from(number) {
                 Ok(number) => write!(room, "{number}"),
                 Err(_) => write!(room, "{number}"),
@@ -126,7 +126,7 @@ impl Scalar<'_> {
     }
 }
 
-/// What a text is that was found to be one JSON value.
+/// Classifies a text that is known to be one JSON value.
 pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
     Ok(match text.first() {
         Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,

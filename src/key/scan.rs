@@ -1,11 +1,11 @@
-//! Reads a few fields of the usual JSON, several times as fast as a parser for all of it.
+//! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! Owns a shortcut: it either finds what [`super::json::Pointers::find`] would find the long way, or gives up, whether
-//! the text is wrong or merely unusual. Must never decide that a record is invalid, nor take one that is not JSON for
-//! JSON: the whole text is checked for syntax.
+//! Owns a shortcut: it either finds the same values as [`super::json::Pointers::find`], or gives up if the text is malformed or
+//! merely unusual. Must never decide that a record is invalid, or accept a text that is not JSON: the whole text is checked for
+//! syntax.
 //!
-//! Strings are passed over by the marks of [`StructuralBitmap`], and not looked into. A place in the text is passed from step to
-//! step, and not kept, so that it stays in a register.
+//! Strings are skipped with the marks of [`StructuralBitmap`], without reading their bytes. The position in the text is passed
+//! from step to step instead of being stored, so that it stays in a register.
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
@@ -13,20 +13,20 @@ use super::node::{DEPTH_MAX, Node};
 use super::scalar::{Scalar, scalar};
 use super::structural::StructuralBitmap;
 
-/// A text, and the marks of it.
+/// A text, and its structural marks.
 pub(super) struct Scan<'a, 's> {
     pub(super) json: &'a [u8],
     pub(super) bitmap: &'s StructuralBitmap,
 }
 
-/// The place behind a byte that is there: no text is so long that it could overflow.
+/// The position after an existing byte. No text is long enough for an overflow.
 #[inline(always)]
 pub(super) const fn behind(at: usize) -> usize {
     at.wrapping_add(1)
 }
 
-/// How many of eight bytes are digits, before one that is none. Digits are 0 to 9 once their upper half is taken away; to
-/// others 118 is added, so that their highest bit is set, if it is not already.
+/// Number of digits at the start of eight bytes. A digit has a value of 0 to 9 after its upper half is subtracted. Adding 118
+/// sets the highest bit of all other bytes, unless it is already set.
 #[inline(always)]
 const fn digits_first(eight: u64) -> usize {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
@@ -35,9 +35,9 @@ const fn digits_first(eight: u64) -> usize {
     others.trailing_zeros() as usize / 8
 }
 
-/// Each step takes the place where something begins, and returns the one behind it.
+/// Each step takes the position at which an element starts, and returns the position after it.
 impl<'a> Scan<'a, '_> {
-    /// Finds the values of `root`'s pointers; `None` if it gives up.
+    /// Finds the values of `root`'s pointers, or returns `None` if it gives up.
     pub(super) fn find(&self, root: &Node, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         let end = self.walk(self.space(0), root, found, 0)?;
         (self.space(end) == self.json.len()).then_some(())
@@ -61,17 +61,17 @@ impl<'a> Scan<'a, '_> {
         at
     }
 
-    /// Reads a value that pointers end at or lead through.
+    /// Reads a value at which pointers end or through which they lead.
     fn walk(&self, at: usize, node: &Node, found: &mut [Option<Scalar<'a>>], depth: usize) -> Option<usize> {
         if node.slots.is_empty() {
-            // Of two equal fields the last counts, but a parser looks closely at the first, too. The root comes once.
+            // For duplicate fields, the last counts, but a parser also checks the first. The root occurs once.
             if depth > 0 && node.is_found(found) {
                 return None;
             }
             return match self.byte(at)? {
                 b'{' => self.walk_object(at, node, found, depth),
                 b'n' | b't' | b'f' => self.skip(at, depth),
-                // Lists, and what a parser would look at more closely.
+                // Lists, and values that only a parser checks fully.
                 _ => None,
             };
         }
@@ -88,7 +88,7 @@ impl<'a> Scan<'a, '_> {
         Some(end)
     }
 
-    /// The value from one place to another. It `is_simple` if it is a string without escapes.
+    /// Returns the value between two positions. `is_simple` is true for a string without escapes.
     #[inline(always)]
     pub(super) fn value(&self, at: usize, end: usize, is_simple: bool) -> Option<Scalar<'a>> {
         let text = &self.json[at..end];
@@ -121,14 +121,14 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// What separates a field's name from its value.
+    /// Skips the separator between a field's name and its value.
     #[inline(always)]
     pub(super) fn colon(&self, at: usize) -> Option<usize> {
         let at = self.space(at);
         (self.byte(at)? == b':').then(|| self.space(behind(at)))
     }
 
-    /// What follows an element: a comma, or the end of its container. Returns whether it is that.
+    /// Skips what follows an element: a comma, or the end of its container. Returns whether it is the end.
     #[inline(always)]
     pub(super) fn comma(&self, at: usize, end: u8) -> Option<(usize, bool)> {
         let at = self.space(at);
@@ -139,7 +139,7 @@ impl<'a> Scan<'a, '_> {
         (byte == end).then_some((behind(at), true))
     }
 
-    /// Passes over a value.
+    /// Skips a value.
     #[inline(always)]
     fn skip(&self, at: usize, depth: usize) -> Option<usize> {
         match self.byte(at)? {
@@ -151,7 +151,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// Passes over `true`, `false` or `null`.
+    /// Skips `true`, `false`, or `null`.
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> Option<usize> {
         match self.byte(at)? {
@@ -214,7 +214,7 @@ impl<'a> Scan<'a, '_> {
         Some(at)
     }
 
-    /// Passes over digits, of which there must be one.
+    /// Skips digits. There must be at least one.
     #[inline(always)]
     fn digits(&self, start: usize) -> Option<usize> {
         let mut at = start;
@@ -231,7 +231,7 @@ impl<'a> Scan<'a, '_> {
         (at > start).then_some(at)
     }
 
-    /// Passes over a string. Returns whether it is as it is written: without escapes.
+    /// Skips a string. Returns whether it has no escapes.
     #[inline(always)]
     pub(super) fn string(&self, at: usize) -> Option<(usize, bool)> {
         if self.byte(at)? != b'"' {
@@ -240,7 +240,7 @@ impl<'a> Scan<'a, '_> {
         self.rest_of_string(behind(at))
     }
 
-    /// The same, of a string whose first quote lies before that place.
+    /// Skips a string whose opening quote is before the position.
     #[inline(always)]
     pub(super) fn rest_of_string(&self, at: usize) -> Option<(usize, bool)> {
         let stop = self.bitmap.next(at)?;
@@ -250,14 +250,14 @@ impl<'a> Scan<'a, '_> {
         Some((self.string_with_escapes(stop)?, false))
     }
 
-    /// Passes over the rest of a string, from its first escape on.
+    /// Skips the rest of a string, starting at its first escape.
     #[inline(never)]
     fn string_with_escapes(&self, mut at: usize) -> Option<usize> {
         loop {
             match self.byte(at)? {
                 b'"' => return Some(behind(at)),
                 b'\\' => at = self.bitmap.next(self.escape(behind(at))?)?,
-                // Control characters are to be escaped.
+                // Control characters must be escaped.
                 _ => return None,
             }
         }
@@ -274,7 +274,7 @@ impl<'a> Scan<'a, '_> {
         }
     }
 
-    /// Whether a part is UTF-8.
+    /// True if a range of the text is UTF-8.
     #[inline(always)]
     pub(super) fn is_utf8(&self, text: &[u8]) -> bool {
         self.bitmap.is_ascii || str::from_utf8(text).is_ok()
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// JSON as it comes, pieces of it odd, and now and then wrong.
+    /// Typical JSON with odd parts, and sometimes errors.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let scalar = prop_oneof![
             prop::sample::select(vec![
@@ -367,7 +367,7 @@ mod tests {
         }
     }
 
-    /// What is found in a text by the shortcut, if it does not give up, and by a parser.
+    /// Values that the shortcut finds in a text, if it does not give up, and values that a parser finds.
     fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
         let pointers = pointers(&[pointer]);
         let (mut short, mut long) = ([None], [None]);
@@ -395,7 +395,7 @@ mod tests {
             assert!(short.is_some_and(|[found]| found.is_some()), "{json}");
             assert_eq!(short, long, "{json}");
         }
-        // Where the pointer leads through it, only the parser speaks.
+        // If the pointer leads through the value, only the parser decides.
         assert_eq!(both("/a/b", br#"{"a":1e999}"#)[0], None);
     }
 

@@ -1,22 +1,22 @@
-//! Marks the bytes of a text that mean something in a JSON string, many at a time.
+//! Marks the bytes of a text that have a meaning within a JSON string, many at a time.
 //!
-//! Must never mark anything else, nor miss one: strings are passed over from mark to mark.
+//! Must never mark other bytes, or miss one, because strings are skipped from mark to mark.
 
 #![allow(unsafe_code)]
 
 use wide::u8x16;
 
-/// So many bytes are marked together.
+/// Number of bytes that are marked at once.
 pub(super) const BLOCK: usize = 64;
 
-/// Which bytes of a text end a string, begin an escape, or are control characters. Its room is used again.
+/// Marks of bytes that end a string, start an escape, or are control characters. The memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct StructuralBitmap {
-    /// A bit for each byte, the lowest first. It may be longer than the text.
+    /// One bit per byte, lowest first. May be longer than the text.
     blocks: Vec<u64>,
-    /// So many of them are the text's.
+    /// Number of blocks that belong to the text.
     used: usize,
-    /// Whether all bytes are ASCII.
+    /// True if all bytes are ASCII.
     pub(super) is_ascii: bool,
 }
 
@@ -26,7 +26,7 @@ impl StructuralBitmap {
     pub(super) fn index(&mut self, text: &[u8]) {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the function is safe but for what it is compiled for, and the processor was just asked for that.
+            // SAFETY: the only requirement of the function is AVX2, and the line above checked that the CPU supports it.
             return unsafe { self.index_with_avx2(text) };
         }
         self.index_by(text, marks);
@@ -53,7 +53,7 @@ impl StructuralBitmap {
             others |= more;
         }
         if !rest.is_empty() {
-            // The last bytes are marked together with those before them.
+            // The last block overlaps with the bytes before it.
             let (found, more) = match text.last_chunk() {
                 Some(block) => marks(block),
                 None => marks(&padded(rest)),
@@ -70,7 +70,7 @@ impl StructuralBitmap {
         self.blocks.resize(self.used, 0);
     }
 
-    /// The next marked byte, from this one on.
+    /// Returns the position of the next marked byte, starting at this one.
     #[inline]
     pub(super) fn next(&self, at: usize) -> Option<usize> {
         let blocks = self.blocks.get(..self.used)?;
@@ -86,14 +86,14 @@ impl StructuralBitmap {
     }
 }
 
-/// A text that is shorter than a block, and something that means nothing behind it.
+/// Pads a text that is shorter than a block with bytes that have no meaning.
 fn padded(text: &[u8]) -> [u8; BLOCK] {
     let mut block = [b'x'; BLOCK];
     block[..text.len()].copy_from_slice(text);
     block
 }
 
-/// Which bytes are to be marked; and zero if all are ASCII.
+/// Returns the marks of a block, and zero if all of its bytes are ASCII.
 #[inline]
 fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     let (chunks, _) = block.as_chunks();
@@ -108,7 +108,7 @@ fn marks(block: &[u8; BLOCK]) -> (u64, u32) {
     (bitmap, any.move_mask().cast_unsigned())
 }
 
-/// The same, with half as many instructions.
+/// The same function with half the number of instructions.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -122,7 +122,7 @@ fn marks_with_avx2(block: &[u8; BLOCK]) -> (u64, u32) {
         i64::from(_mm256_movemask_epi8(marks))
     };
     let (low, high) = (marks(first), marks(second));
-    // Made of them unsigned, the compiler would make a vector of it again, bit by bit.
+    // If this used unsigned integers, the compiler would convert it back to vector code, bit by bit.
     let all = ((high ^ low >> 32) << 32 ^ low).cast_unsigned();
     (all, _mm256_movemask_epi8(_mm256_or_si256(first, second)).cast_unsigned())
 }
@@ -137,7 +137,7 @@ mod tests {
         fn every_byte_of_a_text_is_marked(text in prop::collection::vec(prop_oneof![1 => any::<u8>(), 1 => Just(b'"'), 20 => Just(b'a')], 0..300)) {
             let by_any_processor = |bitmap: &mut StructuralBitmap, text: &[u8]| bitmap.index_by(text, marks);
             for index in [StructuralBitmap::index, by_any_processor] {
-                // Of a longer text before.
+                // Left over from a longer text.
                 let mut bitmap = StructuralBitmap { blocks: vec![u64::MAX; 9], used: 9, is_ascii: false };
                 index(&mut bitmap, &text);
                 prop_assert_eq!(bitmap.is_ascii, text.is_ascii());

@@ -1,58 +1,58 @@
-//! Recognizes the texts that differ in their scalars alone from one that was read before, as records of one producer do.
+//! Recognizes texts that differ from an earlier text only in their scalars, like the records of one producer.
 //!
-//! Owns a shortcut before [`super::scan`]: where an earlier text was JSON, so is one with other strings, numbers and words
-//! in their places, and its fields lie where the earlier text had them. All else is compared with that as it is written.
-//! Must never know a text's template but from one in which all that is looked for was found, and by [`Scan`]: once, then.
+//! Owns a shortcut that is tried before [`super::scan`]. If an earlier text was JSON, so is a text with other strings, numbers,
+//! and words in the same positions, and its fields are at the same positions. Everything else is compared byte by byte. Must only
+//! learn a template from a text in which [`Scan`] found all requested fields, once each.
 //!
-//! That fields lie where they did is also what "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) bets
-//! on; here the rest of the text is checked as well.
+//! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
+//! Unlike Mison, this module also checks the rest of the text.
 
 use super::Scalar;
 use super::scan::{Scan, behind};
 
-/// Bytes that are compared together.
+/// Number of bytes that are compared at once.
 const PIECE: usize = 16;
-/// Pieces of a text beyond which its template is not kept.
+/// Maximum number of pieces of a template. Longer templates are not stored.
 const PIECES_MAX: usize = 512;
-/// What is looked for in so many ways at most, in one memory.
+/// Maximum number of templates, one per set of requested fields.
 const TEMPLATES_MAX: usize = 64;
-/// Texts that are read before a template is learned: whoever reads a few has no use for it.
+/// Number of texts that are read before a template is learned, because readers of only a few texts do not benefit.
 const FIRST_REST: u32 = 16;
-/// Texts that are read before another template is learned when one was of no use.
+/// Number of texts that are read before a new template is learned after a useless one.
 const REST: u32 = 4096;
-/// A template is of no use when so many texts have another. Each that has it makes up for [`HIT`] of them, for that is what
-/// it saves.
+/// Number of texts with a different template after which a template is useless. Each text that matches makes up for [`HIT`]
+/// texts, because that is how much time it saves.
 const MISSES_MAX: u32 = 64;
 const HIT: u32 = 3;
 
-/// The templates of texts, by what is looked for in them.
+/// The templates of texts, by the requested fields.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     all: Vec<Template>,
-    /// The number of the one that was asked for last.
+    /// Index of the template that was requested last.
     last: usize,
 }
 
-/// What texts have in common.
+/// The common parts of texts.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// What is looked for.
+    /// Identifies the requested fields.
     of: u128,
-    /// Empty while no template is known.
+    /// Pieces, empty while no template is known.
     pieces: Vec<Piece>,
     misses: u32,
     rest: u32,
 }
 
-/// Some bytes that all texts have, and the scalar behind them. A string's first quote is one of the bytes.
+/// Bytes that all texts have, and the scalar after them. The opening quote of a string is one of the bytes.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     bytes: [u8; PIECE],
     length: usize,
-    /// The bits of as many bytes.
+    /// Mask of the used bytes.
     mask: u128,
     then: Option<ScalarKind>,
-    /// Whose value that is.
+    /// Index of the requested field whose value the scalar is, if any.
     slot: Option<usize>,
 }
 
@@ -60,12 +60,12 @@ struct Piece {
 enum ScalarKind {
     String,
     Number,
-    /// `true`, `false` or `null`.
+    /// `true`, `false`, or `null`.
     Word,
 }
 
 impl Templates {
-    /// The template of texts in which that is looked for.
+    /// Returns the template for a set of requested fields.
     pub(super) fn of(&mut self, of: u128) -> &mut Template {
         if self.all.get(self.last).is_none_or(|last| last.of != of) {
             self.last = self.number(of);
@@ -87,7 +87,7 @@ impl Templates {
 }
 
 impl Template {
-    /// Finds the values in a text of this template; `None` if it has another.
+    /// Finds the values in a text with this template, or returns `None` if the text does not match.
     pub(super) fn find<'a>(&mut self, scan: &Scan<'a, '_>, found: &mut [Option<Scalar<'a>>]) -> Option<()> {
         if self.pieces.is_empty() {
             return None;
@@ -126,7 +126,7 @@ impl Template {
         (at == scan.json.len()).then_some(())
     }
 
-    /// Learns from a text in which this was found.
+    /// Learns the template of a text in which these values were found.
     pub(super) fn learn<'a>(&mut self, scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) {
         if self.pieces.is_empty() {
             self.rest -= 1;
@@ -138,7 +138,7 @@ impl Template {
     }
 }
 
-/// The pieces of a text; `None` if one of the values is not there, or not a scalar as it is written.
+/// Returns the pieces of a text, or `None` if one of the values is missing, or is not a scalar as written.
 fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<Piece>> {
     let place = |part: &[u8]| part.as_ptr().addr() - scan.json.as_ptr().addr();
     let places = found.iter().map(|value| match value {
@@ -158,7 +158,7 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
                 continue;
             }
         };
-        // The name of a field is no scalar.
+        // The name of a field is not a scalar.
         if scan.byte(scan.space(end)) != Some(b':') {
             let start = if let ScalarKind::String = then { behind(at) } else { at };
             push(&mut pieces, &scan.json[from..start], Some(then), places.iter().position(|&place| place == at))?;
@@ -168,11 +168,11 @@ fn pieces<'a>(scan: &Scan<'a, '_>, found: &[Option<Scalar<'a>>]) -> Option<Vec<P
     }
     push(&mut pieces, &scan.json[from..], None, None)?;
     let slots = pieces.iter().filter(|piece| piece.slot.is_some()).count();
-    // A field may be looked for twice.
+    // A field may be requested twice.
     (slots == found.len()).then_some(pieces)
 }
 
-/// Adds bytes, and what follows them; `None` if they are too many.
+/// Adds bytes, and what follows them, or returns `None` if there are too many pieces.
 fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<ScalarKind>, slot: Option<usize>) -> Option<()> {
     if pieces.len() + bytes.len() / PIECE >= PIECES_MAX {
         return None;
@@ -193,7 +193,7 @@ fn push(pieces: &mut Vec<Piece>, bytes: &[u8], then: Option<ScalarKind>, slot: O
 }
 
 impl Piece {
-    /// Whether a text begins with it.
+    /// True if a text starts with the piece.
     #[inline]
     fn begins(&self, text: &[u8]) -> bool {
         match text.first_chunk() {
@@ -218,7 +218,7 @@ mod tests {
         pointers
     }
 
-    /// What is found in a text in each of two ways: with what earlier texts have left, and by a parser.
+    /// Values found with the state left by earlier texts, and values found by a parser.
     fn both<'a>(pointers: &Pointers, buffers: &mut Buffers, count: usize, text: &'a [u8]) -> [Option<Vec<Option<Scalar<'a>>>>; 2] {
         let (mut quick, mut slow) = (vec![None; count], vec![None; count]);
         let quick = pointers.find(Side::Value, text, buffers, &mut quick).map(|()| quick);
@@ -252,7 +252,7 @@ mod tests {
         ]
     }
 
-    /// A text with scalars in it, some of which may be the fields that are looked for.
+    /// A text with scalars, some of which may be the requested fields.
     fn frame() -> impl Strategy<Value = &'static str> {
         prop::sample::select(vec![
             r#"{"a":_,"a long name, longer than a piece":_,"b":{"a":_,"c":[_,_]},"d":_}"#,
@@ -280,7 +280,7 @@ mod tests {
                 for (part, scalar) in parts[1..].iter().zip(&scalars) {
                     text.extend(scalar.bytes().chain(part.bytes()));
                 }
-                // No UTF-8.
+                // Invalid UTF-8.
                 text.iter_mut().filter(|byte| **byte == b'~').for_each(|byte| *byte = 0xff);
                 match change {
                     0 => text.get_mut(at.index(parts.concat().len() + 1)).into_iter().for_each(|at| *at = byte),
@@ -324,7 +324,7 @@ mod tests {
             let text: String = one.bytes().enumerate().map(|(place, byte)| char::from(if place == at { byte ^ 1 } else { byte })).collect();
             assert!(!is_known(&mut buffers, &pointers, &text), "{text}");
         }
-        // One in four that have it is enough.
+        // One match in four is enough.
         for _ in 0..MISSES_MAX {
             (0..HIT).for_each(|_| find(&mut buffers, other));
             find(&mut buffers, one);
@@ -344,7 +344,7 @@ mod tests {
             let usual = text.replace('_', "\"\"");
             (0..2 * FIRST_REST).for_each(|_| pointers.find(Side::Value, usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
             assert!(!is_known(&mut buffers, &pointers, &usual));
-            // The first does not count, and yet must be a value.
+            // The first occurrence does not count, but it must still be a valid value.
             let broken = text.replace('_', r#""\ud800""#);
             assert!(pointers.find(Side::Value, broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }

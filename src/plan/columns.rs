@@ -1,7 +1,7 @@
-//! The fields of a recorded stream, side by side: what a key could be made of.
+//! The fields of a recorded stream as columns: the candidates for a key.
 //!
-//! Owns a table of hashes: a row for each record, a column for each field that the first records have, and one for all that
-//! has none. Must never take more memory, whatever it reads: of a longer stream it has the beginning.
+//! Owns a table of hashes with a row per record, a column for each field of the first records, and one column for everything
+//! else. Must never use more memory than its limit, regardless of the input: it keeps only the start of a longer stream.
 
 use crate::content::{self, CompareContent};
 use crate::key::{self, Field, Scratch};
@@ -11,80 +11,80 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Most records of a table: with all columns, and times, 70 MB.
+/// Maximum number of records in a table: with all columns and times, 70 MB.
 const RECORDS_MAX: usize = 200_000;
-/// Records that columns are taken from.
+/// Number of records from which columns are taken.
 const RECORDS_OF_COLUMNS: usize = 1_000;
-/// Most columns.
+/// Maximum number of columns.
 const COLUMNS_MAX: usize = 32;
-/// Most fields that are tried for the time of records.
+/// Maximum number of fields that are tried as the record time.
 const TIMES_MAX: usize = 4;
-/// Times before 2000 and after 2100, in milliseconds, are taken for other numbers.
+/// Range of numbers that count as times, in milliseconds: from 2000 to 2100.
 const TIMES: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
-/// What stands for a field that a record does not have, or that is null.
+/// The hash of a field that is missing or null.
 const MISSING: u64 = 0;
 
-/// Where a part of a key is.
+/// Location of a key part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     RecordKey,
     Header(String),
     Field(String),
-    /// What has no column of its own: further fields, and values that are no objects of JSON.
+    /// Everything without a column of its own: further fields, and values that are not JSON objects.
     Rest,
 }
 
-/// A field of all records.
+/// One field of all records.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) place: Place,
-    /// By record.
+    /// Hashes, by record.
     pub(super) hashes: Vec<u64>,
-    /// How many of them are times.
+    /// Number of records in which the field is a time.
     times: usize,
 }
 
 impl Column {
-    /// In how many records it is.
+    /// Returns the number of records that have the field.
     pub(super) fn present(&self) -> usize {
         self.hashes.iter().filter(|&&hash| hash != MISSING).count()
     }
 
-    /// Whether it has the same value in all records.
+    /// True if the field has the same value in all records.
     pub(super) fn is_constant(&self) -> bool {
         self.hashes.windows(2).all(|pair| pair[0] == pair[1])
     }
 
-    /// Whether it says when something was.
+    /// True if the field is a time.
     pub(super) fn is_time(&self) -> bool {
         self.times > 0 && self.times * 10 >= self.present() * 9
     }
 }
 
-/// The beginning of a stream.
+/// The start of a stream.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub(super) fields: Vec<Column>,
-    /// While it is read; then it is the last of the fields.
+    /// Column for everything else. After reading, it becomes the last of the fields.
     rest: Column,
-    /// How far time had come with each record.
+    /// Stream time at each record.
     pub(super) times: Vec<Option<Timestamp>>,
     pub(super) records: usize,
-    /// Whether there was more.
+    /// True if the stream continued.
     pub(super) is_cut: bool,
-    /// The field that was taken for the time of records, as none was named.
+    /// The field that was used as the record time because none was named.
     pub(super) time: Option<String>,
 }
 
 impl Columns {
-    /// Reads the beginning of `input`. `time` is the field that holds a record's time, for formats whose lines have no other.
-    /// What is not compared is not part of [`Place::Rest`].
+    /// Reads the start of `input`. `time` is the field with a record's time, for formats whose lines have no other. Fields that
+    /// `compare` leaves out are not part of [`Place::Rest`].
     pub(super) fn read(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, ReplayError> {
         let mut lines = Lines::new(input);
         let rest = Column { place: Place::Rest, hashes: Vec::new(), times: 0 };
         let mut table = Self { fields: Vec::new(), rest, times: Vec::new(), records: 0, is_cut: false, time: None };
         let mut found: HashMap<Place, usize> = HashMap::new();
-        // Of fields that are times: the times themselves, by column.
+        // For fields that are times: the times themselves, by column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
         let mut scratch = Scratch::default();
         loop {
@@ -119,7 +119,7 @@ impl Columns {
         Ok(table)
     }
 
-    /// Adds a record of these fields; `rest` is of what it has besides.
+    /// Adds a record with these fields. `rest` is the hash of the rest of the record.
     fn add(
         &mut self,
         time: Option<Timestamp>,
@@ -143,7 +143,7 @@ impl Columns {
                 })
             });
             let Some(number) = number else {
-                // Together they are alike if each is.
+                // The combination is equal if each field is equal.
                 if let Place::Field(pointer) = &place
                     && hash != MISSING
                     && !compare.leaves_out(pointer)
@@ -168,7 +168,7 @@ impl Columns {
         }
     }
 
-    /// Takes the first field that nearly always is a time, and hardly ever goes back, for the time of records.
+    /// Uses the first field that is nearly always a time, and that rarely goes back, as the record time.
     fn find_time(&mut self, read: &HashMap<usize, Vec<Option<Timestamp>>>) {
         let goes_on = |times: &[Option<Timestamp>]| {
             let known: Vec<_> = times.iter().flatten().collect();
@@ -183,15 +183,15 @@ impl Columns {
     }
 }
 
-/// A hash that is not [`MISSING`].
+/// Returns a hash that is never [`MISSING`].
 fn hash(kind: u64, bytes: &[u8]) -> u64 {
     xxh3_64_with_seed(bytes, kind).max(1)
 }
 
-/// A field of one record: where it is, the hash of its value, and the time that it is, if it is one.
+/// A field of one record: its location, the hash of its value, and its time, if it is one.
 type FieldOfRow = (Place, u64, Option<Timestamp>);
 
-/// The fields of a record, and a hash of a value that has none.
+/// Returns the fields of a record, and the hash of a value without fields.
 fn fields(recorded: &Recorded<'_>, scratch: &mut Scratch) -> (Vec<FieldOfRow>, u64) {
     let mut fields = Vec::new();
     if let Some(key) = recorded.key.as_deref() {
@@ -214,7 +214,7 @@ fn fields(recorded: &Recorded<'_>, scratch: &mut Scratch) -> (Vec<FieldOfRow>, u
     (fields, rest)
 }
 
-/// The time that a field is.
+/// Parses a field as a time.
 fn time(leaf: &str) -> Option<Timestamp> {
     if leaf.starts_with('"') {
         let is_long = leaf.len() >= "\"2000-01-01T00:00:00\"".len();

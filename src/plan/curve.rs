@@ -1,44 +1,44 @@
-//! Error over load, drawn in a terminal: dots of braille, and a mark for each kind.
+//! Error over load, drawn in a terminal with braille dots, and a mark for each kind.
 //!
-//! Also what a curve in the terminal and one in a picture share: the axis of rates.
+//! Also contains the axis of rates, which the terminal curve shares with the SVG.
 
 use super::{Comparison, Point, Row};
 use std::fmt::Write as _;
 
-/// Size of the drawing in characters; each has two dots across and four down.
+/// Size of the drawing in characters. Each character has two dots across and four down.
 const WIDTH: usize = 64;
 const HEIGHT: usize = 18;
 const DOTS_ACROSS: usize = WIDTH * 2;
 const DOTS_DOWN: usize = HEIGHT * 4;
-/// What distinguishes the kinds, in the order of rows.
+/// Marks of the kinds, in the order of rows.
 const MARKS: [char; 8] = ['●', '○', '▲', '◆', '■', '□', '△', '◇'];
-/// Characters from one mark of a curve to its next, so that those of other kinds have room between.
+/// Number of characters between two marks of a curve, which leaves room for the marks of other kinds.
 const MARK_STEP: usize = 14;
 
-/// An axis of decades, from an error of 1 down.
+/// An axis of decades, from an error rate of 1 downward.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decades(pub(super) u32);
 
 impl Decades {
-    /// Down to two decades below what was asked for.
+    /// Creates an axis that ends two decades below the requested rate.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most eleven")]
     pub(super) fn new(report: &Comparison) -> Self {
         Self((2.0 - report.ask.false_positive_rate.log10().floor()).clamp(3.0, 15.0) as u32)
     }
 
-    /// Where a rate lies, 0 at the top and 1 at the bottom; below that nothing is drawn.
+    /// Position of a rate: 0 at the top and 1 at the bottom. Lower rates are not drawn.
     pub(super) fn place(self, rate: f64) -> Option<f64> {
         let place = -rate.log10() / f64::from(self.0);
         (place <= 1.0).then(|| place.max(0.0))
     }
 
-    /// The label of a decade: `1`, `1e-1`, …
+    /// Label of a decade: `1`, `1e-1`, …
     pub(super) fn label(decade: u32) -> String {
         if decade == 0 { "1".to_owned() } else { format!("1e-{decade}") }
     }
 }
 
-/// The pieces of a curve that can be drawn, as (load, place).
+/// Returns the drawable pieces of a curve, as (load, position).
 pub(super) fn pieces(row: &Row, decades: Decades) -> Vec<Vec<(f64, f64)>> {
     let place = |point: &Point| Some((point.load, decades.place(point.rate)?));
     let points: Vec<_> = row.curve.iter().map(place).collect();
@@ -49,7 +49,7 @@ pub(super) fn pieces(row: &Row, decades: Decades) -> Vec<Vec<(f64, f64)>> {
 pub(super) const LOAD_MAX: f64 = super::CURVE_STEP * super::CURVE_STEPS as f64;
 
 impl Comparison {
-    /// The curves of all kinds, in 80 columns.
+    /// Draws the curves of all kinds, in 80 columns.
     #[must_use]
     pub fn curve(&self) -> String {
         let decades = Decades::new(self);
@@ -95,7 +95,7 @@ impl Comparison {
     }
 }
 
-/// The kinds and their marks, a few a line.
+/// Lists the kinds and their marks, several per line.
 fn legend(report: &Comparison, decades: Decades) -> String {
     let mut lines: Vec<String> = Vec::new();
     for (index, row) in report.kinds.iter().enumerate() {
@@ -116,7 +116,7 @@ fn legend(report: &Comparison, decades: Decades) -> String {
     format!("        {}\n", lines.join("\n        "))
 }
 
-/// Every dot on the way of a curve, steep parts without gaps.
+/// Returns every dot on a curve's path, without gaps in steep parts.
 fn path(piece: &[(f64, f64)]) -> Vec<(usize, usize)> {
     let dots = piece.iter().map(|&(load, place)| (cell(load / LOAD_MAX, DOTS_ACROSS), cell(place, DOTS_DOWN)));
     let dots: Vec<_> = dots.collect();
@@ -124,20 +124,20 @@ fn path(piece: &[(f64, f64)]) -> Vec<(usize, usize)> {
     for pair in dots.windows(2) {
         let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
         let steps = x0.abs_diff(x1).max(y0.abs_diff(y1)).max(1);
-        // Rounded, between two dots.
+        // Interpolates between two dots, rounded.
         let between = |from: usize, to: usize, step: usize| (from * (steps - step) * 2 + to * step * 2 + steps) / (steps * 2);
         way.extend((1..=steps).map(|step| (between(x0, x1, step), between(y0, y1, step))));
     }
     way
 }
 
-/// The place of a share of a length that is cut into `cells`.
+/// Index of the cell for a fraction of a length that is divided into `cells`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a few hundred at most")]
 fn cell(share: f64, cells: usize) -> usize {
     (share.clamp(0.0, 1.0) * (cells - 1) as f64).round() as usize
 }
 
-/// The bit of a dot in a braille character: Unicode numbers the columns of three first, and the lowest row last.
+/// The bit of a dot in a braille character. Unicode numbers the columns of the top three rows first, and the bottom row last.
 fn dot(across: usize, down: usize) -> u8 {
     [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]][across][down]
 }

@@ -1,7 +1,7 @@
-//! The kinds of filter that a plan compares: one function each, listed in [`KINDS`].
+//! The kinds of filters that a plan compares: one function each, listed in [`KINDS`].
 //!
-//! Owns what each kind costs and promises. Those that a topic can have say so themselves, by the plans that
-//! they are made from; the others are there to compare. CONTRIBUTING.md says what else a new kind of filter needs.
+//! Owns the cost and the guarantees of each kind. Kinds that a topic can use get their numbers from their own sizing. The others
+//! are included for comparison. CONTRIBUTING.md lists the other steps to add a kind.
 
 use super::Ask;
 use super::text::{count, whole_size};
@@ -9,38 +9,38 @@ use crate::filter::{self, CuckooSizing, Growth, Prediction, StableSizing, Window
 
 /// One kind, sized for one partition.
 pub(super) struct Candidate {
-    /// What is expected at a load: 1 is as many keys in a window as were planned for.
+    /// Predicts the rate and memory at a load. A load of 1 is the planned number of keys in a window.
     pub(super) predict: Box<dyn Fn(f64) -> Prediction>,
-    /// Memory at load 1 once slices have sized themselves, in bytes; `None` where they do not.
+    /// Memory at load 1 once slices have adapted, in bytes, or `None` if slices do not adapt.
     pub(super) steady_bytes: Option<u64>,
-    /// Disk at load 1, in bytes; grows with the load.
+    /// Disk space at load 1, in bytes. Grows with the load.
     pub(super) disk: f64,
-    /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
+    /// Number of bits, cells, slots, or disk locations that are checked for an absent key.
     pub(super) k: u32,
-    /// What a look-up reads.
+    /// Description of what a lookup reads.
     pub(super) reads: String,
-    /// Share of repeats, a whole window after their key was inserted, that are called unseen; `None` for kinds that
-    /// promise never to.
+    /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen, or `None` for kinds that
+    /// guarantee to report none.
     pub(super) forgets: Option<f64>,
-    /// Whether a key can be retracted.
+    /// True if a key can be retracted.
     pub(super) can_retract: bool,
-    /// What happens above the planned load.
+    /// Behavior above the planned load.
     pub(super) overfull: &'static str,
-    /// Whether any memory will do for any rate: it pays by forgetting.
+    /// True if the kind supports any rate with any memory, because it compensates by forgetting.
     pub(super) elastic: bool,
-    /// The line that configures it, if a topic can have it.
+    /// The line that configures the kind, if a topic can use it.
     pub(super) configuration: Option<String>,
-    /// Share of unseen keys called seen on average over a window that shows the planned keys, if a topic can have it.
+    /// Average share of unseen keys reported as seen over a window that has the planned keys, if a topic can use the kind.
     pub(super) mean: Option<f64>,
-    /// The peak with which a rate is that mean, of kinds that can be sized by it.
+    /// Returns the peak that has a given mean, for kinds that can be sized by their mean.
     pub(super) peak_of_mean: Option<PeakOfMean>,
 }
 
-/// The peak that belongs to a mean.
+/// Maps a mean rate to its peak rate.
 type PeakOfMean = Box<dyn Fn(f64) -> f64>;
 
 impl Candidate {
-    /// One that remembers, retracts nothing, and is in memory only.
+    /// Creates a candidate that remembers keys, cannot retract, and is in memory only.
     fn new(predict: impl Fn(f64) -> Prediction + 'static, k: u32, reads: String, overfull: &'static str) -> Self {
         Self {
             predict: Box::new(predict),
@@ -62,7 +62,7 @@ impl Candidate {
 /// Sizes a kind to meet a rate at load 1.
 pub(super) type Make = fn(&Ask, f64) -> Candidate;
 
-/// Name and maker of every kind, in the order of a table.
+/// Name and constructor of every kind, in table order.
 pub(super) const KINDS: [(&str, Make); 7] = [
     ("aging", |ask, rate| aging(ask, rate, ask.slices)),
     (UNCHAINED, unchained),
@@ -73,17 +73,17 @@ pub(super) const KINDS: [(&str, Make); 7] = [
     ("bloom", bloom),
 ];
 
-/// The kind that comes along with `aging`, to show what chaining is for.
+/// The kind that is added with `aging`, to show the effect of chaining.
 pub(super) const UNCHAINED: &str = "unchained";
 
-/// A fingerprint and what a store adds to it, in bytes.
+/// Size of a fingerprint and its overhead in a store, in bytes.
 const EXACT_BYTES: f64 = 16.0 + 12.0;
-/// Slots that a look-up in a cuckoo filter reads: two buckets of four.
+/// Slots that a lookup in a cuckoo filter reads: two buckets of four.
 const CUCKOO_SLOTS: u32 = 2 * 4;
-/// Least memory that a topic's stable filter can be configured with, in bytes.
+/// Minimum memory of a topic's stable filter, in bytes.
 const STABLE_MIN: u64 = 1024;
 
-/// Keys that one partition shows in a window.
+/// Number of keys of one partition in a window.
 fn keys(ask: &Ask) -> u64 {
     ask.keys.div_ceil(partitions(ask)).max(1)
 }
@@ -92,14 +92,14 @@ fn partitions(ask: &Ask) -> u64 {
     u64::from(ask.partitions.max(1))
 }
 
-/// How long it is makes no difference to the size of a filter.
+/// Creates a window of arbitrary length. The length does not affect the size of a filter.
 fn window(slices: u32) -> Window {
     Window::time(24 * 60 * 60 * 1000, slices)
 }
 
 /// A queue of generations of blocked Bloom filters that chain when overfull.
 fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
-    // By default, slices size themselves.
+    // By default, slices adapt to the stream.
     let growth = Growth { adapt: true, ..Growth::default() };
     let (keys, window) = (keys(ask), window(slices));
     let sizing = filter::AgingSizing::new(window, keys, rate).with_growth(growth);
@@ -114,21 +114,21 @@ fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
     }
 }
 
-/// The same without chaining.
+/// The `aging` filter without chaining.
 fn unchained(ask: &Ask, rate: f64) -> Candidate {
     let (window, sizing) = (window(ask.slices), filter::AgingSizing::new(window(ask.slices), keys(ask), rate));
     let (k, reads) = generations(&sizing, window);
     Candidate::new(move |load| sizing.rate_unchained(window, load), k, reads, "the error rises (aging that does not chain)")
 }
 
-/// What a look-up reads in all generations: bits, and the same in words.
+/// What a lookup reads in all generations: the number of bits, and a description.
 fn generations(sizing: &filter::AgingSizing, window: Window) -> (u32, String) {
     let blocks = sizing.layout.blocks_per_key * (window.slices() + 1);
     let bits = sizing.layout.k * blocks;
     (bits, format!("{blocks} blocks, {bits} bits"))
 }
 
-/// A plain Bloom filter, which never forgets: what all others are measured by (Bloom, 1970).
+/// A plain Bloom filter, which never forgets: the reference for all other kinds (Bloom, 1970).
 fn bloom(ask: &Ask, rate: f64) -> Candidate {
     let (keys, bits) = (float(keys(ask)), plain_bits(rate));
     let k = narrow((bits * std::f64::consts::LN_2).round().max(1.0));
@@ -136,12 +136,12 @@ fn bloom(ask: &Ask, rate: f64) -> Candidate {
     Candidate::new(predict, k, format!("up to {}", many(k.into(), "line")), "the error rises; never forgets (to compare)")
 }
 
-/// A stable Bloom filter: it forgets at random, so that it never fills.
+/// A stable Bloom filter, which forgets at random, so that it never fills up.
 fn stable(ask: &Ask, rate: f64) -> Candidate {
-    // Any memory will do; unless it is said, as much as a filter that forgets nothing takes.
+    // Any memory works. By default, use the same memory as a filter that forgets nothing.
     let like_aging =
         || filter::AgingSizing::new(window(ask.slices), keys(ask), rate).bytes(window(ask.slices)).saturating_mul(partitions(ask));
-    // Planned is what the line says, to the byte.
+    // The plan uses the exact number of bytes in the configuration line.
     let (bytes, memory) = whole_size(ask.memory_bytes.unwrap_or_else(like_aging).max(STABLE_MIN));
     let sizing = StableSizing::new(bytes / partitions(ask), rate);
     let (k, bits) = (sizing.layout.k, sizing.layout.cell_bits);
@@ -150,19 +150,19 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
     Candidate {
         forgets: Some(sizing.unseen_after(keys(ask))),
         elastic: true,
-        // Its rate rises to its peak once, and stays there.
+        // Its rate rises to the peak once, and stays there.
         mean: Some(sizing.predict(f64::INFINITY).rate),
         configuration: Some(format!("filter = {{ kind = \"stable\", memory = \"{memory}\", false_positive_rate = {rate:e} }}")),
-        // Its own measure of load is how many keys came while one is remembered.
+        // The filter's own load is the number of keys inserted, relative to its key lifetime.
         ..Candidate::new(move |load| sizing.predict(load * windows), k, reads, "forgets sooner: the error holds")
     }
 }
 
-/// A cuckoo filter whose slots say the generation of their key.
+/// A cuckoo filter whose slots store the generation of their key.
 fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
     let (keys, window) = (keys(ask), window(ask.slices));
     let sizing = CuckooSizing::new(window, keys, rate);
-    // Its capacity is that of a window and the open slice, so a load is the same for both.
+    // The filter's capacity includes the open slice, so the load is the same for both.
     let predict = move |load| sizing.predict(window, load);
     let overfull = "chains more tables: the error holds, memory grows";
     Candidate {
@@ -174,7 +174,7 @@ fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
     }
 }
 
-/// All fingerprints on disk. What is wrong is the hash's: one pair of keys in 2^128.
+/// All fingerprints on disk. Errors are hash collisions: one pair of keys in 2^128.
 fn exact(ask: &Ask, _rate: f64) -> Candidate {
     let generations = ask.slices + 1;
     let reads = format!("disk, {generations} times");

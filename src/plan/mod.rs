@@ -1,154 +1,162 @@
-//! What a filter will cost and how often it will be wrong, before there is one.
+//! Predicts what a filter will cost, and how often it will be wrong.
 //!
-//! Owns the comparison of kinds: memory, error over load, promises; as a table, a curve and a picture;
-//! and of a sample, the count and a configuration that fits. Must never build a filter, and reads nothing but what it is handed.
+//! Compares the kinds of filters by memory, error at each load, and guarantees, as a table, a curve, and an SVG. Counts a sample,
+//! and proposes a configuration for it. Builds no filter.
 
 mod columns;
 mod curve;
 mod kinds;
 mod proposal;
 mod sample;
-pub mod scale;
 mod svg;
 mod text;
 
 pub use proposal::{Candidate, Proposal};
 pub use sample::{Sample, SampleError, SampleOptions};
 
-use kinds::{KINDS, Make, UNCHAINED, float, whole};
+use kinds::{KINDS, Make, UNCHAINED, whole};
 use serde::{Deserialize, Serialize};
 
 /// The loads of a table.
 const LOADS: [f64; 4] = [1.0, 1.5, 2.0, 4.0];
-/// The loads of a curve: 0 to 4 in steps of a twentieth.
+/// The number of steps of a curve: loads from 0 to 4 in steps of a twentieth.
 const CURVE_STEPS: u32 = 80;
 const CURVE_STEP: f64 = 0.05;
 
-/// What is asked for.
+/// The requirements of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Distinct keys that the whole topic shows in a window, at least 1.
+    /// Number of distinct keys of the whole topic in a window, at least 1.
     pub keys: u64,
-    /// Share of unseen keys that may be called seen, in (0, 1), when a window shows `keys`.
+    /// Maximum share of unseen keys that may be reported as seen, in (0, 1), when a window has `keys` keys.
     pub false_positive_rate: f64,
-    /// Partitions of the topic, at least 1; keys are taken to be shared out evenly.
+    /// Partitions of the topic, at least 1. The plan assumes that keys are distributed evenly.
     pub partitions: u32,
-    /// Slices in a window, at least 1.
+    /// Slices per window, at least 1.
     pub slices: u32,
-    /// How long a window is, in milliseconds, if that is known.
+    /// Length of the window in milliseconds, if known.
     pub window_ms: Option<u64>,
-    /// Memory that the whole topic may take, in bytes.
+    /// Maximum memory of the whole topic, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// A comparison of kinds of filter. Its JSON is for scripts: names of fields stay.
+/// A comparison of the kinds of filters. Its JSON is for scripts, so field names are stable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// What was asked for.
+    /// The requirements.
     pub ask: Ask,
-    /// What was counted, if a sample was given.
+    /// The counts of the sample, if one was given.
     pub sample: Option<Sample>,
     /// A configuration that fits the sample, if no key was named.
     pub proposal: Option<Proposal>,
-    /// A row for each kind.
+    /// One row per kind.
     pub kinds: Vec<Row>,
 }
 
-/// What one kind costs and promises. Sizes are of the whole topic unless they say otherwise; rates have four digits.
+/// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates have four digits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name.
+    /// Name of the kind.
     pub kind: String,
-    /// Memory when a window shows the planned keys, in bytes; caches are not counted.
+    /// Memory when a window has the planned keys, in bytes, without caches.
     pub memory_bytes: u64,
-    /// The same of one partition.
+    /// Memory of one partition when a window has the planned keys, in bytes.
     pub partition_bytes: u64,
-    /// The same once slices have sized themselves, which makes those of an aging filter larger by an eighth.
+    /// Memory of one partition once slices have adapted, which makes an aging filter an eighth larger.
     pub steady_partition_bytes: u64,
-    /// Most memory of a pod that has all partitions, with one worker thread: these filters, what each partition keeps beside
-    /// its filter, and [`POD_BASE_BYTES`]. What kind `exact` keeps until a checkpoint comes on top.
+    /// Maximum memory of a pod that has all partitions, with one worker thread: these filters, the memory of each partition in
+    /// addition to its filter, and [`POD_BASE_BYTES`]. The fingerprints that kind `exact` holds until a checkpoint are not
+    /// included.
     pub pod_bytes: u64,
-    /// Disk then, in bytes; 0 for kinds that live in memory.
+    /// Disk space when a window has the planned keys, in bytes. 0 for kinds that are in memory.
     pub disk_bytes: u64,
-    /// Memory, or disk, a planned key.
+    /// Memory, or disk space, per planned key, in bits.
     pub bits_per_key: f64,
-    /// Bits, cells, slots or places on disk that are looked at for a key that is not there.
+    /// Number of bits, cells, slots, or disk locations that are checked for an absent key.
     pub k: u32,
-    /// What a look-up reads.
+    /// Description of what a lookup reads.
     pub reads: String,
-    /// What is expected at 1, 1.5, 2 and 4 times the planned keys.
+    /// Predictions at 1, 1.5, 2, and 4 times the planned keys.
     pub loads: Vec<Point>,
-    /// The rate that is expected on average over a window that shows the planned keys; `None` for kinds that are there to
-    /// compare.
+    /// Predicted average rate over a window that has the planned keys, or `None` for kinds that are included for comparison.
     pub mean_rate: Option<f64>,
-    /// With `rate_is = "mean"`, where the rate that was asked for is that mean; `None` for kinds that do not take it.
+    /// Costs with `rate_is = "mean"`, where the requested rate is the mean, or `None` for kinds without that option.
     pub by_mean: Option<ByMean>,
-    /// Whether a key inserted is seen for the whole window, without exception.
+    /// True if an inserted key is seen for the whole window, without exception.
     pub remembers: bool,
-    /// Share of repeats, a whole window after their key was inserted, that are called unseen.
+    /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen.
     pub forgets: f64,
-    /// Whether a key can be retracted.
+    /// True if a key can be retracted.
     pub can_retract: bool,
-    /// What happens above the planned load.
+    /// Behavior above the planned load.
     pub overfull: String,
-    /// Whether it fits into the memory that was asked for; `None` if none was.
+    /// True if the kind fits into the requested memory, or `None` if no memory was requested.
     pub fits: Option<bool>,
-    /// The smallest rate that it reaches within that memory; `None` if it does not fit at any.
+    /// The smallest rate within the requested memory, or `None` if the kind does not fit at any rate.
     pub rate_within_memory: Option<f64>,
-    /// The line that configures it, if a topic can have it.
+    /// The line that configures the kind, if a topic can use it.
     pub configuration: Option<String>,
-    /// What is expected at loads from 0 to 4, in steps of a twentieth.
+    /// Predictions at loads from 0 to 4, in steps of a twentieth.
     pub curve: Vec<Point>,
 }
 
-/// What a kind costs that is sized by its mean.
+/// Costs of a kind that is sized by its mean.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ByMean {
-    /// Memory of the whole topic when a window shows the planned keys, in bytes.
+    /// Memory of the whole topic when a window has the planned keys, in bytes.
     pub memory_bytes: u64,
-    /// Of one partition, once slices have sized themselves.
+    /// Memory of one partition once slices have adapted, in bytes.
     pub steady_partition_bytes: u64,
-    /// Memory of the topic a planned key.
+    /// Memory of the topic per planned key, in bits.
     pub bits_per_key: f64,
-    /// The rate that it may come to when all slices are full, however many keys there are.
+    /// Maximum rate when all slices are full, for any number of keys.
     pub peak_rate: f64,
 }
 
-/// What is expected at one load.
+/// The prediction at one load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// Keys in a window over the planned ones.
+    /// Number of keys in a window, relative to the planned number.
     pub load: f64,
-    /// Share of unseen keys that are called seen.
+    /// Share of unseen keys that are reported as seen.
     pub rate: f64,
     /// Memory of the whole topic, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No kind of that name.
+    /// No kind has this name.
     #[error("expected kinds among {known}, got `{0}`", known = names().join(", "))]
     Candidate(String),
 }
 
-/// Most memory that a process with one worker thread takes besides its filters: RocksDB's buffers and cache (128 MiB), what
-/// librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
+/// Maximum memory of a process with one worker thread, in addition to its filters: RocksDB's buffers and cache (128 MiB), records
+/// that librdkafka has read ahead (72) and has yet to send (256), a transaction (100), a checkpoint (16), and two rebuilds (144).
 pub const POD_BASE_BYTES: u64 = 716 << 20;
 
-/// The names of all kinds, in the order of a table.
+/// Memory of a partition in addition to its state, mostly in librdkafka (docs/benchmarks/growth.md: 4 and 1,000 idle partitions).
+const PARTITION_BYTES: u64 = 13_100;
+
+/// Memory of a partition's watched keys (`dedup::watched`): one in 64 keys, within bounds, in a half-full table with entries of
+/// 33 bytes.
+fn watched_bytes(keys: u64) -> u64 {
+    (keys / 64).clamp(1024, 16_384) * 66
+}
+
+/// Returns the names of all kinds, in table order.
 #[must_use]
 pub fn names() -> Vec<&'static str> {
     KINDS.iter().map(|(name, _)| *name).collect()
 }
 
 impl Comparison {
-    /// Compares `kinds`, or all if there are none. `aging` brings `unchained` along, the same without chaining.
+    /// Compares `kinds`, or all kinds if the list is empty. `aging` adds `unchained`, the same filter without chaining.
     ///
     /// # Errors
-    /// [`Error::Candidate`] for a name that none has.
+    /// [`Error::Candidate`] if no kind has a given name.
     pub fn new(ask: Ask, kinds: &[String], sample: Option<Sample>) -> Result<Self, Error> {
         if let Some(unknown) = kinds.iter().find(|kind| !names().contains(&kind.as_str())) {
             return Err(Error::Candidate(unknown.clone()));
@@ -166,11 +174,11 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
     let partition_bytes = (kind.predict)(1.0).bytes;
     let memory_bytes = partition_bytes.saturating_mul(partitions);
     let steady_partition_bytes = kind.steady_bytes.unwrap_or(partition_bytes);
-    let beside = whole(scale::beside_filter(float(ask.keys.div_ceil(partitions.max(1))), name != "exact"));
+    let beside = PARTITION_BYTES + if name == "exact" { 0 } else { watched_bytes(ask.keys.div_ceil(partitions.max(1))) };
     let disk_bytes = whole(kind.disk).saturating_mul(partitions);
     let fits = ask.memory_bytes.map(|bytes| memory_bytes <= bytes);
     let rate_within_memory = match ask.memory_bytes {
-        // Any rate that its memory can give, so the one that was asked for, as a rule.
+        // The kind can reach any rate within this memory, so usually the requested rate.
         Some(bytes) if kind.elastic => {
             (memory_bytes <= bytes).then(|| rounded((kind.predict)(f64::INFINITY).rate.max(ask.false_positive_rate)))
         }
@@ -201,7 +209,7 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         fits,
         rate_within_memory,
         configuration: kind.configuration.clone(),
-        // To two digits, or sums of steps would show.
+        // Rounded to two digits, so that accumulated rounding errors are not visible.
         curve: (0..=CURVE_STEPS).map(|step| point((f64::from(step) * CURVE_STEP * 100.0).round() / 100.0)).collect(),
     }
 }
@@ -220,10 +228,10 @@ fn bits_per_key(ask: &Ask, bytes: u64) -> f64 {
     (bytes as f64 * 80.0 / ask.keys.max(1) as f64).round() / 10.0
 }
 
-/// The smallest rate for which a kind takes no more than `bytes` a partition.
+/// Returns the smallest rate for which a kind takes at most `bytes` per partition.
 fn reachable(make: Make, ask: &Ask, bytes: u64) -> Option<f64> {
     let expected = |exponent: f64| (make(ask, 10_f64.powf(exponent)).predict)(1.0);
-    // Below lies no promise of sizing, above no use of a filter.
+    // Sizing does not support rates below this range, and a filter with a higher rate is useless.
     let (mut low, mut high) = (-9.0, 0.5_f64.log10());
     if expected(high).bytes > bytes {
         return None;
@@ -238,10 +246,10 @@ fn reachable(make: Make, ask: &Ask, bytes: u64) -> Option<f64> {
     Some(rounded(expected(high).rate))
 }
 
-/// With four digits: more would be a claim of precision that no formula here has.
+/// Rounds to four digits. None of the formulas here is more precise.
 fn rounded(rate: f64) -> f64 {
     let digits = format!("{rate:.3e}").parse().unwrap_or(rate);
-    // A difference may come out as -0.
+    // A difference may be -0.
     if digits > 0.0 { digits } else { 0.0 }
 }
 

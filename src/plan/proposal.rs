@@ -1,7 +1,7 @@
-//! A configuration that fits a recorded stream, with its reasons.
+//! A proposed configuration for a recorded stream, with reasons.
 //!
-//! Owns what speaks for a key: that records come again under it, and that those are the same records. Must never propose a
-//! key that would drop what is not a repeat.
+//! Owns the criteria for a key: records with the same key occur again, and they are the same records. Must never propose a key
+//! that would drop records that are not duplicates.
 
 use super::columns::{Column, Columns, Place};
 use super::{SampleError, rounded};
@@ -15,60 +15,60 @@ use std::fmt::Write as _;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// Of so many records, a part of a key may be missing in one.
+/// A key part may be missing in one of this many records.
 const MISSING_MAX: usize = 100;
-/// Most candidates that are shown.
+/// Maximum number of candidates that are shown.
 const SHOWN_MAX: usize = 8;
-/// What a window is rounded up to, in seconds.
+/// Window lengths to which a window is rounded up, in seconds.
 const WINDOWS: [u64; 12] = [1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000, 7_776_000];
 
-/// What a key could be.
+/// A possible key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The key, as the configuration has it.
+    /// The key, as written in the configuration.
     pub key: String,
-    /// Distinct ones.
+    /// Number of distinct keys.
     pub distinct: u64,
-    /// Records whose key had come before.
+    /// Number of records whose key occurred before.
     pub repeats: u64,
-    /// Repeats that differ from the record before them.
+    /// Number of duplicates that differ from the previous record with their key.
     pub conflicts: u64,
-    /// Conflicts over repeats.
+    /// Conflicts divided by duplicates.
     pub conflict_share: f64,
-    /// The fields in which they differ, the most frequent first.
+    /// Fields in which duplicates differ, most frequent first.
     pub differ_in: Vec<String>,
 }
 
-/// What fits a recorded stream.
+/// A configuration that fits a recorded stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
-    /// Records that were looked at; of a longer stream, the beginning.
+    /// Number of records examined. For a longer stream, only its start.
     pub records: u64,
-    /// Whether the stream is longer.
+    /// True if the stream is longer.
     pub is_cut: bool,
-    /// The field that was taken for the time of records, as none was named.
+    /// The field that was used as the record time because none was named.
     pub time: Option<String>,
-    /// What a key could be, the best first.
+    /// Possible keys, best first.
     pub candidates: Vec<Candidate>,
-    /// Why the first of them is proposed, or why none is.
+    /// Reasons why the first candidate is proposed, or why none is.
     pub reasons: Vec<String>,
-    /// How long a key is to stay seen, in milliseconds.
+    /// Proposed window, in milliseconds.
     pub window_ms: Option<u64>,
-    /// Keys in a window.
+    /// Number of keys in a window.
     pub capacity: Option<u64>,
-    /// The section for the topic; none if no key fits.
+    /// The section for the topic, or `None` if no key fits.
     pub configuration: Option<String>,
-    /// The key of that.
+    /// The key of that section.
     #[serde(skip)]
     pub parts: Vec<Part>,
 }
 
 impl Proposal {
-    /// Looks at the beginning of `input`. `time` is the field of a record's time, for formats whose lines have no other. Repeats
-    /// may differ in what `compare` leaves out, and in record keys and headers: they are compared as `key_conflicts` does.
+    /// Examines the start of `input`. `time` is the field with a record's time, for formats whose lines have no other. Duplicates
+    /// may differ in the fields that `compare` leaves out, and in record keys and headers, as in `key_conflicts`.
     ///
     /// # Errors
-    /// When a line is at fault, or there is no record with a field.
+    /// If a line is malformed, or no record has a field.
     pub fn new(input: impl BufRead, format: Format, time: Option<&Field>, compare: &CompareContent) -> Result<Self, SampleError> {
         let table = Columns::read(input, format, time, compare)?;
         if table.records == 0 {
@@ -77,7 +77,7 @@ impl Proposal {
         Ok(propose(&table, compare))
     }
 
-    /// The proposal as text.
+    /// Renders the proposal as text.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::from("Keys that the records could have:\n\n");
@@ -109,17 +109,17 @@ fn percent(share: f64) -> String {
     if percent >= 1.0 { format!("{percent:.0} %") } else { format!("{percent:.2} %") }
 }
 
-/// What is made of a table for a key of some columns.
+/// Evaluation of a key that consists of some columns.
 struct Judged {
     parts: Vec<usize>,
     distinct: usize,
     repeats: usize,
     conflicts: usize,
-    /// By column, in how many of the conflicts it differs.
+    /// Number of conflicts in which each column differs.
     differ: Vec<(usize, usize)>,
-    /// The headers, or the record key, in which repeats differ. They are not compared.
+    /// Headers or record keys in which duplicates differ. They are not compared.
     aside: Vec<usize>,
-    /// From each repeat back to the record before it, in milliseconds.
+    /// Time between each duplicate and the previous record with its key, in milliseconds.
     distances: Vec<u64>,
 }
 
@@ -140,12 +140,12 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     let mut judged: Vec<_> = could.iter().map(|&number| judge(vec![number])).filter(|judged| judged.repeats > 0).collect();
     rank(&mut judged);
     if judged.first().is_some_and(|best| !best.fits()) {
-        // Together with a field in which its repeats differ, each may fit.
+        // Each candidate may fit when combined with a field in which its duplicates differ.
         let (mut pairs, mut had) = (Vec::new(), HashSet::new());
         for one in judged.iter().take(4) {
             for &(other, _) in one.differ.iter().filter(|(other, _)| could.contains(other)).take(3) {
                 let first = one.parts[0];
-                // In either order, it is the same key.
+                // The order of the columns does not matter.
                 if had.insert((first.min(other), first.max(other))) {
                     pairs.push(judge(vec![first, other]));
                 }
@@ -177,12 +177,12 @@ fn propose(table: &Columns, compare: &CompareContent) -> Proposal {
     proposal
 }
 
-/// A key of one record in a hundred may be missing; what tells times is none.
+/// True if the column is present in nearly all records and is not a time.
 fn could_be_a_part(column: &Column, records: usize) -> bool {
     column.place != Place::Rest && !column.is_time() && (records - column.present()) * MISSING_MAX <= records
 }
 
-/// Those that fit come first; of those, the one under which most comes again; of equals, the one of fewer parts.
+/// Sorts candidates: keys that fit first, then by most duplicates, then by fewest parts.
 fn rank(all: &mut [Judged]) {
     all.sort_by(|one, two| {
         let order = |judged: &Judged| (!judged.fits(), std::cmp::Reverse(judged.repeats), judged.parts.len());
@@ -213,7 +213,7 @@ fn judge(table: &Columns, compare: &CompareContent, parts: Vec<usize>) -> Judged
         Place::RecordKey | Place::Header(_) => false,
     };
     let (compared, others): (Vec<_>, Vec<_>) = (0..columns.len()).partition(is_compared);
-    // That repeats are the same records, another field must show; a whole record that comes again shows it, too.
+    // Another field must show that duplicates are the same records. A whole record that occurs again shows it, too.
     let shows = |&number: &usize| !parts.contains(&number) && !columns[number].is_constant();
     let is_ignored = |&number: &usize| matches!(columns[number].place, Place::Field(_));
     let is_shown = compared.iter().any(shows) || others.iter().all(|other| parts.contains(other) || is_ignored(other));
@@ -251,7 +251,7 @@ fn candidate(table: &Columns, judged: &Judged) -> Candidate {
     }
 }
 
-/// A place as a text for people.
+/// Name of a location, for display.
 fn name(place: &Place) -> String {
     match place {
         Place::RecordKey => "the record key".to_owned(),
@@ -261,15 +261,15 @@ fn name(place: &Place) -> String {
     }
 }
 
-/// A key as the configuration has it.
+/// A key, as written in the configuration.
 fn key(table: &Columns, parts: &[usize]) -> String {
-    // A string of JSON is one of TOML, too.
+    // A JSON string is also a TOML string.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => "{ record = \"key\" }".to_owned(),
         Place::Header(name) => format!("{{ header = {} }}", quoted(name)),
         Place::Field(pointer) => format!("{{ field = {} }}", quoted(pointer)),
-        // Never a part.
+        // Never a key part.
         Place::Rest => String::new(),
     };
     match parts {
@@ -278,7 +278,7 @@ fn key(table: &Columns, parts: &[usize]) -> String {
     }
 }
 
-/// Fills in what follows from a key that fits.
+/// Fills in the fields that follow from a key that fits.
 fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best: &Judged) {
     let part = |&number: &usize| match &table.fields[number].place {
         Place::RecordKey => Some(Part::RecordKey),
@@ -313,7 +313,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
         return;
     };
     let near = distances[(distances.len() * 99).div_ceil(100).saturating_sub(1)];
-    // As much again: what comes later than anything in a sample is no wonder.
+    // Twice the longest distance, because later duplicates than those in a sample are to be expected.
     let wanted = furthest.saturating_mul(2).div_ceil(1000);
     let seconds = WINDOWS.into_iter().find(|&window| window >= wanted).unwrap_or(WINDOWS[WINDOWS.len() - 1]);
     let window_ms = seconds * 1000;
@@ -324,7 +324,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     }
     let busiest = busiest(table, best, window_ms);
     let counted = if window_ms > span { busiest.saturating_mul(window_ms).div_ceil(span.max(1)) } else { busiest };
-    // A quarter more, for days that are busier.
+    // A quarter more, for busier days.
     let capacity = round_up(counted + counted / 4);
     let how = if window_ms > span { "at the sample's rate" } else { "in the busiest window" };
     reasons.push(format!(
@@ -341,7 +341,7 @@ fn fill(proposal: &mut Proposal, table: &Columns, compare: &CompareContent, best
     ));
 }
 
-/// How a worker watches whether repeats go on being the same.
+/// The configuration with which a worker monitors that duplicates are still equal.
 fn key_conflicts(compare: &CompareContent) -> String {
     let pointers: Vec<_> = compare.except.iter().map(|pointer| serde_json::Value::from(pointer.as_str()).to_string()).collect();
     if pointers.is_empty() { "true".to_owned() } else { format!("{{ except = [{}] }}", pointers.join(", ")) }
@@ -352,7 +352,7 @@ fn span_ms(times: &[Option<Timestamp>]) -> Option<u64> {
     Some(known().max()?.abs_diff(*known().min()?))
 }
 
-/// Distinct keys in the fullest of the windows that follow one another.
+/// Number of distinct keys in the fullest of consecutive windows.
 fn busiest(table: &Columns, best: &Judged, window_ms: u64) -> u64 {
     let begin = table.times.iter().flatten().min().copied().unwrap_or_default();
     let mut keys: HashMap<u64, HashSet<Vec<u64>>> = HashMap::new();
@@ -364,7 +364,7 @@ fn busiest(table: &Columns, best: &Judged, window_ms: u64) -> u64 {
     keys.values().map(|keys| keys.len() as u64).max().unwrap_or(0)
 }
 
-/// Two digits, upwards.
+/// Rounds up to two digits.
 fn round_up(keys: u64) -> u64 {
     let unit = 10_u64.pow(keys.max(1).ilog10().saturating_sub(1));
     keys.max(1_000).div_ceil(unit) * unit
@@ -372,7 +372,7 @@ fn round_up(keys: u64) -> u64 {
 
 fn duration(ms: u64) -> String {
     const DAY: u64 = 86_400_000;
-    // A month has no certain length.
+    // A month has no fixed length.
     if ms >= DAY {
         return format!("{}d", ms.div_ceil(DAY));
     }
@@ -390,7 +390,7 @@ mod tests {
         Proposal::new(text.join("\n").as_bytes(), Format::Ndjson, None, &compare).unwrap()
     }
 
-    /// Orders whose webhooks are sent again: each third one, 40 s later, with another number of the attempt.
+    /// Orders with retried webhooks: every third is sent again 40 s later, with a different attempt number.
     fn webhooks(row: u64, version: impl Fn(u64, u64) -> u64) -> Vec<(u64, String)> {
         let line = |attempt: u64, second: u64| {
             let (kind, version) = (row % 3, version(row, attempt));
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!((proposal.time.as_deref(), proposal.parts.as_slice()), (Some("/sent"), &[Part::Field("/order/id".into())][..]));
         let best = &proposal.candidates[0];
         assert_eq!((best.distinct, best.repeats, best.conflicts), (3_000, 1_000, 0));
-        // All repeats come after 40 s: twice that is within five minutes. 3,000 s have 300 keys each.
+        // All duplicates arrive after 40 s, and twice that is less than five minutes. 3,000 s have 300 keys each.
         assert_eq!((proposal.window_ms, proposal.capacity), (Some(300_000), Some(1_000)));
         let configuration = proposal.configuration.as_deref().unwrap();
         assert!(
@@ -428,7 +428,7 @@ mod tests {
         assert!(proposal.text().contains("1000 of 4000 records come again under it, and none of them differs"), "{}", proposal.text());
     }
 
-    /// An order that changes is no repeat: its version is a part of the key.
+    /// An order that changes is not a duplicate: its version is part of the key.
     #[test]
     fn a_field_in_which_repeats_differ_becomes_a_part_of_the_key() {
         let proposal = stream(3_000, |row, attempt| if row.is_multiple_of(30) { attempt } else { 1 });
@@ -443,7 +443,7 @@ mod tests {
         let unlike = proposal((0..100).map(|row| format!("{{\"kind\":{},\"amount\":{row}}}", row % 5)));
         assert_eq!((unlike.configuration.as_deref(), unlike.parts.len()), (None, 0));
         assert!(unlike.reasons[0].starts_with("No key fits"), "{:?}", unlike.reasons);
-        // What is not looked at as a field of its own is compared all the same.
+        // Fields without a column of their own are still compared.
         let fields: Vec<_> = (0..40).map(|field| format!("\"f{field}\":1")).collect();
         let wide = |row: u64| format!(",{},\"last\":{row}", fields.join(","));
         let many = proposal((0..100).map(|row| format!("{{\"id\":{}{}}}", row % 50, wide(row))));
@@ -459,7 +459,7 @@ mod tests {
         assert!(unique.reasons[0].starts_with("Nothing comes again in 100 records"), "{:?}", unique.reasons);
     }
 
-    /// What is left of a record beside what is ignored may be all of the key.
+    /// The rest of a record, without the ignored fields, may be the whole key.
     #[test]
     fn a_record_may_be_nothing_but_its_key() {
         let review = |row: u64| {
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(proposal.candidates[0].distinct, 350);
     }
 
-    /// What `--ignore` leaves out is what the worker leaves out by the section that is printed.
+    /// The printed section makes the worker ignore the same fields as `--ignore`.
     #[test]
     fn repeats_are_compared_as_a_worker_compares_them() {
         let row = |row: u64, attempt: u64| {

@@ -1,8 +1,9 @@
-//! What a recorded stream really shows: distinct keys, repeats, and keys in a window.
+//! Counts a recorded stream: distinct keys, duplicates, and keys in a window.
 //!
-//! Owns the count, by 128-bit fingerprints in memory: exact as long as that holds all keys, and beyond that of a share of
-//! them. That is adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half of the keys are
-//! left out, by their fingerprints, from then on and in hindsight. Must never take more memory, whatever it reads.
+//! Owns the count, by 128-bit fingerprints in memory. The count is exact as long as memory holds all keys. Beyond that, it is an
+//! estimate from a share of the keys, by adaptive sampling (Wegman; Flajolet, Computing 43, 1990): whenever memory is full, half
+//! of the keys are dropped by their fingerprints, from then on and retroactively. Must never use more memory than its limit,
+//! regardless of the input.
 
 use crate::filter::{Slice, Window};
 use crate::format::{Formats, NoKey, Reader, Schemas};
@@ -14,58 +15,59 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::BufRead;
 use std::sync::Arc;
 
-/// Most keys in memory: what a table of 2^20 places holds, 33 bytes each. At least half as many make an estimate.
+/// Maximum number of keys in memory: the capacity of a table with 2^20 entries of 33 bytes each. An estimate uses at least half
+/// of that.
 const KEYS_MAX: usize = 900_000;
 
-/// How a sample is to be read.
+/// Options for reading a sample.
 #[derive(Clone, Debug)]
 pub struct SampleOptions {
-    /// What a line is.
+    /// Format of a line.
     pub format: Format,
-    /// Where the key is.
+    /// Location of the key.
     pub key: KeySpec,
-    /// What keys and values are.
+    /// Formats of keys and values.
     pub formats: Formats,
-    /// Who has their schemas.
+    /// Source of the schemas.
     pub schemas: Arc<dyn Schemas>,
-    /// Where the time is, for formats whose lines have no other.
+    /// Location of the time, for formats whose lines have no other.
     pub time: Option<Field>,
-    /// The window to count keys in.
+    /// Window in which keys are counted.
     pub window: Option<Window>,
 }
 
-/// What was counted.
+/// Counts of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Records read.
+    /// Number of records read.
     pub records: u64,
-    /// Distinct keys.
+    /// Number of distinct keys.
     pub distinct: u64,
-    /// Standard error of the distinct keys, or of those in the busiest window, whichever is larger, as a share of them; 0 if all
+    /// Standard error of the distinct keys, or of those in the busiest window, whichever is larger, as a share of them. 0 if all
     /// keys were counted.
     pub relative_error: f64,
-    /// Records whose key had come before.
+    /// Number of records whose key occurred before.
     pub repeats: u64,
-    /// Repeats over records with a key.
+    /// Duplicates divided by records with a key.
     pub repeat_share: f64,
-    /// Records without a key; they are in no other count.
+    /// Number of records without a key. They are not part of any other count.
     pub invalid: u64,
-    /// Records without a time; they are taken to be of the time of those before.
+    /// Number of records without a time. They get the time of the previous records.
     pub untimed: u64,
-    /// From the first time to the last, in milliseconds; `None` if no record has one.
+    /// Time between the first and the last record, in milliseconds, or `None` if no record has a time.
     pub span_ms: Option<u64>,
-    /// Distinct keys in the busiest window. Windows end where slices do, and time never goes back, as in a filter.
+    /// Number of distinct keys in the busiest window. As in a filter, windows end at slice boundaries, and time never goes back.
     pub window_keys: Option<u64>,
 }
 
-/// Why a sample is not counted.
+/// Reason why a sample cannot be counted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
-    /// A line is at fault.
+    /// A line is malformed.
     #[error(transparent)]
     Line(#[from] ReplayError),
-    /// There is nothing to plan for.
+    /// The sample has no keys to plan for.
     #[error("the sample has no record with a key; say where the key is with --key, or name a configuration with -c")]
     Empty,
 }
@@ -74,12 +76,12 @@ impl Sample {
     /// Reads `input` to its end and counts.
     ///
     /// # Errors
-    /// When a line is at fault, or no record has a key.
+    /// If a line is malformed, or no record has a key.
     pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
         count(input, options, KEYS_MAX)
     }
 
-    /// The keys to plan for: those of the busiest window if that is known, else all.
+    /// Returns the number of keys to plan for: those of the busiest window if known, otherwise all.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.window_keys.unwrap_or(self.distinct)
@@ -136,8 +138,8 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     Ok(sample)
 }
 
-/// When each key was seen last, by slices, and how many were so in each of the slices of a window. Of the keys, those whose
-/// fingerprints begin with `halvings` zeros.
+/// The slice in which each key was last seen, and the number of such keys in each slice of a window. Only contains keys whose
+/// fingerprints start with `halvings` zero bits.
 #[derive(Default)]
 struct Windows {
     window: Option<Window>,
@@ -151,7 +153,7 @@ struct Windows {
 }
 
 impl Windows {
-    /// Time has come to `time`, if it is not past that.
+    /// Advances time to `time`, unless it is already later.
     fn advance(&mut self, time: Timestamp) {
         let known = self.time;
         if known.is_some_and(|known| time <= known) {
@@ -160,7 +162,7 @@ impl Windows {
         self.time = Some(time);
         let slice = self.window.and_then(|window| window.slice_at(time)).unwrap_or_default();
         if known.is_none() {
-            // Keys that came before any time was known belong to the first time that is.
+            // Keys seen before any time was known belong to the first known time.
             self.slices = self.slices.values().map(|&keys| (slice, keys)).collect();
             self.last.values_mut().for_each(|last| *last = slice);
         } else if slice > self.slice {
@@ -169,7 +171,7 @@ impl Windows {
         self.slice = slice;
     }
 
-    /// Takes note of a key.
+    /// Records a key.
     fn see(&mut self, fingerprint: Fingerprint) {
         if !is_counted(fingerprint, self.halvings) {
             return;
@@ -186,7 +188,7 @@ impl Windows {
         }
     }
 
-    /// Leaves out half of the keys, as if they had never come.
+    /// Drops half of the keys, as if they had never occurred.
     fn halve(&mut self) {
         self.halvings += 1;
         let Self { last, slices, halvings, .. } = self;
@@ -199,19 +201,19 @@ impl Windows {
         });
     }
 
-    /// How many keys there are if so many are counted.
+    /// Estimates the total number of keys from the number counted.
     fn estimate(&self, counted: u64) -> u64 {
         counted.saturating_mul(1 << self.halvings.min(63))
     }
 
-    /// The standard error of an estimate, as a share of it: each key is counted or not by the toss of a coin.
+    /// Standard error of an estimate, as a share of it. Each key is sampled independently, with the same probability.
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     fn relative_error(&self, estimate: u64) -> f64 {
         let counted = estimate >> self.halvings.min(63);
         if self.halvings == 0 { 0.0 } else { 1.0 / (counted.max(1) as f64).sqrt() }
     }
 
-    /// The current slice has ended: as many keys as were seen last in its window are distinct in that.
+    /// Ends the current slice. Its window has as many distinct keys as were last seen in it.
     fn close(&mut self) {
         let slices = self.window.map_or(1, Window::slices);
         let oldest = self.slice.before(slices - 1);
@@ -220,7 +222,7 @@ impl Windows {
     }
 }
 
-/// Whether a key is among those that are counted after so many halvings.
+/// True if a key is still counted after `halvings`.
 const fn is_counted(fingerprint: Fingerprint, halvings: u32) -> bool {
     fingerprint.high().leading_zeros() >= halvings
 }
@@ -280,10 +282,10 @@ mod tests {
         };
         // Slices of 50: keys 1 2 | 3 | 1 4 5 | … | 6
         assert_eq!(sample(&[(1, 0), (2, 10), (3, 50), (1, 100), (4, 101), (5, 102), (6, 900)]).window_keys, Some(4));
-        // Time does not go back: a late record is of the slice that is open.
+        // Time does not go back: a late record belongs to the open slice.
         assert_eq!(sample(&[(1, 500), (2, 0), (3, 501)]).window_keys, Some(3));
         assert_eq!(sample(&[(1, 500)]).keys(), 1);
-        // Without a time there are no windows.
+        // Without times, there are no windows.
         assert_eq!(counted(Format::Ndjson, Part::RecordValue, None, window, "a\nb\n").window_keys, None);
     }
 
@@ -296,7 +298,7 @@ mod tests {
 
     #[test]
     fn more_keys_than_memory_holds_are_estimated() {
-        // 40,000 keys a slice of 100 ms, half of which come again in the next: 60,000 in a window of two slices.
+        // 40,000 keys per slice of 100 ms. Half of them occur again in the next slice: 60,000 keys in a window of two slices.
         let lines =
             (0..10_u32).flat_map(|slice| (0..40_000).map(move |key| format!("{{\"id\":{},\"t\":{}}}", slice * 20_000 + key, slice * 100)));
         let lines = lines.collect::<Vec<_>>().join("\n");

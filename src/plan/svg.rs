@@ -1,19 +1,19 @@
-//! Error over load as a picture: a self-contained SVG that suits light and dark pages alike.
+//! Error over load as a self-contained SVG that works on light and dark pages.
 
 use super::curve::{Decades, LOAD_MAX, pieces};
 use super::text::count;
 use super::{Comparison, Row};
 use std::fmt::Write as _;
 
-/// Size of the picture and of the space around the curves, in pixels.
+/// Size of the picture, and of the margins around the curves, in pixels.
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 460.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
-/// Colours that colour-blind readers can distinguish (Okabe, Ito: "Color Universal Design", 2008), and dashes for
-/// those who see none.
+/// Colors that colorblind readers can distinguish (Okabe, Ito: "Color Universal Design", 2008), and dash patterns for readers who
+/// see no colors.
 const LINES: [(&str, &str); 7] = [
     ("#0072b2", "none"),
     ("#56b4e9", "6 3"),
@@ -33,7 +33,7 @@ fn y(place: f64) -> f64 {
 }
 
 impl Comparison {
-    /// The curves of all kinds as SVG.
+    /// Renders the curves of all kinds as SVG.
     #[must_use]
     pub fn svg(&self) -> String {
         let decades = Decades::new(self);
@@ -74,7 +74,7 @@ impl Comparison {
     }
 }
 
-/// The curve of a kind, and its line in the legend.
+/// Draws the curve of a kind, and its line in the legend.
 fn curve(svg: &mut String, row: &Row, index: usize, decades: Decades) {
     let (colour, dashes) = LINES[index % LINES.len()];
     let style = format!("class=\"curve\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\"");
@@ -93,7 +93,7 @@ fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {
     _ = writeln!(svg, "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>", from.0, from.1, to.0, to.1);
 }
 
-/// What is written holds nothing that XML would want escaped: names of kinds, numbers and our own words.
+/// Writes a text. It needs no XML escaping, because it contains only names of kinds, numbers, and fixed words.
 fn text(svg: &mut String, anchor: &str, at: (f64, f64), words: &str) {
     _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{words}</text>", at.0, at.1);
 }

@@ -26,7 +26,7 @@ fn close(got: f64, expected: f64, within: f64) {
 
 #[test]
 fn a_plain_filter_takes_the_published_bits() {
-    // Bits a key of a Bloom filter of the best size: 1.4427 log2(1/p).
+    // Bits per key of an optimal Bloom filter: 1.4427 log2(1/p).
     for (rate, bits, k) in [(1e-1, 4.8, 3), (1e-2, 9.6, 7), (1e-3, 14.4, 10), (1e-4, 19.2, 13)] {
         let bloom = row(ask(10_000_000, rate), "bloom");
         close(bloom.bits_per_key, bits, 1e-9);
@@ -38,7 +38,7 @@ fn a_plain_filter_takes_the_published_bits() {
 
 #[test]
 fn an_overfull_plain_filter_errs_as_published() {
-    // Filled t times, about (1 - 0.5^t)^k.
+    // Filled t times, the rate is about (1 - 0.5^t)^k.
     let bloom = row(ask(10_000_000, 1e-4), "bloom");
     close(rate_at(&bloom, 2.0), 0.75_f64.powi(13), 0.15);
     close(rate_at(&bloom, 4.0), (1.0 - 0.5_f64.powi(4)).powi(13), 0.1);
@@ -63,7 +63,7 @@ fn aging_keeps_its_rate_however_full() {
 fn a_mean_is_below_the_peak_and_may_be_asked_for() {
     let report = report(ask(10_000_000, 1e-4), &[]);
     let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
-    // Slices that size themselves are 8/9 full at most, so the mean is a third of the peak.
+    // Adapted slices are at most 8/9 full, so the mean is a third of the peak.
     assert!((0.3..0.35).contains(&(of("aging").mean_rate.unwrap() / 1e-4)), "{:?}", of("aging").mean_rate);
     close(of("cuckoo").mean_rate.unwrap(), 0.9 * rate_at(of("cuckoo"), 1.0), 1e-3);
     close(of("stable").mean_rate.unwrap(), 1e-4, 0.05);
@@ -72,7 +72,7 @@ fn a_mean_is_below_the_peak_and_may_be_asked_for() {
         let (row, mean) = (of(kind), of(kind).by_mean.unwrap());
         assert!(mean.memory_bytes < row.memory_bytes && mean.bits_per_key < row.bits_per_key && mean.peak_rate > 2e-4, "{row:?}");
     }
-    // Whole bits: at this rate none is saved, at a slightly higher one there is.
+    // Fingerprints are whole bits: at this rate none is saved, and at a slightly higher rate one is.
     assert_eq!(of("cuckoo").by_mean.map(|mean| (mean.memory_bytes, mean.peak_rate)), Some((of("cuckoo").memory_bytes, 1e-4)));
     let higher = row(ask(10_000_000, 1.1e-4), "cuckoo");
     close(higher.bits_per_key - higher.by_mean.unwrap().bits_per_key, 1.25 / 0.95, 0.1);
@@ -81,7 +81,7 @@ fn a_mean_is_below_the_peak_and_may_be_asked_for() {
     assert!(table.contains("\nstable") && table.contains("mean    over a window  rate_is = \"mean\"  bits/key"), "{table}");
 }
 
-/// Slices size themselves to the fullest of the last, and an eighth more: a plan for a pod has room for that.
+/// Slices adapt to the fullest of the previous slices plus an eighth. A plan for a pod has room for that.
 #[test]
 fn a_steady_filter_takes_what_is_planned_for_a_pod() {
     const KEYS: u64 = 40_000;
@@ -116,7 +116,7 @@ fn what_is_sized_by_its_mean_takes_no_more_memory() {
 
 #[test]
 fn every_mean_is_sized_as_planned() {
-    // To the byte, however few keys a partition has.
+    // Exact to the byte, for any number of keys per partition.
     for (keys, rate, partitions) in [(10_000_000, 1e-3, 4), (10_000_000, 1e-4, 3_000), (1_000_000, 1e-4, 1_000), (7, 1e-2, 3)] {
         for name in ["aging", "cuckoo", "pair"] {
             assert_planned(name, &Ask { partitions, ..ask(keys, rate) });
@@ -126,7 +126,7 @@ fn every_mean_is_sized_as_planned() {
 
 #[test]
 fn every_bit_that_a_cuckoo_filter_saves_by_its_mean_is_planned() {
-    // A bit is saved at this rate, but for some sizes: tables are whole buckets.
+    // One bit is saved at this rate, except for some sizes, because tables have whole buckets.
     let savings = (100_000..1_000_000).step_by(37_013).flat_map(|keys| {
         [2, 3, 8, 16, 64].map(|partitions| {
             let ask = Ask { partitions, ..ask(keys, 1.1e-4) };
@@ -142,7 +142,7 @@ fn make(name: &str) -> Make {
     KINDS.iter().find(|(kind, _)| *kind == name).unwrap().1
 }
 
-/// Checks that what a plan says of a mean is what a worker makes of the line, for all partitions together.
+/// Checks that the plan for a mean matches what a worker builds from the configuration line, for all partitions together.
 fn assert_planned(name: &str, ask: &Ask) {
     let kind = make(name)(ask, ask.false_positive_rate);
     let mean = by_mean(&kind, make(name), ask).unwrap();
@@ -165,7 +165,7 @@ fn a_look_up_reads_what_the_filter_reads() {
 
 #[test]
 fn an_absurdly_overfull_filter_is_wrong_nearly_always() {
-    // A few bits a key, then a quarter of that: the weights of the mixture would vanish.
+    // A few bits per key, then a quarter of that. The weights of the mixture would underflow.
     let unchained = row(ask(1_000_000, 0.9), "unchained");
     let rates: Vec<_> = unchained.curve.iter().map(|point| point.rate).collect();
     assert!(rates.windows(2).all(|pair| pair[0] <= pair[1] * 1.05), "{rates:?}");
@@ -182,7 +182,7 @@ fn a_cuckoo_filter_takes_the_known_bits_and_chains() {
         let cuckoo = row(Ask { slices: 7, ..ask(10_000_000, rate) }, "cuckoo");
         close(cuckoo.bits_per_key, bits, 0.006);
         assert!(cuckoo.curve.iter().all(|point| point.rate <= rate), "{rate}");
-        // As planned for there is one table; with a twentieth more, another one of half its capacity.
+        // At the planned load there is one table. At 5 % more, there is a second table of half its capacity.
         assert!(cuckoo.curve[1..=20].iter().all(|point| point.memory_bytes == cuckoo.memory_bytes));
         assert!(cuckoo.curve[21].memory_bytes > cuckoo.memory_bytes * 3 / 2);
         assert!(cuckoo.can_retract && cuckoo.remembers);
@@ -193,12 +193,12 @@ fn a_cuckoo_filter_takes_the_known_bits_and_chains() {
 fn a_stable_filter_forgets_by_its_own_account() {
     let ask = Ask { memory_bytes: Some(60_000_000), ..ask(10_000_000, 1e-3) };
     let stable = row(ask, "stable");
-    // 60 MB are 57.2 MiB, and the line has whole ones.
+    // 60 MB are 57.2 MiB, and the line has whole MiB.
     let plan = StableSizing::new(57 << 20, 1e-3);
     assert_eq!((stable.memory_bytes, stable.k), (plan.bytes(), plan.layout.k));
     assert_eq!((stable.remembers, stable.forgets), (false, rounded(plan.unseen_after(10_000_000))));
     assert!(stable.forgets > 0.01 && stable.forgets < 0.9, "{}", stable.forgets);
-    // After as many keys as one is remembered for, its own load of 1.
+    // After as many keys as the filter remembers on average, its own load is 1.
     let lifetime = plan.lifetime() / 1e7;
     let at = stable.curve.iter().min_by(|a, b| (a.load - lifetime).abs().total_cmp(&(b.load - lifetime).abs())).unwrap();
     close(at.rate, plan.predict(at.load / lifetime).rate, 1e-3);
@@ -211,12 +211,12 @@ fn a_stable_filter_takes_no_less_than_it_must() {
     let stable = row(Ask { memory_bytes: Some(100), ..ask(10, 1e-3) }, "stable");
     assert_eq!((stable.fits, stable.rate_within_memory), (Some(false), None));
     assert!(stable.configuration.unwrap().contains("memory = \"1KiB\""));
-    // Ten bytes for each of 100 partitions are not enough for one.
+    // Ten bytes for each of 100 partitions are not enough for one partition.
     let many = row(Ask { memory_bytes: Some(1024), partitions: 100, ..ask(1_000, 1e-3) }, "stable");
     assert!(many.memory_bytes > 1024 && many.fits == Some(false));
 }
 
-/// The first topic of a configuration with that line in it.
+/// The first topic of a configuration that contains the line.
 fn configured(line: &str) -> crate::config::Topic {
     let text = format!(
         "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\n\
@@ -277,7 +277,7 @@ fn memory_is_turned_into_rates() {
     let report = bounded(30 << 20);
     let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
     assert_eq!((of("aging").fits, of("bloom").fits, of("exact").fits), (Some(false), Some(true), Some(true)));
-    // What is said to fit does, and no much better rate would.
+    // A kind that is reported to fit does fit, and a much better rate would not.
     let reached = of("aging").rate_within_memory.unwrap();
     assert!(row(ask(10_000_000, reached * 1.05), "aging").memory_bytes <= 30 << 20);
     assert!(row(ask(10_000_000, reached * 0.95), "aging").memory_bytes > 30 << 20);
@@ -309,7 +309,7 @@ fn json_round_trips() {
     assert_eq!(json["kinds"][0]["loads"][2]["load"], 2.0);
     assert_eq!(json["kinds"][0]["curve"].as_array().unwrap().len(), 81);
     let mut back: Comparison = serde_json::from_str(&json.to_string()).unwrap();
-    // The parser may be off in a float's last bit.
+    // The parser may be off in the last bit of a float.
     for row in &mut back.kinds {
         row.rate_within_memory = row.rate_within_memory.map(rounded);
         row.forgets = rounded(row.forgets);
@@ -360,7 +360,7 @@ fn a_table_says_what_was_counted() {
 
 #[test]
 fn the_curve_is_drawn() {
-    // Of the plain filter alone: no other formula is as sure to stay.
+    // Only the plain filter, because its formula is the least likely to change.
     let expected = "\
 share of unseen keys called seen
      1 ┤                ┊                                           ⢀⣀⣀⣀
@@ -411,7 +411,7 @@ fn the_picture_is_well_formed() {
         assert!(svg.contains(&format!(">{kind}")), "{kind} is in the legend");
     }
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
-    // The corner where the rate asked for meets the planned load, and the end of the overfull plain filter.
+    // The corner where the requested rate meets the planned load, and the end of the overfull plain filter.
     assert!(svg.contains("<line class=\"plan\" x1=\"205.0\" y1=\"40.0\" x2=\"205.0\" y2=\"400.0\"/>"));
     assert!(svg.contains("<line class=\"plan\" x1=\"70.0\" y1=\"280.0\" x2=\"610.0\" y2=\"280.0\"/>"));
     assert!(svg.contains(" 610.0,63.3\"/>"));

@@ -1,11 +1,11 @@
-//! A plan as text for a terminal of 80 columns, and how its numbers are written.
+//! A plan as text for a terminal with 80 columns, and the formatting of its numbers.
 
 use super::{Comparison, Point, Row, Sample};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 impl Comparison {
-    /// What was asked and counted, the tables, and the lines to configure each kind.
+    /// Renders the requirements, the counts, the tables, and the configuration line of each kind.
     #[must_use]
     pub fn table(&self) -> String {
         let ask = &self.ask;
@@ -94,7 +94,7 @@ impl Comparison {
         table(&head, self.kinds.iter().map(row))
     }
 
-    /// Of kinds that a topic can have: the mean, and what it would save to ask for that.
+    /// The mean of each kind that a topic can use, and the savings of sizing by it.
     fn means(&self) -> Vec<Vec<String>> {
         let row = |row: &Row| {
             let mut cells = vec![row.kind.clone(), rate(row.mean_rate?)];
@@ -124,7 +124,7 @@ impl Comparison {
     }
 }
 
-/// What a sample showed.
+/// The counts of a sample.
 fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
     let mut text = format!(
         "sample: {} records, {} distinct keys, {} repeats ({} %)",
@@ -165,7 +165,7 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<Stri
     std::iter::once(head.iter().map(|&cell| cell.to_owned()).collect()).chain(rows).collect()
 }
 
-/// Rows as lines: names, in the first column, and words begin at their left, numbers end at their right.
+/// Formats rows as lines. The first column and words are left-aligned, and numbers are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
     let last = rows.first().map_or(0, Vec::len).saturating_sub(1);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
@@ -182,7 +182,7 @@ pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
     text
 }
 
-/// So many times a number of bytes.
+/// Multiplies a number of bytes by a factor.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))
@@ -194,7 +194,7 @@ fn saved(before: u64, after: u64) -> f64 {
     before.saturating_sub(after) as f64 / before.max(1) as f64
 }
 
-/// A number of bytes with one decimal.
+/// Formats a number of bytes with one decimal.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else { return format!("{bytes} B") };
@@ -202,15 +202,15 @@ pub(super) fn size(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// The greatest number of bytes, no more than these, that reads well in a configuration, and how it does: `40MiB`.
+/// Returns the largest number of bytes, at most `bytes`, that is readable in a configuration, and its text: `40MiB`.
 pub(super) fn whole_size(bytes: u64) -> (u64, String) {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    // Two digits at least, or too much would be cut off.
+    // At least two digits, so that rounding down loses little.
     let unit = units.into_iter().find(|(shift, _)| bytes >> shift >= 10 || (bytes > 0 && bytes.is_multiple_of(1 << shift)));
     unit.map_or_else(|| (bytes, bytes.to_string()), |(shift, unit)| (bytes >> shift << shift, format!("{}{unit}", bytes >> shift)))
 }
 
-/// A count as a configuration would have it: `10M`.
+/// Formats a count for a configuration: `10M`.
 pub(super) fn count(number: u64) -> String {
     let units = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let unit = units.into_iter().find(|(scale, _)| number > 0 && number.is_multiple_of(*scale));

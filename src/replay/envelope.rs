@@ -1,19 +1,19 @@
-//! A record as a line of JSON: what `unseen capture` writes, and what `kcat -J` prints.
+//! A record as a line of JSON, as written by `unseen capture` and printed by `kcat -J`.
 //!
-//! Owns the names of the fields, for writing and for reading. Must never change a byte of a record: what is no text is
+//! Owns the names of the fields, for writing and for reading. Must never change a byte of a record. Bytes that are not text are
 //! written in base64. The fields, in the order in which they are written:
 //!
-//! | field | is |
+//! | field | content |
 //! |---|---|
-//! | `topic`, `partition`, `offset` | where the record was |
-//! | `tstype`, `ts` | who gave it its time: `create` or `logappend`; the time in milliseconds; neither, if it has none |
-//! | `headers` | names and values by turns, in order; a value may be null; left out if there are none |
-//! | `headers_base64` | the same in base64, if a name or a value is not UTF-8; `headers` is left out then |
+//! | `topic`, `partition`, `offset` | location of the record |
+//! | `tstype`, `ts` | source of the time, `create` or `logappend`, and the time in milliseconds. Left out if there is no time |
+//! | `headers` | alternating names and values, in order. A value may be null. Left out if there are no headers |
+//! | `headers_base64` | the headers in base64, if a name or a value is not UTF-8. `headers` is then left out |
 //! | `key`, `payload` | key and value as text, or null |
-//! | `key_base64`, `payload_base64` | the same in base64, if it is not UTF-8; `key` or `payload` is left out then |
+//! | `key_base64`, `payload_base64` | the key or value in base64, if it is not UTF-8. `key` or `payload` is then left out |
 //!
-//! kcat (<https://github.com/edenhill/kcat>, `json.c`) has no base64: it prints all bytes that JSON need not escape as they
-//! are. So the strings of a line need not be UTF-8, and are read as bytes.
+//! kcat (<https://github.com/edenhill/kcat>, `json.c`) does not use base64: it prints all bytes that JSON need not escape
+//! unchanged. The strings of a line may therefore be invalid UTF-8, and are read as bytes.
 
 use super::LineError;
 use super::recorded::{Header, Recorded};
@@ -28,27 +28,27 @@ use std::io::{self, Write};
 /// A record of a topic, to be written as a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured<'a> {
-    /// The topic it was read from.
+    /// Topic of the record.
     pub topic: &'a str,
-    /// The partition of that.
+    /// Partition of the record.
     pub partition: i32,
-    /// Its offset there.
+    /// Offset of the record.
     pub offset: Offset,
-    /// Its time, and who gave it that.
+    /// Time of the record, and its source.
     pub time: Option<(TimestampType, Timestamp)>,
-    /// Its key.
+    /// Key of the record.
     pub key: Option<&'a [u8]>,
-    /// Its value.
+    /// Value of the record.
     pub value: Option<&'a [u8]>,
-    /// Names and values of its headers, in order.
+    /// Names and values of the headers, in order.
     pub headers: &'a [(&'a [u8], Option<&'a [u8]>)],
 }
 
 impl Captured<'_> {
-    /// Writes the line, with its end.
+    /// Writes the line, including its newline.
     ///
     /// # Errors
-    /// When `output` cannot be written.
+    /// If `output` cannot be written.
     pub fn write(&self, mut output: impl Write) -> io::Result<()> {
         let parts = self.headers.iter().flat_map(|&(name, value)| [Some(name), value]);
         let texts: Option<Vec<_>> = parts.clone().map(text).collect();
@@ -74,7 +74,7 @@ impl Captured<'_> {
     }
 }
 
-/// Bytes as text, if that is what they are; null is.
+/// Returns bytes as text if they are UTF-8, or null.
 fn text(bytes: Option<&[u8]>) -> Option<Nullable<'_>> {
     bytes.map(std::str::from_utf8).transpose().ok().map(Nullable)
 }
@@ -114,13 +114,13 @@ impl Serialize for Base64<'_> {
     }
 }
 
-/// Reads a line.
+/// Parses a line.
 pub(super) fn parse(line: &[u8]) -> Result<Recorded<'_>, LineError> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).map_err(|error| LineError::Envelope(error.to_string()))?;
     envelope.try_into().map_err(LineError::Envelope)
 }
 
-/// A line, as far as it matters here.
+/// The fields of a line that a replay uses.
 #[derive(serde::Deserialize)]
 #[serde(expecting = "an object with partition, key and payload")]
 struct Envelope<'a> {
@@ -135,7 +135,7 @@ struct Envelope<'a> {
     headers: Vec<Text<'a>>,
     #[serde(default)]
     headers_base64: Option<Vec<Option<String>>>,
-    // Null, but not missing: a line without them is of another format.
+    // Null is valid, but missing is not: a line without these fields has a different format.
     #[serde(borrow, default, deserialize_with = "present")]
     key: Option<Text<'a>>,
     #[serde(default)]
@@ -171,7 +171,7 @@ impl<'a> TryFrom<Envelope<'a>> for Recorded<'a> {
     }
 }
 
-/// Headers of names and values by turns.
+/// Parses headers from alternating names and values.
 fn headers(parts: Vec<Bytes<'_>>) -> Result<Vec<Header<'_>>, String> {
     let mut headers = Vec::with_capacity(parts.len() / 2);
     let mut parts = parts.into_iter();
@@ -183,7 +183,7 @@ fn headers(parts: Vec<Bytes<'_>>) -> Result<Vec<Header<'_>>, String> {
     Ok(headers)
 }
 
-/// The bytes of a field that stands as text or in base64.
+/// Returns the bytes of a field that is either text or base64.
 fn either<'a>(name: &str, text: Option<Text<'a>>, base64: Option<&str>) -> Result<Bytes<'a>, String> {
     match (text, base64) {
         (Some(text), None) => Ok(text.0),
@@ -203,7 +203,7 @@ type Bytes<'a> = Option<Cow<'a, [u8]>>;
 /// A JSON string or null, as bytes.
 struct Text<'a>(Bytes<'a>);
 
-/// A field that is there, be it null.
+/// Parses a field that is present, even if it is null.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
     Text::deserialize(deserializer).map(Some)
 }
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Texts and other bytes; empty ones among them.
+    /// Texts and other bytes, including empty ones.
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![any::<String>().prop_map(String::into_bytes), prop::collection::vec(any::<u8>(), 0..20)]
     }
@@ -381,7 +381,7 @@ mod tests {
             prop_assert_eq!((recorded.key.as_deref(), recorded.value.as_deref()), (key.as_deref(), value.as_deref()));
             let read: Vec<_> = recorded.headers.iter().map(|(name, value)| (name.to_vec(), value.as_ref().map(|value| value.to_vec()))).collect();
             prop_assert_eq!(read, headers);
-            // What any program finds in it.
+            // Other JSON parsers must find the same values.
             let json: serde_json::Value = serde_json::from_str(&line).unwrap();
             prop_assert_eq!((&json["topic"], &json["offset"]), (&topic.into(), &offset.into()));
         }

@@ -1,6 +1,6 @@
-//! One key of a recorded stream: its records, and what became of each.
+//! One key of a recorded stream: its records, and the verdict of each.
 //!
-//! Must never keep what other keys did: the exact window is kept for this key alone.
+//! Must never store what other keys did: the exact window is kept for this key alone.
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
@@ -9,39 +9,39 @@ use crate::key::Fingerprint;
 use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
-/// A record that was looked for.
+/// A record that was searched for.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
-    /// Its time.
+    /// Time of the record.
     pub time: Option<Timestamp>,
-    /// Its key; or why it has none.
+    /// Fingerprint of the key, or the reason why the record has none.
     pub fingerprint: Result<Fingerprint, Invalid>,
-    /// The parts of the key; none if it has none.
+    /// Parts of the key, empty if there is no key.
     pub texts: Vec<String>,
-    /// The first offset of its partition that was recorded.
+    /// First recorded offset of the partition.
     pub first_offset: Option<Offset>,
 }
 
 /// A record with the key that is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowedRecord {
-    /// Its offset, where the line says it.
+    /// Offset of the record, if the line has it.
     pub offset: Option<Offset>,
-    /// What was decided of it.
+    /// Verdict of the record.
     pub verdict: Verdict,
-    /// Whether it was dropped though an exact window would not have.
+    /// True if the record was dropped although an exact window would not have dropped it.
     pub is_wrong: bool,
-    /// The slice that its partition was in then.
+    /// Slice of the partition at that time.
     pub slice: Option<Slice>,
-    /// Stream time then.
+    /// Stream time at that time.
     pub stream_time: Option<Timestamp>,
 }
 
 impl Replay<'_> {
-    /// Looks for the record at a place, and judges nothing.
+    /// Searches for the record at a location, without evaluating any record.
     ///
     /// # Errors
-    /// When a line is at fault.
+    /// If a line is malformed.
     pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
         let mut lines = Lines::new(input);
         let mut first_offset = None;
@@ -81,12 +81,12 @@ impl Replay<'_> {
         Ok(Some(RecordedKey { time: recorded.time, fingerprint, texts, first_offset: None }))
     }
 
-    /// Judges all records of `input` but those of other topics, and hands over what became of each with this key in this partition, in order. The exact
-    /// window is kept for that key alone. `max_timestamp` is as in [`Replay::run_and_list`]. Returns the slice that the
-    /// partition has come to, and its stream time.
+    /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record with this
+    /// key in this partition, in order. The exact window is kept for that key alone. `max_timestamp` is as in
+    /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors
-    /// When a line is at fault.
+    /// If a line is malformed.
     pub fn follow(
         &mut self,
         input: impl BufRead,

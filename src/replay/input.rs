@@ -1,6 +1,7 @@
-//! From a line to a record, for each format.
+//! Parses a line into a record, for each format.
 //!
-//! Owns what a recorded line means; `envelope` has the fields of one. Must never change a byte of it: what goes out is what came in.
+//! Owns the meaning of a recorded line. `envelope` owns the fields of one format. Must never change a byte of a line: the output
+//! line equals the input line.
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};
@@ -11,23 +12,23 @@ use std::borrow::Cow;
 use std::io::{BufRead, Read};
 use std::time::{Duration, UNIX_EPOCH};
 
-/// Most bytes in a line. Brokers refuse records of a tenth of that unless configured otherwise.
+/// Maximum bytes per line. By default, brokers reject records of a tenth of that size.
 const LINE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What a line of a recorded stream is.
+/// Format of a line in a recorded stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// A record's value, whatever it is. There is one partition, 0.
+    /// A record's value, in any form. There is one partition, 0.
     #[default]
     Ndjson,
-    /// A record as `unseen capture` writes it or `kcat -J` prints it: a JSON object with its partition, time, key, headers
-    /// and value.
+    /// A record as `unseen capture` writes it or `kcat -J` prints it: a JSON object with its partition, time, key, headers, and
+    /// value.
     #[serde(rename = "capture")]
     Kcat,
 }
 
-/// Reads lines of bounded length, and knows where it is.
+/// Reads lines of bounded length, and tracks its position.
 pub(crate) struct Lines<R> {
     input: R,
     line: Vec<u8>,
@@ -40,7 +41,7 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: Vec::new(), number: 0, offset: 0 }
     }
 
-    /// The next line that is not empty, without its end, which is `\n` or `\r\n`, or nothing in the last one.
+    /// Returns the next nonempty line without its line end, which is `\n` or `\r\n`, or nothing for the last line.
     pub(crate) fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
         loop {
             self.offset += self.line.len() as u64;
@@ -61,24 +62,24 @@ impl<R: BufRead> Lines<R> {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// The line as it came.
+    /// Returns the line unchanged.
     pub(crate) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// Its number, from 1.
+    /// Returns the line number, starting at 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Bytes before it.
+    /// Returns the number of bytes before the line.
     pub(crate) const fn offset(&self) -> u64 {
         self.offset
     }
 }
 
 impl<'a> Recorded<'a> {
-    /// The record of a line; `time` is the field of the value that holds its time, if any does.
+    /// Parses the record of a line. `time` is the field of the value with the record's time, if there is one.
     pub(crate) fn parse(format: Format, line: &'a [u8], time: Option<&Field>) -> Result<Self, LineError> {
         match format {
             Format::Ndjson => {
@@ -90,14 +91,14 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Integer milliseconds since the epoch, or RFC 3339.
+/// Parses integer milliseconds since the epoch, or RFC 3339.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| parse_rfc3339(text))
 }
 
-/// A time in RFC 3339, from 1970 on. `T` may be a space, the offset is `Z`, `+01:00` or the like, and if it is missing UTC is
-/// meant.
+/// Parses a time in RFC 3339, 1970 or later. `T` may be a space. The offset is `Z` or, for example, `+01:00`. Without an offset,
+/// the time is UTC.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     let text = text.to_ascii_uppercase();
@@ -114,7 +115,7 @@ pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
     Some(i64::try_from(utc.as_millis()).ok()? - east * 60_000)
 }
 
-/// RFC 3339, in UTC; milliseconds only where the time has some.
+/// Formats a time as RFC 3339, in UTC, with milliseconds only if they are not zero.
 #[must_use]
 pub fn format_rfc3339(millis: Timestamp) -> String {
     let since = u64::try_from(millis).ok().and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));

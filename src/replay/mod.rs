@@ -1,8 +1,8 @@
-//! A recorded stream through the same key and dedup code as the live run, without Kafka.
+//! Runs a recorded stream through the same key and dedup code as the live run, without Kafka.
 //!
-//! Owns the form of a line, and its way: in, judged, and out byte for byte if it is unseen. Must never judge in
-//! another way than the worker does, and never look at a clock: the max timestamp comes from the caller.
-//! Key spaces that several topics share are not shared here: one topic is replayed by itself.
+//! Owns the format of a line and its processing: parse, evaluate, and write it byte for byte if it is unseen. Must never decide
+//! differently than the worker, and must never look at a clock: the caller provides the max timestamp. Key spaces that several
+//! topics share are not shared here, because one topic is replayed by itself.
 
 mod envelope;
 mod followed;
@@ -30,20 +30,20 @@ use std::io::{self, BufRead, Write};
 use std::sync::Arc;
 use truth::Truth;
 
-/// How a recorded stream is to be read.
+/// Options for reading a recorded stream.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What a line is.
+    /// Format of a line.
     pub format: Format,
     /// JSON pointer to each record's time, for formats whose lines have no other.
     pub time: Option<String>,
-    /// How many partitions the topic has, at least 1: its capacity is shared out over them.
+    /// Number of partitions of the topic, at least 1. The topic's capacity is divided among them.
     pub partitions: u32,
-    /// Whether an exact window is kept beside the filter. It takes about 40 bytes a remembered key.
+    /// True to keep an exact window alongside the filter. It takes about 40 bytes per remembered key.
     pub truth: bool,
 }
 
-/// A replay under way.
+/// A replay in progress.
 #[derive(Debug)]
 pub struct Replay<'t> {
     topic: &'t Topic,
@@ -56,29 +56,29 @@ pub struct Replay<'t> {
     reader: Reader,
     formats: Formats,
     schemas: Arc<dyn Schemas>,
-    /// Where the value is that is counted by, if the format has it.
+    /// Location of the value to count by, if the format has it.
     count_by: Option<&'t CountBy>,
     contents: ContentSample,
     compare: CompareContent,
     values: ValueCounts,
     counted: Summary,
-    /// Whether the last record was dropped though its key had not been seen.
+    /// True if the last record was dropped although its key had not been seen.
     is_wrong: bool,
-    /// The one key, and its partition, that the exact window is kept for; if there is none, it is kept for all.
+    /// The only key, and its partition, for which the exact window is kept, or `None` to keep it for all keys.
     only: Option<(i32, Fingerprint)>,
-    /// The verdict of the last record, if it is of that key.
+    /// The last record, if it has that key.
     followed: Option<FollowedRecord>,
     others: Others,
 }
 
-/// What becomes of a line that names another topic.
+/// Handling of a line that names another topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
-    /// It is judged by this topic's settings.
+    /// The record is evaluated with this topic's settings.
     Taken,
-    /// It is passed over.
+    /// The record is skipped.
     PassedOver,
-    /// It is an error.
+    /// The record is an error.
     Refused,
 }
 
@@ -88,52 +88,52 @@ struct Partition {
     truth: Option<Truth>,
 }
 
-/// What became of the records so far.
+/// Counts of the records so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// Lines read.
     pub records: u64,
-    /// Emitted as unseen, late ones among them.
+    /// Records emitted as unseen, including late records.
     pub unseen: u64,
-    /// Remembered, and so not emitted.
+    /// Records with a remembered key, which were not emitted.
     pub duplicates: u64,
-    /// Older than the window and not remembered; `late` decided what became of them.
+    /// Records older than the window whose key is not remembered. `late` decided what happened to them.
     pub late: u64,
-    /// Retractions; they are not emitted.
+    /// Retractions, which are not emitted.
     pub retracted: u64,
-    /// Without a value to take a key from; `on_tombstone` decided what became of them.
+    /// Records without a value from which to take a key. `on_tombstone` decided what happened to them.
     pub tombstones: u64,
     /// Unseen records that the filter alone would have dropped.
     pub corrected: u64,
-    /// Without a key, by the label of the reason; `on_invalid` decided what became of them.
+    /// Records without a key, by the label of the reason. `on_invalid` decided what happened to them.
     pub invalid: BTreeMap<&'static str, u64>,
-    /// Lines without a key that look like those of `kcat -J`, though they are taken for values.
+    /// Lines without a key that look like output of `kcat -J`, although they are read as values.
     pub envelopes: u64,
-    /// Later than the max timestamp: judged, but moves no window.
+    /// Records later than the max timestamp. They are evaluated, but do not move the window.
     pub future: u64,
-    /// What the live run would have sent to a dead-letter topic.
+    /// Records that the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
-    /// Without a time.
+    /// Records without a time.
     pub untimed: u64,
     /// Partitions that had a record.
     pub partitions: u64,
-    /// Keys of the fullest open slice over its capacity.
+    /// Keys in the fullest open slice, divided by its capacity.
     pub load: f64,
     /// Memory of the filters' bits, in bytes.
     pub memory: u64,
-    /// What the exact window says, if it was asked for.
+    /// Counts of the exact window, if it was requested.
     pub truth: Option<Counts>,
-    /// By the values of `count_by`, most records first, and the rest at the end; none where there is no `count_by`.
+    /// Counts by the values of `count_by`, most records first, and the rest at the end. Empty without `count_by`.
     pub values: Vec<(Option<String>, Counted)>,
-    /// Of a sample, repeats compared with the record that they repeat, but for what `key_conflicts` leaves out.
+    /// For a sample of keys, duplicates compared with the record that they duplicate, except for fields that `key_conflicts` leaves out.
     pub key_conflicts: Conflicts,
 }
 
-/// Why a replay cannot start, or had to stop.
+/// Reason why a replay cannot start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The key needs what the format does not have.
+    /// The key needs something that the format does not have.
     #[error(
         "the topic's key is made of {0}, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
     )]
@@ -151,20 +151,20 @@ pub enum Error {
     /// The values are in a format that a line cannot have.
     #[error("a line of ndjson is JSON, and the topic's values are {0}; record with `unseen capture` and replay with --format capture")]
     Format(format::Format),
-    /// The time's pointer is malformed.
+    /// The JSON pointer of the time is malformed.
     #[error("--time")]
     Time(#[from] SpecError),
-    /// Lines of a capture have a time of their own, the one that the live run goes by.
+    /// Lines of a capture already have a time, which the live run uses.
     #[error("--time: lines of a capture bring the record's own time")]
     SecondTime,
-    /// A line is at fault.
+    /// A line is malformed.
     #[error("line {line}, at byte {offset}: {fault}")]
     Line {
-        /// Its number, from 1.
+        /// Line number, starting at 1.
         line: u64,
-        /// Where it begins.
+        /// Offset at which the line starts.
         offset: u64,
-        /// What is wrong with it.
+        /// The error in the line.
         fault: LineError,
     },
     /// The output cannot be written.
@@ -172,63 +172,63 @@ pub enum Error {
     Write(#[source] io::Error),
 }
 
-/// What is wrong with a line.
+/// Error in a line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// It cannot be read.
+    /// The line cannot be read.
     #[error("cannot read it: {0}")]
     Read(#[from] io::Error),
-    /// It is longer than any record.
+    /// The line is longer than any record.
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
-    /// It is not in the format that was named.
+    /// The line is not in the given format.
     #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
     Envelope(String),
-    /// The record is of another topic.
+    /// The record belongs to another topic.
     #[error("the record is of topic {got:?}, and {expected:?} was asked for")]
     Topic {
-        /// Its topic.
+        /// Topic of the record.
         got: String,
-        /// The one that is replayed.
+        /// Topic that is replayed.
         expected: String,
     },
-    /// The record's partition is one that the topic does not have.
+    /// The topic does not have the record's partition.
     #[error("the record is of partition {partition}, but the topic is taken to have {partitions}; say how many it has with --partitions")]
     Partition {
         /// Number of the partition.
         partition: i32,
-        /// How many there are.
+        /// Number of partitions.
         partitions: usize,
     },
-    /// The record has no key, and the topic says to stop then.
+    /// The record has no key, and the topic is configured to stop in that case.
     #[error("{0}; the topic's `on_invalid` says whether to go on after such a record")]
     Invalid(Invalid),
-    /// The schema that it names is not to be had.
+    /// The schema that the record names is not available.
     #[error("it is of schema {schema}, which is not to be had: {why}")]
     Awaits {
         /// The schema.
         schema: SchemaId,
-        /// Why not, as a sentence.
+        /// The reason, as an error message.
         why: String,
     },
-    /// Its key cannot be decided.
+    /// The key cannot be evaluated.
     #[error("{0}")]
     Verdict(filter::ExactError),
 }
 
 impl LineError {
-    /// A schema that has been waited for in vain.
+    /// The error for a schema that did not become available.
     pub(crate) fn awaits(schema: SchemaId, schemas: &dyn Schemas) -> Self {
         Self::Awaits { schema, why: schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned()) }
     }
 }
 
 impl<'t> Replay<'t> {
-    /// A replay that has seen nothing.
+    /// Creates a replay that has seen nothing.
     ///
     /// # Errors
-    /// When the format does not have what the key or the options ask for.
+    /// If the format does not have what the key or the options need.
     pub fn new(topic: &'t Topic, options: &Options) -> Result<Self, Error> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
@@ -249,7 +249,7 @@ impl<'t> Replay<'t> {
         }
         let partitions = options.partitions.max(1);
         let mut compare = topic.key_conflicts.clone().unwrap_or_default();
-        // A time that is not the record's own is another for each repeat.
+        // A time field in the value differs in every duplicate.
         compare.except.extend(options.time.clone());
         Ok(Self {
             topic,
@@ -263,7 +263,7 @@ impl<'t> Replay<'t> {
             // A line of values has no frame.
             formats: if options.format == Format::Ndjson { Formats::default() } else { topic.formats.clone() },
             schemas: Arc::new(NoSchemas),
-            // A line of values has no header.
+            // A line of values has no headers.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
             contents: ContentSample::new(topic.filter.capacity),
@@ -276,13 +276,13 @@ impl<'t> Replay<'t> {
         })
     }
 
-    /// The same, for which a line that names another topic is an error.
+    /// Makes a line that names another topic an error.
     #[must_use]
     pub fn refusing_other_topics(self) -> Self {
         Self { others: Others::Refused, ..self }
     }
 
-    /// The same, with schemas from elsewhere. Without them, records that name a schema are invalid.
+    /// Sets the source of schemas. Without it, records that name a schema are invalid.
     #[must_use]
     pub fn with_schemas(self, schemas: Arc<dyn Schemas>) -> Self {
         Self { schemas, ..self }
@@ -291,19 +291,19 @@ impl<'t> Replay<'t> {
     /// Reads `input` to its end and writes the lines of unseen records to `output`. See [`Replay::run_and_list`].
     ///
     /// # Errors
-    /// When a line is at fault, or `output` cannot be written.
+    /// If a line is malformed, or `output` cannot be written.
     pub fn run(&mut self, input: impl BufRead, output: impl Write, max_timestamp: impl Fn() -> Timestamp) -> Result<(), Error> {
         self.run_and_list(input, output, io::sink(), max_timestamp)
     }
 
-    /// Reads `input` to its end and writes the lines of unseen records to `output`. Of the records that were dropped though
-    /// their key had not been seen, the lines go to `wrong`; none, unless the truth was asked for.
+    /// Reads `input` to its end and writes the lines of unseen records to `output`. The lines of records that were dropped
+    /// although their key had not been seen go to `wrong`. Nothing is written to `wrong` unless the truth was requested.
     ///
-    /// `max_timestamp` is the latest record time that moves the window, asked for each record: the time at which it was read, as far as
-    /// that is known, plus the topic's `max_future`, in milliseconds.
+    /// `max_timestamp` returns the latest record time that moves the window, and is called for each record. It is the time at
+    /// which the record was read, if known, plus the topic's `max_future`, in milliseconds.
     ///
     /// # Errors
-    /// When a line is at fault, or `output` or `wrong` cannot be written.
+    /// If a line is malformed, or `output` or `wrong` cannot be written.
     pub fn run_and_list(
         &mut self,
         input: impl BufRead,
@@ -328,7 +328,7 @@ impl<'t> Replay<'t> {
         }
     }
 
-    /// Whether a line is to be emitted.
+    /// Evaluates a line, and returns whether to emit it.
     fn line(&mut self, line: &[u8], max_timestamp: impl Fn() -> Timestamp) -> Result<bool, LineError> {
         let recorded = Recorded::parse(self.format, line, self.time.as_ref())?;
         if let Some(other) = recorded.topic.as_ref().filter(|other| **other != self.topic.input) {
@@ -353,7 +353,7 @@ impl<'t> Replay<'t> {
                 return self.without_key(*invalid);
             }
         };
-        // Where one key is followed, it is in the partition that was named.
+        // If one key is followed, it is in the given partition.
         let number = match self.only {
             None if self.topic.repartition => {
                 key::partition(fingerprint, self.partitions.len().try_into().unwrap_or(u32::MAX)).cast_signed()
@@ -405,7 +405,7 @@ impl<'t> Replay<'t> {
         Ok(verdict == Verdict::Unseen)
     }
 
-    /// Whether a record without a key is to be emitted.
+    /// Returns whether to emit a record without a key.
     fn without_key(&mut self, invalid: Invalid) -> Result<bool, LineError> {
         if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone {
             self.counted.tombstones += 1;
@@ -420,7 +420,7 @@ impl<'t> Replay<'t> {
         Ok(self.topic.on_invalid == OnInvalid::Emit)
     }
 
-    /// What became of the records so far.
+    /// Returns the counts of the records so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let mut summary = self.counted.clone();
@@ -441,13 +441,13 @@ impl<'t> Replay<'t> {
     }
 }
 
-/// The partition of that number, made when its first record comes.
+/// Returns the partition with this number, and creates it at its first record.
 fn partition(all: &mut [Option<Partition>], number: i32, rules: Rules, truth: bool) -> Result<&mut Partition, LineError> {
     let partition = || Partition { dedup: Dedup::new(rules), truth: truth.then(|| Truth::new(rules)) };
     Ok(place(all, number)?.get_or_insert_with(partition))
 }
 
-/// Where the partition of that number is.
+/// Returns the entry of the partition with this number.
 fn place(all: &mut [Option<Partition>], number: i32) -> Result<&mut Option<Partition>, LineError> {
     let partitions = all.len();
     let place = usize::try_from(number).ok().and_then(|number| all.get_mut(number));

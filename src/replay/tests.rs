@@ -56,7 +56,7 @@ fn replay(topic: &Topic, options: &Options, input: &[u8]) -> Result<(String, Sum
     Ok((String::from_utf8_lossy(&output).into_owned(), replay.summary()))
 }
 
-/// Lines, each with its end.
+/// Lines, each with a newline.
 fn text(lines: impl Iterator<Item = String>) -> String {
     lines.flat_map(|line| [line, "\n".to_owned()]).collect()
 }
@@ -156,7 +156,7 @@ fn tombstones_go_where_the_policy_says() {
     assert_eq!(replay_with(OnTombstone::Invalid, OnInvalid::Drop).unwrap(), (String::new(), 0, [("tombstone", 2)].into()));
     let error = replay_with(OnTombstone::Invalid, OnInvalid::Fail).unwrap_err();
     assert!(error.to_string().contains("the record value is null"), "{error}");
-    // Where the key does not need the value, it is a record like any other.
+    // If the key does not need the value, a tombstone is a record like any other.
     let by_key = Topic { on_tombstone: OnTombstone::Drop, ..topic(vec![Part::RecordKey]) };
     let (output, summary) = replay(&by_key, &options(Format::Kcat), input.as_bytes()).unwrap();
     assert_eq!((output, summary.duplicates, summary.tombstones), (lines, 1, 0));
@@ -200,7 +200,7 @@ fn records_and_duplicates_are_counted_by_a_value() {
     let by = |by| Topic { count_by: Some(by), ..by_id() };
     let lines = text((0..90).map(|number| format!("{{\"id\":{},\"tenant\":\"{}\"}}", number / 3, if number < 60 { "a" } else { "b" })));
     let (_, summary) = replay(&by(CountBy::Field(Field::new("/tenant").unwrap())), &options(Format::Ndjson), lines.as_bytes()).unwrap();
-    // Each is named by its sixteenth record, and every third record is the first with its id.
+    // Each value is named at its sixteenth record, and every third record is the first with its id.
     let counted = |records, duplicates| Counted { records, duplicates };
     assert_eq!(summary.values, [(Some("a".to_owned()), counted(44, 30)), (Some("b".to_owned()), counted(14, 10)), (None, counted(32, 20))]);
     assert_eq!(replay(&by_id(), &options(Format::Ndjson), lines.as_bytes()).unwrap().1.values, []);
@@ -227,7 +227,7 @@ fn repeats_are_compared_with_what_they_repeat() {
     assert_eq!(conflicts(&["/at", "/version"], None), found(0, &[]));
 }
 
-/// What came out of one partition is nothing to another, nor does the frame around a value count.
+/// Records of one partition do not affect another, and the frame around a value does not count.
 #[test]
 fn repeats_are_compared_within_a_partition_and_a_frame() {
     let line = |partition: u32, schema: u32, version: u32| {
@@ -246,7 +246,7 @@ fn repeats_are_compared_within_a_partition_and_a_frame() {
 fn the_exact_window_finds_false_positives() {
     for window in [Window::time(60_000, 4), Window::keys(1_000, 4)] {
         for refresh in [false, true] {
-            // A filter that is wrong one time in five.
+            // A filter with a false-positive rate of one in five.
             let topic = Topic { window, refresh, filter: filter(0.2), ..topic(vec![Part::RecordValue]) };
             let lines = text((0..20_000).map(|number| number.to_string()));
             let (output, summary) = replay(&topic, &options(Format::Ndjson), lines.as_bytes()).unwrap();
@@ -261,7 +261,7 @@ fn the_exact_window_finds_false_positives() {
                 String::from_utf8([emitted, wrong].concat()).unwrap().lines().map(|line| line.parse().unwrap()).collect();
             both.sort_unstable();
             assert!(both.into_iter().eq(0..20_000), "each line is emitted or listed as dropped wrongly");
-            // By time, all keys are in one slice of five; by count, all five are at their fullest.
+            // By time, all keys are in one of five slices. By count, all five slices are full.
             assert!((0.015..=0.2).contains(&truth.rate()), "{window:?}: {truth:?}");
         }
     }

@@ -1,7 +1,7 @@
-//! An exact window beside the filter: which verdicts were wrong.
+//! An exact window alongside the filter, which finds wrong verdicts.
 //!
-//! Owns what was really emitted, in generations that turn when the filter's do. Must never take the
-//! filter's word for what it remembers.
+//! Owns what was really emitted, in generations that rotate when the filter's do. Must never rely on the filter for what it
+//! remembers.
 
 use crate::dedup::{Dedup, Rules};
 use crate::filter::Window;
@@ -9,26 +9,26 @@ use crate::key::Fingerprint;
 use crate::record::Verdict;
 use std::collections::HashMap;
 
-/// How often the filter was wrong.
+/// Number of wrong verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records whose key an exact window does not remember: each could have been a false positive.
+    /// Records whose key an exact window does not remember. Each could have been a false positive.
     pub unseen: u64,
-    /// Of those, the ones that were dropped.
+    /// Unseen records that were dropped.
     pub false_positives: u64,
     /// Records that were emitted although their key had been emitted within the window.
     pub false_negatives: u64,
 }
 
 impl Counts {
-    /// Share of the unseen records that were dropped.
+    /// Returns the share of unseen records that were dropped.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn rate(self) -> f64 {
         if self.unseen == 0 { 0.0 } else { self.false_positives as f64 / self.unseen as f64 }
     }
 
-    /// Adds those of another partition.
+    /// Adds the counts of another partition.
     pub fn add(&mut self, other: Self) {
         self.unseen += other.unseen;
         self.false_positives += other.false_positives;
@@ -36,17 +36,17 @@ impl Counts {
     }
 }
 
-/// The exact window of one partition. Its measure is stream time, or the number of the last key inserted.
+/// The exact window of one partition. Its position is stream time, or the number of the last key inserted.
 #[derive(Debug)]
 pub(super) struct Truth {
     refresh: bool,
-    /// Whether keys are counted, and not time.
+    /// True in a window by count.
     counted: bool,
     slice: i64,
     window: i64,
-    /// How far the window has come; `None` before the first time or key.
+    /// Current position of the window, or `None` before the first time or key.
     position: Option<i64>,
-    /// Where each key was emitted last; `None` before the first time was known.
+    /// Position at which each key was last emitted, or `None` before the first time was known.
     emitted: HashMap<Fingerprint, Option<i64>>,
     counts: Counts,
 }
@@ -65,10 +65,10 @@ impl Truth {
         self.counts
     }
 
-    /// Takes note of a verdict, right after `dedup` gave it. Returns whether it dropped the record wrongly.
+    /// Checks a verdict right after `dedup` returned it. Returns true if `dedup` dropped the record wrongly.
     pub(super) fn check(&mut self, fingerprint: Fingerprint, verdict: Verdict, dedup: &Dedup) -> bool {
         let after = self.position_of(dedup);
-        // A key that is inserted moves a count on, but was judged before that.
+        // An inserted key advances a count, but was evaluated before that.
         let judged_at = if self.counted { self.position } else { after };
         self.come_to(judged_at);
         let emitted = self.emitted.get(&fingerprint).copied();
@@ -87,7 +87,7 @@ impl Truth {
         is_wrong
     }
 
-    /// Takes note that `dedup` judged a record whose key is of no interest.
+    /// Updates the position after `dedup` evaluated a record with a different key.
     pub(super) fn pass(&mut self, dedup: &Dedup) {
         self.come_to(self.position_of(dedup));
     }
@@ -96,15 +96,15 @@ impl Truth {
         if !self.counted {
             return dedup.stream_time();
         }
-        // Every slice but the open one is full.
+        // Every slice except the open one is full.
         let open = i64::try_from(dedup.open_keys()).unwrap_or(i64::MAX);
         Some(dedup.slice()?.0.saturating_mul(self.slice).saturating_add(open) - 1).filter(|&last| last >= 0)
     }
 
-    /// Moves on, and forgets what no generation reaches any more.
+    /// Advances the position, and forgets keys that no generation reaches any more.
     fn come_to(&mut self, position: Option<i64>) {
         if self.position.is_none() && position.is_some() {
-            // Keys that came before any time was known belong to the first time that is.
+            // Keys inserted before any time was known belong to the first known time.
             self.emitted.values_mut().for_each(|at| *at = position);
         }
         let turned = self.slice_of(position) != self.slice_of(self.position);
@@ -120,7 +120,7 @@ impl Truth {
         position.unwrap_or(0).div_euclid(self.slice)
     }
 
-    /// Whether the exact generations still hold what was emitted there.
+    /// True if the exact generations still contain what was emitted at this position.
     fn remembers(&self, at: Option<i64>) -> bool {
         self.slice_of(self.position).saturating_sub(self.slice_of(at)) <= self.window / self.slice
     }
@@ -137,7 +137,7 @@ mod tests {
     use crate::filter::{AgingSizing, Spec};
     use crate::record::Verdict::{Duplicate, Unseen};
 
-    /// Judges a key for the dedup's sake, and then shows the truth another verdict.
+    /// Evaluates each key to advance `dedup`, and then passes a different verdict to the truth.
     fn counted(window: Window, stream: &[(u128, i64, Verdict)]) -> Counts {
         let rules = Rules {
             window,
@@ -162,12 +162,12 @@ mod tests {
         assert_eq!(counted(window, &[(1, 0, Duplicate), (1, 0, Unseen)]), counts(2, 1, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 100, Unseen)]), counts(1, 0, 1));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 200, Duplicate)]), counts(2, 1, 0));
-        // Within the last slice either is right.
+        // Within the last slice, either verdict is correct.
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Duplicate)]), counts(1, 0, 0));
         assert_eq!(counted(window, &[(1, 0, Unseen), (1, 199, Unseen)]), counts(1, 0, 0));
     }
 
-    /// Where the exact store decides there are no errors, whatever the filter counts.
+    /// If the exact store decides, there are no errors, regardless of what the filter counts.
     #[test]
     fn a_confirmed_filter_is_never_called_wrong() {
         let window = Window::keys(60, 4);

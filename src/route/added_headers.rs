@@ -1,7 +1,6 @@
-//! Headers that are added to a record on its way.
+//! Headers that are added to a record before it is written.
 //!
-//! Owns one buffer for their values, which is used again: a record costs no memory of its own. Must never hold a header of
-//! the record itself.
+//! Owns one reusable buffer for their values, so that a record allocates nothing. Must never hold a header of the record itself.
 
 use std::ffi::CStr;
 use std::fmt::{Display, Write};
@@ -9,7 +8,7 @@ use std::fmt::{Display, Write};
 /// Headers that are added to those of a record.
 #[derive(Debug, Default)]
 pub struct AddedHeaders {
-    /// Their names, each with the place in `values` where its value ends.
+    /// Names, each with the offset in `values` at which its value ends.
     names: Vec<(&'static CStr, usize)>,
     values: String,
     /// See [`AddedHeaders::replace`].
@@ -17,55 +16,56 @@ pub struct AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// Begins anew.
+    /// Removes all headers.
     pub fn clear(&mut self) {
         self.names.clear();
         self.values.clear();
         self.replaced = &[];
     }
 
-    /// Adds one whose value is a text.
+    /// Adds a header with a text value.
     pub fn push_text(&mut self, name: &'static CStr, value: &str) {
         self.values.push_str(value);
         self.names.push((name, self.values.len()));
     }
 
-    /// Adds one whose value is a number. Much faster than by [`Display`], and each duplicate that is written has some.
+    /// Adds a header with a numeric value. Much faster than [`Display`], which matters because every duplicate that is written
+    /// has such headers.
     pub fn push_number(&mut self, name: &'static CStr, value: i64) {
         self.push_text(name, itoa::Buffer::new().format(value));
     }
 
-    /// Adds one.
+    /// Adds a header.
     pub fn push(&mut self, name: &'static CStr, value: impl Display) {
-        // A text takes whatever is written to it.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.values, "{value}");
         self.names.push((name, self.values.len()));
     }
 
-    /// Headers of these names are taken from the record, whoever wrote them: no reader takes another's for one of these.
+    /// Removes headers with these names from the record, regardless of who wrote them, so that no reader mistakes them for ours.
     pub const fn replace(&mut self, names: &'static [&'static CStr]) {
         self.replaced = names;
     }
 
-    /// Whether there are none.
+    /// True if there are no headers.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of headers.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// The names that are taken from the record.
+    /// Returns the names of the headers that are removed from the record.
     #[must_use]
     pub const fn replaced(&self) -> &'static [&'static CStr] {
         self.replaced
     }
 
-    /// Names and values, in the order in which they were added.
+    /// Iterates over names and values, in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = (&'static CStr, &str)> {
         let mut start = 0;
         self.names.iter().map(move |&(name, end)| {

@@ -1,7 +1,7 @@
-//! Where a decided record goes, and what is said of it there.
+//! Routing of evaluated records, and the headers that are added to them.
 //!
-//! Owns what a topic's options make of each verdict, and the headers that are added on the way. Must never change a verdict,
-//! nor know which partitions there are.
+//! Owns how a topic's options map a verdict to a route, and the headers that are added. Must never change a verdict, or know
+//! which partitions exist.
 
 mod added_headers;
 
@@ -12,11 +12,11 @@ use crate::dedup::Late;
 use crate::record::{Invalid, Offset, Reason, Timestamp, Verdict};
 use std::ffi::CStr;
 
-/// Headers that explain a verdict: the verdict, and where it was taken.
+/// Headers that explain a verdict: the verdict, and the location of the record.
 const VERDICT: &CStr = c"unseen-verdict";
 const SPACE: &CStr = c"unseen-space";
 const FILTER: &CStr = c"unseen-filter";
-/// When the slice starts in which a duplicate's key was inserted, in milliseconds since the epoch.
+/// Start time of the slice into which a duplicate's key was inserted, in milliseconds since the epoch.
 const SINCE: &CStr = c"unseen-since";
 const TOPIC: &CStr = c"unseen-topic";
 const PARTITION: &CStr = c"unseen-partition";
@@ -26,20 +26,20 @@ const EXPLANATION: &[&CStr] = &[VERDICT, SPACE, FILTER, SINCE, TOPIC, PARTITION,
 /// Header of a dead letter that is written without its time: the time, in milliseconds since the epoch.
 const TIMESTAMP: &CStr = c"unseen-timestamp";
 
-/// Where a record came from.
+/// Origin of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
-    /// The topic.
+    /// Topic of the record.
     pub topic: &'a str,
-    /// The partition of that.
+    /// Partition of the record.
     pub partition: i32,
-    /// The record's offset there.
+    /// Offset of the record.
     pub offset: Offset,
-    /// The record's time.
+    /// Time of the record.
     pub time: Option<Timestamp>,
 }
 
-/// Which of a topic's outputs.
+/// One of a topic's outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// `output`.
@@ -51,7 +51,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// Its topic, if there is one.
+    /// Returns the topic of this output, if it is configured.
     #[must_use]
     pub fn name(self, topic: &Topic) -> Option<&str> {
         match (self, &topic.on_duplicate, &topic.on_invalid) {
@@ -62,18 +62,18 @@ impl Destination {
     }
 }
 
-/// What becomes of a record.
+/// What to do with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// It is written there.
+    /// Write the record to this output.
     Write(Destination),
-    /// It is dropped.
+    /// Drop the record.
     Drop,
-    /// The worker stops at it.
+    /// Stop the worker at this record.
     Fail(Reason),
 }
 
-/// What becomes of a record of that verdict.
+/// Returns the route of a record with this verdict.
 #[inline]
 #[must_use]
 pub fn of(topic: &Topic, verdict: Verdict) -> Route {
@@ -94,7 +94,7 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
         Verdict::Invalid(reason) => match topic.on_invalid {
             OnInvalid::Drop => Route::Drop,
             OnInvalid::Fail => Route::Fail(reason),
-            // Written as it is, it would be refused again.
+            // If the record were written unchanged, the broker would reject it again.
             OnInvalid::Emit if reason.is_of_broker() => Route::Fail(reason),
             OnInvalid::Emit => Route::Write(Destination::Output),
             OnInvalid::Topic(_) => Route::Write(Destination::DeadLetters),
@@ -102,16 +102,16 @@ pub fn of(topic: &Topic, verdict: Verdict) -> Route {
     }
 }
 
-/// How much is said of a record whose verdict is explained.
+/// Amount of detail in the headers that explain a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// All of it; of a duplicate, since when its key is seen, if that is known.
+    /// All headers. For a duplicate, includes the time since when its key is seen, if known.
     Full(Option<Timestamp>),
-    /// Only what cannot be left out: the record would be too large with more.
+    /// Only the mandatory headers, because the record would be too large with more.
     Brief,
 }
 
-/// Whether records of that verdict are written with headers that explain it.
+/// True if records with this verdict are written with headers that explain it.
 #[must_use]
 pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
     match of(topic, verdict) {
@@ -121,8 +121,8 @@ pub fn explains(topic: &Topic, verdict: Verdict) -> bool {
     }
 }
 
-/// Puts the headers that a written record gets into `headers`. `invalid` explains a verdict that asks for it; `origin` is
-/// asked for where a header says it.
+/// Adds the headers of a written record to `headers`. `invalid` explains an invalid verdict. `origin` is called only if a header
+/// needs it.
 #[inline]
 pub fn headers<'o>(
     topic: &Topic,
@@ -148,7 +148,7 @@ pub fn headers<'o>(
     }
 }
 
-/// What is said of a record that nothing more is known of.
+/// Returns the message for a record without further details.
 const fn without_words(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Invalid(_) => "the record was invalid when it was first read",
@@ -156,7 +156,8 @@ const fn without_words(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The headers that say what was decided of a record, and where. Those of an earlier worker, or of anybody, are replaced.
+/// Adds headers with the verdict and the location of the record. They replace headers of an earlier worker, or of any other
+/// producer.
 fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     headers.replace(EXPLANATION);
     headers.push_text(VERDICT, verdict.label());
@@ -170,7 +171,7 @@ fn explain(topic: &Topic, verdict: Verdict, since: Option<Timestamp>, origin: &O
     headers.push_number(OFFSET, origin.offset);
 }
 
-/// The headers of a dead letter, named as Kafka Connect names them, so that its tools read them.
+/// Adds the headers of a dead letter, named like Kafka Connect's, so that its tools can read them.
 fn explain_dead_letter(verdict: Verdict, invalid: Option<&Invalid>, origin: &Origin<'_>, headers: &mut AddedHeaders) {
     let reason = match verdict {
         Verdict::Invalid(reason) => reason.label(),

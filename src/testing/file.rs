@@ -1,6 +1,6 @@
-//! What a file of tests says.
+//! The format of a test file.
 //!
-//! Owns the names of its fields, which docs/testing.md lists. Must never judge anything.
+//! Owns the names of its fields, which docs/testing.md lists. Must never evaluate a record.
 
 use crate::record::Timestamp;
 use crate::replay::{Format, parse_rfc3339};
@@ -11,36 +11,37 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The time of a test's first record, unless it says another: noon of the first day of 2026, in UTC.
+/// Default time of a test's first record: noon of the first day of 2026, in UTC.
 pub const BEGIN: Timestamp = 1_767_268_800_000;
 
-/// A file of tests.
+/// A test file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestFile {
-    /// In the order in which they are run; none knows of another.
+    /// Tests, in the order in which they run. They are independent of each other.
     pub tests: Vec<Test>,
 }
 
-/// A test: records in, and what is to become of them. It has `records`, or a `file` of them.
+/// A test: input records and their expected outcomes. It has either `records`, or a `file` with records.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Test {
-    /// What it promises.
+    /// The behavior that the test checks.
     pub name: String,
-    /// The input topic of its records; may be left out if there is just one.
+    /// Input topic of the records. Optional if there is only one topic.
     pub topic: Option<String>,
-    /// How many partitions each topic has; their filters share its capacity.
+    /// Number of partitions of each topic. Their filters share the topic's capacity.
     #[serde(default = "one")]
     pub partitions: u32,
-    /// When its records are read; what is too far ahead of that moves no window. Each at its own time, if nothing is said.
+    /// Time at which the records are read. Records too far ahead of it move no window. By default, each record is read at its own
+    /// time.
     pub read_at: Option<String>,
-    /// What comes in, in order.
+    /// Input records, in order.
     #[serde(default)]
     pub records: Vec<TestRecord>,
-    /// A recorded stream in place of `records`.
+    /// A recorded stream, instead of `records`.
     pub file: Option<Recording>,
-    /// With `file`: how many of its records get which verdict.
+    /// With `file`: the expected number of records per verdict.
     pub expect: Option<Totals>,
 }
 
@@ -48,112 +49,112 @@ const fn one() -> u32 {
     1
 }
 
-/// A recorded stream, as `unseen replay` takes it.
+/// A recorded stream, in a format that `unseen replay` reads.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
-    /// Where it is, seen from the file of tests.
+    /// Path, relative to the test file.
     pub path: PathBuf,
-    /// What a line is.
+    /// Format of a line.
     #[serde(default)]
     pub format: Format,
-    /// For ndjson, JSON pointer to a record's time; or `none`, if the records are to have none.
+    /// For ndjson, JSON pointer to a record's time, or `none` if the records should have no time.
     pub time: Option<String>,
 }
 
 impl Recording {
-    /// Whether its records are to have no time.
+    /// True if the records should have no time.
     pub(super) fn is_untimed(&self) -> bool {
         self.time.as_deref() == Some("none")
     }
 }
 
-/// How many records of a stream get which verdict. What is left out is not looked at.
+/// Expected number of records per verdict. Missing fields are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
-    /// All of them.
+    /// All records.
     pub records: Option<u64>,
-    /// Emitted for the first time.
+    /// Records emitted for the first time.
     pub unseen: Option<u64>,
-    /// Seen within the window.
+    /// Records whose key was seen within the window.
     pub duplicate: Option<u64>,
-    /// Older than the window, emitted or not.
+    /// Records older than the window, emitted or not.
     pub late: Option<u64>,
-    /// Without a key.
+    /// Records without a key.
     pub invalid: Option<u64>,
-    /// Those that took their key back.
+    /// Records that retracted their key.
     pub retracted: Option<u64>,
-    /// Without a value to take a key from.
+    /// Records without a value from which to take a key.
     pub tombstone: Option<u64>,
-    /// Dropped though their key was not seen: the filter's errors, by an exact window beside it.
+    /// Records that were dropped although their key was not seen: the filter's errors, according to an exact window.
     pub false_positive: Option<u64>,
 }
 
-/// A record that comes in, and what is to become of it.
+/// An input record, and its expected outcome.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TestRecord {
-    /// Another input topic than the test's.
+    /// Input topic, if it differs from the test's.
     pub topic: Option<String>,
-    /// Its partition.
+    /// Partition of the record.
     #[serde(default)]
     pub partition: i32,
-    /// Its time: RFC 3339, milliseconds since the epoch, a time after the record before such as `+5m`, or `none`. That of the
-    /// record before, if nothing is said.
+    /// Time of the record: RFC 3339, milliseconds since the epoch, a time relative to the previous record such as `+5m`, or
+    /// `none`. By default, the time of the previous record.
     pub at: Option<Value>,
-    /// Its key: a text, or anything else as JSON. Null if it is left out.
+    /// Key of the record: a text, or any other value as JSON. Null by default.
     pub key: Option<Value>,
-    /// The same in base64.
+    /// Key of the record, in base64.
     pub key_base64: Option<String>,
-    /// Its value, in the same way.
+    /// Value of the record, in the same form as `key`.
     pub value: Option<Value>,
-    /// The same in base64.
+    /// Value of the record, in base64.
     pub value_base64: Option<String>,
-    /// Its headers.
+    /// Headers of the record.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
-    /// What is to become of it. Nothing is looked at, if it is left out.
+    /// Expected outcome. By default, nothing is checked.
     pub expect: Option<Expect>,
 }
 
-/// What is to become of a record.
+/// Expected outcome of a record.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a verdict, or a table of verdict, reason, output and headers")]
 pub enum Expect {
-    /// Its verdict.
+    /// Only the verdict.
     Verdict(String),
-    /// More than that.
+    /// The verdict and more.
     Outcome(Outcome),
 }
 
-/// What becomes of a record. What is left out is not looked at.
+/// Outcome of a record. Missing fields are not checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// `unseen`, `duplicate`, `late`, `invalid`, `retracted` or `tombstone`.
+    /// `unseen`, `duplicate`, `late`, `invalid`, `retracted`, or `tombstone`.
     pub verdict: Option<String>,
-    /// Why a record is invalid, as metrics name it.
+    /// Reason why a record is invalid, as named in metrics.
     pub reason: Option<String>,
-    /// The topic that it is written to; `none` if to none, `fails` if the worker stops at it.
+    /// Topic to which the record is written, `none` if it is not written, or `fails` if the worker stops at it.
     pub output: Option<String>,
-    /// Headers that it has there. Others it may have, too; null is one that it must not have.
+    /// Headers of the written record. It may have other headers, too. Null means that the header must not exist.
     #[serde(default)]
     pub headers: BTreeMap<String, Option<String>>,
 }
 
-/// What `output` says of a record that the worker stops at.
+/// Value of `output` for a record at which the worker stops.
 pub const FAILS: &str = "fails";
-/// What `output` says of a record that is written nowhere.
+/// Value of `output` for a record that is not written.
 pub const NOWHERE: &str = "none";
-/// The verdicts, as a test names them.
+/// Names of the verdicts in a test.
 pub const VERDICTS: [&str; 6] = ["unseen", "duplicate", "late", "invalid", "retracted", "tombstone"];
 
 impl TestFile {
-    /// Reads what a file says: TOML or YAML as JSON.
+    /// Parses a file: TOML or YAML, converted to JSON.
     ///
     /// # Errors
-    /// A sentence with the place of the fault.
+    /// An error message with the location of the error.
     pub fn new(tree: &Value) -> Result<Self, String> {
         let file: Self = serde_path_to_error::deserialize(tree).map_err(|error| {
             let path = error.path().to_string();
@@ -206,7 +207,7 @@ impl Test {
 }
 
 impl TestRecord {
-    /// What is to become of it.
+    /// Returns the expected outcome.
     #[must_use]
     pub fn expected(&self) -> Outcome {
         match &self.expect {
@@ -216,10 +217,10 @@ impl TestRecord {
         }
     }
 
-    /// Its time, if it has any; `before` is the last that a record had.
+    /// Returns the record's time, if it has one. `before` is the time of the last record that had one.
     ///
     /// # Errors
-    /// A sentence, if it is none.
+    /// An error message if the time is invalid.
     pub fn time(&self, before: Option<Timestamp>) -> Result<Option<Timestamp>, String> {
         let fault = |got: &dyn std::fmt::Display| {
             format!(
@@ -241,24 +242,24 @@ impl TestRecord {
         }
     }
 
-    /// Its key.
+    /// Returns the record's key.
     ///
     /// # Errors
-    /// A sentence, if it cannot be read.
+    /// An error message if the key is invalid.
     pub fn key_bytes(&self) -> Result<Option<Vec<u8>>, String> {
         bytes("key", self.key.as_ref(), self.key_base64.as_deref())
     }
 
-    /// Its value.
+    /// Returns the record's value.
     ///
     /// # Errors
-    /// A sentence, if it cannot be read.
+    /// An error message if the value is invalid.
     pub fn value_bytes(&self) -> Result<Option<Vec<u8>>, String> {
         bytes("value", self.value.as_ref(), self.value_base64.as_deref())
     }
 }
 
-/// A text as it is, and anything else as JSON.
+/// Returns a text unchanged, and any other value as JSON.
 fn bytes(name: &str, value: Option<&Value>, base64: Option<&str>) -> Result<Option<Vec<u8>>, String> {
     match (value, base64) {
         (Some(_), Some(_)) => Err(format!("{name}_base64: expected {name} or {name}_base64, got both")),

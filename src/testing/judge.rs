@@ -1,6 +1,6 @@
-//! Records, judged one by one.
+//! Evaluation of test records, one by one.
 //!
-//! Owns the states of all key spaces, which topics share as in a worker. Must never leave a record out of its order.
+//! Owns the states of all key spaces, which topics share as in a worker. Must never evaluate records out of order.
 
 use super::{Became, FAILS, TestRecord};
 use crate::config::Config;
@@ -12,24 +12,24 @@ use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What judges the records of a test.
+/// Evaluates the records of a test.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     partitions: u32,
     states: BTreeMap<(SpaceId, i32), State>,
-    /// By topic.
+    /// Readers, by topic.
     readers: Vec<Reader>,
     scratch: Scratch,
     schemas: Arc<dyn Schemas>,
-    /// By topic: the name of the one that its records are brought to.
+    /// Name of the repartition topic, by topic.
     between: Vec<Option<String>>,
-    /// Of each topic and partition, the offset of its next record; of topics in between by themselves.
+    /// Offset of the next record, by topic and partition. Repartition topics have their own offsets.
     offsets: BTreeMap<(usize, bool, i32), i64>,
 }
 
 struct State {
     dedup: Dedup,
-    /// Of each key, the record that was the last to be emitted by it.
+    /// Number of the last record that was emitted, by key.
     emitted: HashMap<Fingerprint, u64>,
 }
 
@@ -41,7 +41,7 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// What becomes of the record of that number, at `time`, if it is read at `read_at`.
+    /// Evaluates record `place` of a test, in topic `number`, at `time`, if it is read at `read_at`.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -70,7 +70,7 @@ impl<'c> Judge<'c> {
                 let partition =
                     if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
                 if let Some(between) = &self.between[number] {
-                    // A worker reads it there.
+                    // A worker reads the record from the repartition topic.
                     origin = Origin { topic: between, partition, offset: next(&mut self.offsets, (number, true, partition)), time };
                 }
                 let state = self.states.entry((self.config.space_of(topic).id, partition));
@@ -106,7 +106,7 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The next offset of a partition.
+/// Returns the next offset of a partition.
 fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32)) -> i64 {
     let next = offsets.entry(of).or_default();
     *next += 1;
@@ -114,7 +114,7 @@ fn next(offsets: &mut BTreeMap<(usize, bool, i32), i64>, of: (usize, bool, i32))
 }
 
 impl State {
-    /// What a verdict follows from, by what was emitted before.
+    /// Explains a verdict by previously emitted records.
     fn explain(&mut self, verdict: Verdict, fingerprint: Fingerprint, place: u64) -> Option<String> {
         let before = self.emitted.get(&fingerprint).copied();
         match (verdict, before) {

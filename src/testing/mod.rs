@@ -1,7 +1,7 @@
-//! Tests of a configuration: records in, and what is to become of them.
+//! Tests of a configuration: input records and their expected outcomes.
 //!
-//! Owns what a test says, how it is run, and what is said of it. Must never judge in another way than the worker does; nor
-//! look at a clock: all time comes from the test.
+//! Owns the format of a test, how it runs, and the reports. Must never decide differently than the worker, or look at a clock:
+//! all times come from the test.
 
 mod file;
 mod judge;
@@ -19,26 +19,26 @@ use std::io::{self, BufRead};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most differences of a test that are kept; the rest are counted.
+/// Maximum number of differences that a test's report contains. Further differences are only counted.
 const DIFFERENCES_MAX: usize = 20;
 
-/// What became of a test.
+/// Result of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
-    /// How many records it had.
+    /// Number of records.
     pub records: u64,
-    /// Where it was not as it should be: none if it passed.
+    /// Differences from the expected outcome. Empty if the test passed.
     pub differences: Vec<Difference>,
-    /// Further ones that were not kept.
+    /// Number of further differences.
     pub left_out: u64,
-    /// Why it could not be run, or not to its end.
+    /// Reason why the test could not run, or not to the end.
     pub error: Option<String>,
 }
 
 impl Report {
-    /// That something could not be run at all, for that reason.
+    /// Creates a report of a test that could not run at all.
     #[must_use]
     pub fn not_run(name: &str, why: &str) -> Self {
         Self { error: Some(why.to_owned()), ..Self::new(name) }
@@ -48,7 +48,7 @@ impl Report {
         Self { name: name.to_owned(), records: 0, differences: Vec::new(), left_out: 0, error: None }
     }
 
-    /// Whether all was as it should be.
+    /// True if the test passed.
     #[must_use]
     pub const fn passed(&self) -> bool {
         self.differences.is_empty() && self.error.is_none()
@@ -63,26 +63,25 @@ impl Report {
     }
 }
 
-/// Something that was not as it should be.
+/// A difference from the expected outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Number of the record, from 1; none where it is of the whole test.
+    /// Number of the record, starting at 1, or `None` for the whole test.
     pub record: Option<u64>,
-    /// What of it, such as `verdict`, or `header unseen-verdict`.
+    /// What differs, such as `verdict` or `header unseen-verdict`.
     pub what: String,
-    /// What the test says.
+    /// Expected value.
     pub expected: String,
-    /// What there was.
+    /// Actual value.
     pub got: String,
-    /// Why it may be so.
+    /// Possible explanation.
     pub why: Option<String>,
 }
 
 /// Opens a recorded stream that a test names.
 pub type Open<'o> = &'o dyn Fn(&Path) -> io::Result<Box<dyn BufRead>>;
 
-/// Runs a test. Where it cannot be run, its report says so: it names a topic that there is not, say, or a file that cannot be
-/// read.
+/// Runs a test. If it cannot run, the report contains the reason, such as an unknown topic or an unreadable file.
 #[must_use]
 pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<'_>) -> Report {
     let mut report = Report::new(&test.name);
@@ -94,7 +93,7 @@ pub fn run(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, open: Open<
     report
 }
 
-/// The number of the topic of that name, or of the only one.
+/// Returns the index of the topic with this name, or of the only topic.
 fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     match (name, config.topics.len()) {
         (None, 1) => Ok(0),
@@ -103,7 +102,7 @@ fn topic(config: &Config, name: Option<&str>) -> Result<usize, String> {
     }
 }
 
-/// Records that the test has.
+/// Evaluates the records in a test.
 fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut Report) -> Result<(), String> {
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339);
     let mut judge = Judge::new(config, test.partitions, Arc::clone(schemas));
@@ -139,7 +138,7 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
                 Some(None) => "null".to_owned(),
                 Some(Some(value)) => format!("{value:?}"),
             };
-            // Null is a header that is not to be there.
+            // Null means that the header must not exist.
             let expected = show(value.is_some().then_some(value));
             differ(&format!("header {name}"), Some(&expected), &show(got), None);
         }
@@ -147,7 +146,7 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
     Ok(())
 }
 
-/// Records of a file.
+/// Evaluates the records of a file.
 fn replay(
     config: &Config,
     test: &Test,
@@ -162,11 +161,11 @@ fn replay(
     let time = recording.time.clone().filter(|_| !recording.is_untimed());
     let options = Options { format: recording.format, time, partitions: test.partitions, truth };
     let name = recording.path.display();
-    // The replay's own advice is for its command.
+    // The replay's error message names the option of its own command.
     let fault = |error: replay::Error| format!("file: {name}: {}", sentence(&error).replace("--partitions", "`partitions` of the test"));
     let mut replay = Replay::new(topic, &options).map_err(fault)?.with_schemas(Arc::clone(schemas)).refusing_other_topics();
     let input = open(&recording.path).map_err(|error| format!("file.path: cannot read {name}: {error}"))?;
-    // What has no time of its own to be read at is read when it was made.
+    // Without `read_at`, each record is read at its own time, so none is from the future.
     let read_at = test.read_at.as_deref().and_then(parse_rfc3339).unwrap_or(i64::MAX);
     replay.run(input, io::sink(), || topic.max_timestamp(read_at)).map_err(fault)?;
     let summary = replay.summary();
@@ -174,7 +173,7 @@ fn replay(
     if summary.records == 0 {
         return Err(format!("file: {name} has no record"));
     }
-    // It would pass under any window.
+    // Without times, the test would pass with any window.
     let goes_by_time = topic.rules(test.partitions).is_sliced() && topic.window.length_ms().is_some();
     if goes_by_time && summary.untimed == summary.records && !recording.is_untimed() {
         return Err(format!(
@@ -204,7 +203,7 @@ fn totals(expected: &Totals, summary: &Summary) -> [(&'static str, Option<u64>, 
     ]
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn sentence(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -215,14 +214,14 @@ fn sentence(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What became of a record.
+/// Outcome of a record.
 struct Became<'c> {
     verdict: &'static str,
     reason: Option<&'static str>,
-    /// The topic that it is written to.
+    /// Topic to which the record is written.
     output: Option<&'c str>,
     headers: BTreeMap<String, Option<String>>,
-    /// What explains it.
+    /// Explanation of the outcome.
     why: Option<String>,
 }
 

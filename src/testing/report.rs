@@ -1,12 +1,12 @@
-//! What is said of tests that ran: to a person, and to a machine.
+//! Reports of tests, for people and for machines.
 //!
-//! Owns both forms. That of `JUnit` has no specification; this is what Jenkins and GitLab read: `testsuites`, a `testsuite` for each
-//! file, a `testcase` for each test, `failure` in those that failed, `error` in those that could not be run.
+//! Owns both formats. The `JUnit` format has no specification. This is what Jenkins and GitLab read: `testsuites`, a `testsuite`
+//! per file, a `testcase` per test, `failure` for tests that failed, and `error` for tests that could not run.
 
 use super::Report;
 use std::fmt::Write as _;
 
-/// The reports of a file as text: a line for each test, and its differences below.
+/// Formats the reports of a file as text: a line per test, followed by its differences.
 #[must_use]
 pub fn text(file: &str, reports: &[Report]) -> String {
     let mut text = format!("{file}\n");
@@ -38,7 +38,7 @@ fn differences(report: &Report, indent: &str, text: &mut String) {
     }
 }
 
-/// The reports of files as XML, as `JUnit` writes it.
+/// Formats the reports of files as XML, in the `JUnit` format.
 #[must_use]
 pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
@@ -70,7 +70,7 @@ pub fn junit(files: &[(String, Vec<Report>)]) -> String {
     xml
 }
 
-/// A text within XML 1.0, which has no place for most control characters.
+/// Escapes a text for XML 1.0, which does not allow most control characters.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

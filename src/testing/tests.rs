@@ -51,7 +51,7 @@ fn what_is_as_it_should_be_passes() {
     let test = json!({ "name": "all verdicts", "topic": "news", "records": [
         { "value": { "id": "a" }, "expect": { "verdict": "unseen", "output": "news-unseen", "headers": { "unseen-verdict": "unseen" } } },
         { "value": { "id": "a" }, "expect": { "verdict": "duplicate", "output": "news-unseen", "headers": { "unseen-verdict": "duplicate", "no": null } } },
-        // The other topic of the space has seen it, too.
+        // The other topic of the space has also seen the key.
         { "topic": "wire", "key": "a", "value": "x", "expect": { "verdict": "duplicate", "output": "none" } },
         { "value": { "id": "a" }, "headers": { "gone": "" }, "expect": { "verdict": "retracted", "output": "none" } },
         { "value": { "id": "a" }, "at": "+1m", "expect": "unseen" },
@@ -87,7 +87,7 @@ fn what_is_not_is_shown_and_explained() {
     assert!(xml.contains("&quot;unseen&quot;"), "{xml}");
 }
 
-/// A window that is changed shows in a test that stands at its edges.
+/// Changing a window fails a test whose records are at the window's edges.
 #[test]
 fn a_changed_window_or_key_fails() {
     let test = json!({ "name": "an hour", "topic": "news", "records": [
@@ -152,7 +152,7 @@ fn what_cannot_be_run_is_said_with_its_place() {
     assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("<error message=\"records[0].topic: "), "{xml}");
 }
 
-/// It would pass, whatever the configuration says.
+/// Such a test would pass with any configuration.
 #[test]
 fn a_stream_that_can_show_nothing_is_an_error() {
     let config = config(&CONFIG.replace("retract = { header = \"gone\" }", ""));
@@ -170,7 +170,7 @@ fn a_stream_that_can_show_nothing_is_an_error() {
     for (lines, file) in [("{\"id\":1,\"t\":5}", values("/time")), ("{\"id\":1}", json!({ "path": "a" }))] {
         assert!(said(&config, lines, file).starts_with("file: no record of a has a time, so nothing leaves the window;"));
     }
-    // A window by count has no need of times.
+    // A window by count does not need times.
     let by_count = CONFIG.replace("window = \"1h\"", "window = { keys = 100 }").replace("capacity = 1000, ", "");
     let by_count = self::config(&by_count.replace("retract = { header = \"gone\" }", "").replace("late = \"dead_letter\"", ""));
     assert_eq!(said(&by_count, "{\"id\":1}", json!({ "path": "a" })), "");
@@ -182,7 +182,7 @@ fn a_stream_that_can_show_nothing_is_an_error() {
     assert!(other.contains("line 2") && other.contains("the record is of topic \"wire\", and \"news\" was asked for"), "{other}");
 }
 
-/// What a worker stops at, it never gets past.
+/// The worker never gets past a record at which it stops.
 #[test]
 fn nothing_comes_after_a_record_that_stops_the_worker() {
     let config = config(&CONFIG.replace("on_invalid = { topic = \"news-invalid\" }", "").replace("late = \"dead_letter\"", ""));
@@ -193,7 +193,7 @@ fn nothing_comes_after_a_record_that_stops_the_worker() {
     assert!(report.error.unwrap().starts_with("records[1].expect: the worker stopped at record 1"));
 }
 
-/// A topic with `repartition` is judged where its keys are brought to.
+/// Records of a topic with `repartition` are evaluated in the partition of their key.
 #[test]
 fn records_are_brought_to_the_partition_of_their_key() {
     let config =
@@ -205,7 +205,7 @@ fn records_are_brought_to_the_partition_of_their_key() {
     assert_eq!(report(&config, &test).differences, []);
 }
 
-/// The same of a recorded stream.
+/// The same applies to a recorded stream.
 #[test]
 fn a_recorded_stream_is_brought_there_too() {
     let config =

@@ -4,7 +4,7 @@ import com.fasterxml.jackson.core.JsonToken;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 
-/** The field "id" of a JSON object, which is parsed no further than that. */
+/** The field "id" of a JSON object. Parses the object only up to that field. */
 final class Id {
     private final JsonFactory json = new JsonFactory();
 
@@ -22,6 +22,6 @@ final class Id {
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
-        throw new IllegalArgumentException("a record without an id");
+        throw new IllegalArgumentException("the record has no id");
     }
 }

@@ -1,61 +1,61 @@
-//! How often a filter is wrong: counted, not computed.
+//! The measured error rate of a filter.
 //!
-//! Owns the keys of a fixed share, chosen by their fingerprints, that were emitted and are not forgotten:
-//! exactly, beside the filter, which remembers all. A key of that share that is dropped and is not among them is a
-//! false positive. As the share is by fingerprint, every member, restart and replay watches the same keys. Must
-//! never change a verdict.
+//! Owns a fixed sample of keys, selected by their fingerprints: those that were emitted and are not forgotten yet. They are
+//! stored exactly, alongside the filter, which contains all keys. A sampled key that is dropped and is not among them is a false
+//! positive. Because the sample is selected by fingerprint, every member, restart, and replay watches the same keys. Must never
+//! change a verdict.
 
 use crate::filter::Slice;
 use crate::key::Fingerprint;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// Keys that are watched whatever the share, for a small filter's sake.
+/// Minimum number of watched keys, regardless of the share, for small filters.
 const KEYS_MIN: u64 = 1 << 10;
-/// Keys that a filter at capacity has watched at most, some 24 bytes each.
+/// Maximum number of watched keys of a filter at capacity, about 24 bytes each.
 const KEYS_MAX: u64 = 1 << 14;
-/// Where more could be, one key of so many is watched.
+/// For large filters, one key in this many is watched.
 const SHARE: u64 = 64;
-/// How far a filter beyond its capacity may have more watched, before the share is halved.
+/// How far the number of watched keys of an overfull filter may exceed the planned number before the share is halved.
 const OVERFULL: u64 = 4;
-/// With fewer than one in so many of those that may be watched, the share is doubled again.
+/// If fewer than one in this many of the allowed keys are watched, the share is doubled again.
 const SPARSE: u64 = 8;
 
-/// What is known of a watched key.
+/// A watched key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WatchedKey {
-    /// When it was emitted, or first dropped wrongly; none before any time was known.
+    /// When the key was emitted, or first dropped wrongly, or `None` before any time was known.
     clock: Option<Slice>,
-    /// It was dropped, and had not been emitted: it counts once.
+    /// True if the key was dropped without having been emitted. It is counted once.
     wrong: bool,
 }
 
-/// How often a filter was asked for keys that it had not seen, and how often it called them seen.
+/// Number of lookups of unseen keys, and number of false positives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
     /// Watched keys that had not been seen.
     pub checked: u64,
-    /// Of these, called seen and dropped.
+    /// Unseen watched keys that were reported as seen, and dropped.
     pub wrong: u64,
 }
 
 impl Observed {
-    /// Adds what was observed elsewhere.
+    /// Adds other observations.
     pub const fn add(&mut self, other: Self) {
         self.checked = self.checked.saturating_add(other.checked);
         self.wrong = self.wrong.saturating_add(other.wrong);
     }
 
-    /// Share of unseen keys that were dropped; `None` while none was watched.
+    /// Returns the share of unseen keys that were dropped, or `None` if no unseen key was watched.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn rate(self) -> Option<f64> {
         (self.checked > 0).then(|| self.wrong as f64 / self.checked as f64)
     }
 
-    /// Where the true rate lies with a confidence of 95 % (Wilson: "Probable Inference, the Law of Succession, and
-    /// Statistical Inference", 1927).
+    /// Returns the 95 % confidence interval of the true rate (Wilson: "Probable Inference, the Law of Succession, and Statistical
+    /// Inference", 1927).
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn interval(self) -> (f64, f64) {
@@ -63,7 +63,7 @@ impl Observed {
         let n = self.checked as f64;
         let middle = rate + z2 / (2.0 * n);
         let half = (z2 * (rate * (1.0 - rate) + z2 / (4.0 * n)) / n).sqrt();
-        // Of none, the formula's lower end is nothing but rounding.
+        // If nothing was wrong, the formula's lower bound is only rounding error.
         let low = if self.wrong == 0 { 0.0 } else { ((middle - half) / (1.0 + z2 / n)).max(0.0) };
         (low, ((middle + half) / (1.0 + z2 / n)).min(1.0))
     }
@@ -73,14 +73,15 @@ impl Observed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "StoredWatchedKeys", into = "StoredWatchedKeys")]
 pub struct WatchedKeys {
-    /// One key of 2 to the power of this counts.
+    /// One key in 2 to the power of this counts.
     halvings: u32,
-    /// The least that this may become again after a burst.
+    /// Minimum to which `halvings` may return after a burst.
     least: u32,
-    /// Since when twice that share is watched. It counts once all keys have expired that were emitted before.
+    /// Clock since which twice the share is watched. The larger share counts once all keys that were emitted earlier have
+    /// expired.
     doubled: Option<Slice>,
     keys_max: u64,
-    /// How far the clock may go past that of a key before the key is forgotten.
+    /// How far the clock may advance past that of a key before the key is forgotten.
     lifetime: u32,
     clock: Option<Slice>,
     keys: HashMap<u64, WatchedKey>,
@@ -88,7 +89,7 @@ pub struct WatchedKeys {
 }
 
 impl WatchedKeys {
-    /// Watches nothing yet, of a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
+    /// Creates an empty sample for a filter that remembers `keys` at a time, each until the clock is `lifetime` past its own.
     pub(super) fn new(keys: u64, lifetime: u32) -> Self {
         let keys_max = (keys / SHARE).clamp(KEYS_MIN, KEYS_MAX);
         let halvings = (0..63).find(|&halvings| keys >> halvings <= keys_max).unwrap_or(63);
@@ -96,23 +97,23 @@ impl WatchedKeys {
         Self { halvings, least: halvings, doubled: None, keys_max, lifetime, clock: None, keys, observed }
     }
 
-    /// The name of a key that is watched. Of a share of a share, none is lost; and the bits that choose it are not
-    /// those that a filter takes.
+    /// Returns the name of a key if it is watched. Halving the share keeps a subset of the watched keys, and the selection uses
+    /// different fingerprint bits than the filters.
     fn name(&self, fingerprint: Fingerprint) -> Option<u64> {
         let name = (fingerprint.low() ^ fingerprint.high().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (name.leading_zeros() >= self.halvings - u32::from(self.doubled.is_some())).then_some(name)
     }
 
-    /// Whether a watched key is of the share that counts.
+    /// True if a watched key is in the share that counts.
     const fn counts(&self, name: u64) -> bool {
         name.leading_zeros() >= self.halvings
     }
 
-    /// The clock has come so far: forgets what it has.
+    /// Advances the clock, and forgets expired keys.
     fn come_to(&mut self, clock: Option<Slice>) {
         let Some(now) = clock.filter(|_| self.clock != clock) else { return };
         if self.clock.is_none() {
-            // Keys that came before any time was known belong to the first time that is.
+            // Keys inserted before any time was known belong to the first known time.
             self.keys.values_mut().for_each(|watched| watched.clock = clock);
             self.observed = self.observed.iter().map(|(_, &observed)| (now, observed)).collect();
         }
@@ -128,9 +129,9 @@ impl WatchedKeys {
         }
     }
 
-    // Few keys are watched: how far the filter has come is asked for those only.
+    // Few keys are watched, so the filter's clock is requested only for those.
 
-    /// A key was dropped.
+    /// Records that a key was dropped.
     pub(super) fn dropped(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
@@ -140,18 +141,18 @@ impl WatchedKeys {
         }
     }
 
-    /// A key was emitted, and inserted.
+    /// Records that a key was emitted and inserted.
     pub(super) fn emitted(&mut self, fingerprint: Fingerprint, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
-        // One that was there had been forgotten before its time.
+        // If the key was there, the filter had forgotten it early.
         if self.counts(name) && self.keys.get(&name).is_none_or(|watched| watched.wrong) {
             self.count(0);
         }
         self.watch(name, WatchedKey { clock: self.clock, wrong: false });
     }
 
-    /// Keys were dropped, if they were `seen`, or else emitted.
+    /// Records that keys were dropped if they were `seen`, or else emitted.
     pub(super) fn judged(&mut self, fingerprints: &[Fingerprint], seen: &[bool], clock: &dyn Fn() -> Option<Slice>) {
         for (&fingerprint, seen) in fingerprints.iter().zip(seen) {
             if self.name(fingerprint).is_some() {
@@ -160,8 +161,8 @@ impl WatchedKeys {
         }
     }
 
-    /// A key is inserted again that was emitted before; or is renewed, unless it was dropped wrongly. Of one that is not
-    /// there, a changelog has only the renewal left: it was emitted.
+    /// Records that a key that was emitted before is inserted again, or renewed, unless it was dropped wrongly. If the key is not
+    /// there, the changelog has only its renewal left, which means that the key was emitted.
     pub(super) fn inserted_again(&mut self, fingerprint: Fingerprint, renew: bool, clock: impl FnOnce() -> Option<Slice>) {
         let Some(name) = self.name(fingerprint) else { return };
         self.come_to(clock());
@@ -171,7 +172,7 @@ impl WatchedKeys {
         }
     }
 
-    /// A key was retracted.
+    /// Records that a key was retracted.
     pub(super) fn remove(&mut self, fingerprint: Fingerprint) {
         if let Some(name) = self.name(fingerprint) {
             self.keys.remove(&name);
@@ -185,7 +186,7 @@ impl WatchedKeys {
         }
     }
 
-    /// Makes the share smaller, and forgets what is not of it any more.
+    /// Reduces the share, and forgets keys outside of it.
     fn halve_to(&mut self, halvings: u32) {
         (self.halvings, self.doubled) = (halvings, None);
         self.keys.retain(|name, _| name.leading_zeros() >= halvings);
@@ -195,7 +196,7 @@ impl WatchedKeys {
         self.observed.entry(self.clock.unwrap_or_default()).or_default().add(Observed { checked: 1, wrong });
     }
 
-    /// What was observed as far back as keys are remembered, now that the clock has come to `clock`.
+    /// Returns the observations as far back as keys are remembered, given the current clock.
     #[must_use]
     pub fn observed(&self, clock: Option<Slice>) -> Observed {
         let mut all = Observed::default();
@@ -204,12 +205,12 @@ impl WatchedKeys {
         all
     }
 
-    /// How far the clock may go past that of a watched key.
+    /// Returns how far the clock may advance past that of a watched key.
     pub(super) const fn lifetime(&self) -> u32 {
         self.lifetime
     }
 
-    /// Takes in what another watched.
+    /// Merges another sample.
     pub(super) fn union(&mut self, other: &Self) {
         self.halve_to(self.halvings.max(other.halvings));
         self.come_to(self.clock.max(other.clock));
@@ -225,7 +226,7 @@ impl WatchedKeys {
     }
 }
 
-/// Watched keys as they are stored: names are hexadecimal, 16 digits each, by clock.
+/// The stored form of watched keys: names in hexadecimal, 16 digits each, by clock.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoredWatchedKeys {

@@ -1,4 +1,4 @@
-//! What is observed is what an exact count finds.
+//! The measured rate equals an exact count.
 
 use super::*;
 use crate::dedup::{Dedup, Late, Rules};
@@ -16,7 +16,7 @@ fn rules(window: Window, filter: Spec) -> Rules {
     Rules { window, filter: Some(filter), exact: false, refresh: false, late: Late::Emit }
 }
 
-/// A filter of a fixed size, which a stream can overfill.
+/// A filter of fixed size, which a stream can overfill.
 fn fixed(window: Window, keys: u64, rate: f64) -> Spec {
     let plan = AgingSizing::new(window, keys, rate);
     let growth = Growth { adapt: false, max_bytes: Some(plan.bytes(window)), at_max: AtMaxMemory::Saturate };
@@ -59,14 +59,14 @@ proptest! {
         let (mut checked, mut wrong) = (0, 0);
         within.for_each(|(_, is_wrong)| { checked += 1; wrong += u64::from(*is_wrong); });
         prop_assert_eq!(dedup.observed().unwrap(), Observed { checked, wrong });
-        // It goes out and comes in with the rest.
+        // The sample is stored and restored with the rest of the state.
         let metadata = dedup.metadata();
         let text = serde_json::to_string(&metadata).unwrap();
         prop_assert_eq!(serde_json::from_str::<crate::dedup::DedupMetadata>(&text).unwrap(), metadata);
     }
 }
 
-/// The share of distinct unseen keys that a filter drops, as it is and as it is observed, and how many are watched.
+/// Returns the true share of distinct unseen keys that a filter drops, the measured share, and the number of watched keys.
 fn rates(filter: Spec, window: Window, keys: std::ops::Range<u64>) -> (f64, Observed, u64) {
     let mut dedup = Dedup::new(rules(window, filter));
     let is_wrong = |number: &u64| dedup.judge(key(*number), Some(0), i64::MAX).unwrap() == Verdict::Duplicate;
@@ -91,11 +91,11 @@ fn the_true_rate_lies_in_the_interval_of_what_a_share_observes() {
             let (truth, observed, watched) = rates(filter, window, round * keys..(round + 1) * keys);
             let (low, high) = observed.interval();
             assert!(observed.checked < keys / 8 && watched <= KEYS_MIN * OVERFULL, "{observed:?} {watched}");
-            // Overfull, and not allowed to grow, it is far beyond its target, and one sees it.
+            // An overfull filter that may not grow is far beyond its target, and the measurement shows it.
             assert_eq!(low > 0.05, overfill > 1, "{observed:?}");
             (low..=high).contains(&truth)
         });
-        // Of intervals of 95 %, hardly ever fewer.
+        // With 95 % intervals, fewer are very unlikely.
         let covered = covered.count();
         assert!(covered >= 51, "{covered} of {rounds} intervals hold the true rate of {filter:?}");
     }
@@ -112,7 +112,7 @@ fn however_many_keys_come_the_sample_is_bounded() {
 #[test]
 fn intervals_are_wilsons() {
     let close = |got: (f64, f64), want: (f64, f64)| (got.0 - want.0).abs() < 5e-4 && (got.1 - want.1).abs() < 5e-4;
-    // Worked by hand from the formula; also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
+    // Computed by hand from the formula; also in Newcombe, "Two-sided confidence intervals for the single proportion", 1998.
     assert!(close(Observed { checked: 263, wrong: 81 }.interval(), (0.2553, 0.3662)));
     assert!(close(Observed { checked: 148, wrong: 15 }.interval(), (0.0624, 0.1605)));
     assert!(close(Observed { checked: 20, wrong: 0 }.interval(), (0.0, 0.1611)));
@@ -149,8 +149,8 @@ fn a_key_that_is_taken_back_is_not_expected() {
     assert_eq!(dedup.observed().unwrap(), Observed { checked: 3, wrong: 0 });
 }
 
-/// A burst makes the share smaller; when its keys have expired, it grows back, and no key that was emitted before is
-/// taken for one that was dropped wrongly.
+/// A burst reduces the share. When the burst's keys have expired, the share grows back, and no key that was emitted before is
+/// mistaken for a wrongly dropped one.
 #[test]
 fn after_a_burst_the_share_grows_back() {
     let window = Window::time(1_000, 1);
@@ -159,7 +159,7 @@ fn after_a_burst_the_share_grows_back() {
     let share = |dedup: &Dedup| dedup.watched.as_ref().map(|watched| watched.halvings);
     let (mut number, before) = (0, share(&dedup));
     for slice in 0..40_i64 {
-        // Three slices of twenty times as many; each key twice, and again a slice later.
+        // Three slices with twenty times the keys. Each key occurs twice, and again one slice later.
         let keys = if (5..8).contains(&slice) { 400_000 } else { 20_000 };
         for at in number..number + keys {
             let time = Some(slice * 1_000);

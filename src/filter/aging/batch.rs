@@ -1,4 +1,4 @@
-//! Work done ahead for a batch of keys. Must never change an answer.
+//! Precomputed work for a batch of keys. Must never change an answer.
 
 #![expect(clippy::inline_always, reason = "what runs in wide registers must be compiled for them, and so with its caller")]
 
@@ -6,45 +6,44 @@ use crate::filter::bloom::{Bloom, BloomLayout, Mask};
 use crate::key::Fingerprint;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Most keys worked on ahead: what is found out of them, and the lines that they need next, stay in the first cache.
+/// Maximum number of keys per batch: their results, and the cache lines that they need next, stay in the L1 cache.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// The keys that are asked for soon. One layer asked for all keys takes a fraction of what all layers asked for one
-/// key do. Keys may be asked for in any order; those that come in the order of the batch are found fastest.
+/// Keys that the caller will ask for soon. Checking one layer for all keys takes a fraction of the time of checking all layers
+/// for one key. The caller may ask for keys in any order. Lookups in batch order are the fastest.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     entries: Vec<Entry>,
-    /// As of which version of the layers they were asked; see [`work`].
+    /// Version of the layers at the time of [`work`].
     version: u64,
-    /// Where the search for a key begins: behind the one that was found last. A hint, that whoever asks at the same
-    /// time may change.
+    /// Where the search for a key starts: after the key that was found last. A hint, which concurrent readers may change.
     next: AtomicUsize,
 }
 
-/// A key, and what was found out ahead.
+/// A key and its precomputed results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     key: Fingerprint,
-    /// Whether a layer that does not change any more has it.
+    /// True if one of the sealed layers contains the key.
     pub(super) seen: bool,
-    /// Its bits in the layer that does change.
+    /// The key's bits in the open layer.
     pub(super) mask: Mask,
 }
 
 impl Entry {
-    /// Makes it another key, of which nothing was found out yet.
+    /// Resets the entry for another key, without precomputed results.
     pub(super) const fn begin(&mut self, key: Fingerprint) {
         (self.key, self.seen) = (key, false);
     }
 
-    /// A key of which nothing was found out yet.
+    /// Creates an entry without precomputed results.
     pub(super) const fn new(key: Fingerprint) -> Self {
         Self { key, seen: false, mask: Mask::NONE }
     }
 }
 
 impl Batch {
-    /// Begins a batch of the first [`BATCH_MAX`] of these keys, to be worked on as of a `version` of the layers.
+    /// Starts a batch of the first [`BATCH_MAX`] keys, for a `version` of the layers.
     pub(super) fn begin(&mut self, fingerprints: &[Fingerprint], version: u64) -> &mut [Entry] {
         self.entries.resize(fingerprints.len().min(BATCH_MAX), Entry::new(Fingerprint(0)));
         self.entries.iter_mut().zip(fingerprints).for_each(|(entry, &key)| entry.begin(key));
@@ -52,7 +51,7 @@ impl Batch {
         &mut self.entries
     }
 
-    /// What was found out of a key, if it is of the batch and that holds still.
+    /// Returns the precomputed entry of a key, if it is in the batch and still valid.
     #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint, version: u64) -> Option<&Entry> {
         let at = self.next.load(Relaxed);
@@ -66,7 +65,7 @@ impl Batch {
         }
     }
 
-    /// What was found out of keys that come next in the batch, one after the other, if that holds still.
+    /// Returns the precomputed entries of keys that are next in the batch, in batch order, if they are still valid.
     #[inline]
     pub(super) fn next(&self, fingerprints: &[Fingerprint], version: u64) -> Option<&[Entry]> {
         let at = self.next.load(Relaxed);
@@ -78,7 +77,7 @@ impl Batch {
         })
     }
 
-    /// The same of a key that does not come next: that was found last, or stands anywhere else.
+    /// Finds a key that is not next in the batch: the key that was found last, or one at any other position.
     #[inline(never)]
     fn search(&self, fingerprint: Fingerprint, at: usize) -> Option<&Entry> {
         let (before, after) = self.entries.split_at_checked(at.saturating_sub(1))?;
@@ -89,11 +88,11 @@ impl Batch {
     }
 }
 
-/// Asks the layers that do not change any more for all keys, and computes the mask for the one that does: the last,
-/// if it `is_open`. That holds until there is another layer, or one less.
+/// Looks up all keys in the sealed layers, and computes their masks for the last layer if it `is_open`. The results are valid
+/// until a layer is added or removed.
 ///
-/// While one layer is asked, the cache loads what the next will be asked for, so that nothing waits for memory
-/// unless memory itself is at its limit.
+/// While one layer is checked, the cache loads the lines of the next layer, so that the CPU waits for memory only if memory
+/// bandwidth is exhausted.
 #[inline(always)]
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
     let mut computed: Option<BloomLayout> = None;

@@ -1,4 +1,4 @@
-//! An aging filter without its bits, as it is stored. Must never ask for memory that its numbers do not bear out.
+//! The stored form of an aging filter, without its bits. Must never allocate more memory than its numbers justify.
 
 use super::Layer;
 use crate::filter::bloom::{BLOCK_BITS, Bloom, BloomLayout};
@@ -6,19 +6,19 @@ use crate::filter::sizing::{BITS_PER_KEY_MAX, K_MAX, shape_rate};
 use crate::filter::{Part, Slice, SliceUsage, Usage};
 use serde::{Deserialize, Serialize};
 
-/// Most blocks that a stored layer may name, 256 GiB: more than one partition can have.
+/// Maximum number of blocks in a stored layer, 256 GiB: more than one partition can have.
 const BLOCKS_MAX: u64 = 1 << 32;
 
-/// Most blocks that a key has bits in.
+/// Maximum number of blocks that contain bits of one key.
 const BLOCKS_PER_KEY_MAX: u64 = 2;
 
-/// A filter without its bits. Its JSON is part of the state format.
+/// Metadata of a filter, without its bits. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Number of the current slice.
     pub slice: Option<Slice>,
-    /// Oldest first.
+    /// Generations, oldest first.
     pub generations: Vec<GenerationMetadata>,
 }
 
@@ -35,7 +35,7 @@ impl Metadata {
         }
     }
 
-    /// An absent key is right in all layers, or called seen.
+    /// Returns the probability that at least one layer reports an absent key as seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub(in crate::filter) fn estimate(&self) -> f64 {
         let layers = self.generations.iter().flat_map(|generation| &generation.layers);
@@ -67,37 +67,37 @@ impl Metadata {
     }
 }
 
-/// A generation without its bits.
+/// Metadata of a generation, without its bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GenerationMetadata {
-    /// The slice whose keys it holds.
+    /// The slice whose keys the generation contains.
     pub slice: Slice,
-    /// The first filter, and those chained to it.
+    /// The first filter, and the filters chained to it.
     pub layers: Vec<LayerMetadata>,
 }
 
-/// A layer without its bits.
+/// Metadata of a layer, without its bits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerMetadata {
-    /// Blocks of 64 bytes.
+    /// Number of 64-byte blocks.
     pub blocks: u64,
-    /// Blocks that a key has bits in.
+    /// Number of blocks that contain bits of one key.
     pub blocks_per_key: u32,
-    /// Bits that a key sets in each.
+    /// Number of bits that a key sets in each block.
     pub k: u32,
-    /// Keys it is meant for.
+    /// Planned number of keys.
     pub capacity: u64,
-    /// Keys inserted.
+    /// Number of keys inserted.
     pub keys: u64,
-    /// Pages that hold anything, and so are stored.
+    /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
 }
 
 impl LayerMetadata {
-    /// The empty layer, unless no filter is made so. Sizing gives a key 1 to 512 bits, so blocks, capacity
-    /// and keys bound each other, and one wrong number cannot ask for memory that the others do not.
+    /// Returns the empty layer, or `None` if no filter has such a layer. Sizing gives a key 1 to 512 bits, so blocks, capacity,
+    /// and keys bound each other, and one wrong number cannot allocate memory that the others do not justify.
     pub(super) fn layer(&self) -> Option<Layer> {
         let sane = (1..=BLOCKS_MAX).contains(&self.blocks)
             && (1..=BLOCKS_PER_KEY_MAX.min(self.blocks)).contains(&u64::from(self.blocks_per_key))

@@ -1,9 +1,9 @@
-//! A queue of generations: the filter that forgets by dropping its oldest part.
+//! A queue of generations: the filter that forgets by dropping its oldest generation.
 //!
-//! A window is cut into `slices`; `slices + 1` generations are kept, one filter each, so that a key
-//! stays at least `window` and at most `window * (1 + 1/slices)`. With one slice this is the classic
-//! pair of a young and an old filter (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010).
-//! Only the newest generation, the open one, ever changes. Error direction: as a Bloom filter's.
+//! A window is divided into `slices`. The filter keeps `slices + 1` generations, one Bloom filter each, so a key stays seen for
+//! at least `window` and at most `window * (1 + 1/slices)`. With one slice, this is the classic pair of a young and an old filter
+//! (Yoon: "Aging Bloom Filter with Two Active Buffers", 2010). Only the newest generation, the open one, ever changes. Error
+//! direction: the same as a Bloom filter's.
 
 mod batch;
 mod metadata;
@@ -21,7 +21,7 @@ use crate::record::Timestamp;
 use batch::{BATCH_MAX, Batch, Entry};
 use std::any::Any;
 
-/// So many keys that are asked for at once take less room.
+/// Maximum number of keys in a lookup that uses the smaller stack buffer.
 const FEW: usize = 16;
 
 /// One filter of a generation: the first, or one that an overfull slice chained to it.
@@ -50,22 +50,22 @@ impl Generation {
         self.layers.last().is_none_or(|layer| layer.keys >= layer.capacity)
     }
 
-    /// Keys that it holds before it chains.
+    /// Number of keys that the generation holds before it chains.
     fn capacity(&self) -> u64 {
         self.layers.first().map_or(1, |layer| layer.capacity)
     }
 
-    /// Whether a key is there, of which nothing was found out ahead.
+    /// Looks up a key without precomputed results.
     fn contains(&self, fingerprint: Fingerprint) -> bool {
         self.layers.iter().any(|layer| layer.bloom.contains(fingerprint, &Mask::new(fingerprint, layer.bloom.layout())))
     }
 
-    /// Keys inserted, each as often as it was.
+    /// Number of keys inserted, counting repeated insertions.
     fn keys(&self) -> u64 {
         self.layers.iter().map(|layer| layer.keys).sum()
     }
 
-    /// Memory of its layers.
+    /// Memory of all layers, in bytes.
     fn bytes(&self) -> u64 {
         self.layers.iter().map(|layer| layer.bloom.layout().bytes()).sum()
     }
@@ -76,26 +76,26 @@ impl Generation {
 pub struct Aging {
     window: Window,
     sizing: Sizing,
-    /// Number of the current slice; unknown until the first time is shown.
+    /// Number of the current slice, or `None` before the first time is known.
     slice: Option<Slice>,
-    /// Oldest first; the last is open if its slice is the current one.
+    /// Generations, oldest first. The last is open if its slice is the current one.
     generations: Vec<Generation>,
-    /// Whether the current slice may not have another layer: known until memory is given back.
+    /// True if the current slice cannot get another layer. Cached until memory is freed.
     saturated: bool,
-    /// Keys forgotten before their time, to make room.
+    /// Number of keys forgotten early, to make room.
     evicted: u64,
-    /// What the current slice is to be opened for, if that is known from a changelog.
+    /// Capacity with which to open the current slice, if a changelog sets it.
     replay_info: Option<u64>,
-    /// Counts the times that a layer came, went, or was filled other than by inserting keys; from 1, for what was
-    /// never worked on is of version 0.
+    /// Counts how often a layer was added, removed, or filled other than by inserting keys. Starts at 1, because version 0 means
+    /// that nothing was precomputed.
     version: u64,
-    /// How many keys may be inserted before a layer comes or goes; 0 until that was asked.
+    /// Number of keys that can be inserted before a layer is added or removed. 0 until it is computed.
     room: u64,
     batch: Batch,
 }
 
 impl Aging {
-    /// An empty filter.
+    /// Creates an empty filter.
     #[must_use]
     pub fn new(window: Window, sizing: Sizing) -> Self {
         Self {
@@ -112,22 +112,22 @@ impl Aging {
         }
     }
 
-    /// Number of the current slice. Before any time is known it is 0; [`Aging::rotate`] mends that.
+    /// Number of the current slice. Before any time is known, it is 0, and [`Aging::rotate`] corrects it later.
     fn current(&self) -> Slice {
         self.slice.unwrap_or_default()
     }
 
-    /// The generation of the current slice, if any key came in it.
+    /// The generation of the current slice, if it has any keys.
     fn open(&self) -> Option<&Generation> {
         self.generations.last().filter(|newest| newest.slice == self.current())
     }
 
-    /// The one layer that changes, if there is one.
+    /// The last layer, which is the only one that changes, if it exists.
     fn last(&self) -> Option<&Layer> {
         self.open().and_then(|open| open.layers.last())
     }
 
-    /// Asks for a key of which nothing was found out ahead.
+    /// Looks up a key without precomputed results.
     #[inline(never)]
     fn contains_alone(&self, fingerprint: Fingerprint) -> bool {
         let mut entry = [Entry::new(fingerprint)];
@@ -135,13 +135,13 @@ impl Aging {
         self.contains_entry(fingerprint, &entry[0])
     }
 
-    /// Whether a key is there of which that was found out.
+    /// Looks up a key with precomputed results.
     #[inline]
     fn contains_entry(&self, fingerprint: Fingerprint, entry: &Entry) -> bool {
         entry.seen || self.last().is_some_and(|layer| layer.bloom.contains(fingerprint, &entry.mask))
     }
 
-    /// Asks for keys of which nothing was found out ahead, so many at a time.
+    /// Looks up keys without precomputed results, up to `MOST` at a time.
     fn contains_each_of<const MOST: usize>(&self, fingerprints: &[Fingerprint], seen: &mut [bool]) {
         let mut room = [Entry::new(Fingerprint(0)); MOST];
         for (keys, seen) in fingerprints.chunks(MOST).zip(seen.chunks_mut(MOST)) {
@@ -156,7 +156,7 @@ impl Aging {
     #[inline(never)]
     fn check_then_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         if self.batch.find(fingerprint, self.version).is_none() {
-            // Its bits then serve both.
+            // The precomputed bits then serve both calls.
             self.prefetch(&[fingerprint]);
         }
         let there = self.contains(fingerprint);
@@ -166,16 +166,16 @@ impl Aging {
         Ok(there)
     }
 
-    /// Keys put into the open generation.
+    /// Number of keys in the open generation.
     fn open_keys(&self) -> u64 {
         self.open().map_or(0, Generation::keys)
     }
 
-    /// Opens the generation of `slice` and drops those that no window reaches any more.
+    /// Opens the generation of `slice`, and drops generations that have left the window.
     fn rotate(&mut self, slice: Slice) {
         if self.slice.is_none() {
-            // Keys that came before any time was known belong to the first time that is. Pages are
-            // stored by their slice: what was stored of these is now under a wrong name.
+            // Keys inserted before any time was known belong to the first known time. Pages are stored by slice, so their stored
+            // copies now have the wrong name.
             self.generations.iter_mut().for_each(|generation| generation.slice = slice);
             self.mark_stale();
         }
@@ -187,13 +187,13 @@ impl Aging {
         self.generations.retain(|generation| generation.slice >= oldest);
     }
 
-    /// What was found out of the layers before holds no more.
+    /// Invalidates all precomputed results.
     fn layers_change(&mut self) {
         self.version += 1;
         self.room = 0;
     }
 
-    /// Has the last layer of the current generation take keys, full or not, and counts how many.
+    /// Ensures that the last layer of the current generation accepts keys, even if it is full, and counts how many it accepts.
     fn find_room(&mut self) -> Result<(), CapacityError> {
         let slice_keys = match self.window {
             Window::Time { .. } => u64::MAX,
@@ -210,7 +210,7 @@ impl Aging {
         Ok(())
     }
 
-    /// Opens the current generation, or chains a layer to it, if it may have one.
+    /// Opens the current generation, or chains a layer to it, if it may have another one.
     fn make_room(&mut self) -> Result<(), CapacityError> {
         self.layers_change();
         if self.open().is_none() {
@@ -226,7 +226,7 @@ impl Aging {
         while !self.fits(size.1.bytes()) {
             match self.sizing.growth.at_max {
                 AtMaxMemory::Stop => return Err(CapacityError::MaxMemory),
-                // Only if there is room without them.
+                // Only if there is room after evicting them.
                 AtMaxMemory::EvictOldest if self.generations.len() > 1 && self.fits_alone(size.1.bytes()) => self.evict(),
                 AtMaxMemory::EvictOldest | AtMaxMemory::Saturate => {
                     self.saturated = true;
@@ -241,22 +241,22 @@ impl Aging {
         Ok(())
     }
 
-    /// Capacity and layout of the first layer of a generation that is about to open: what the last ones
-    /// suggest, or what there is room for.
+    /// Capacity and layout of the first layer of a generation that is about to open: based on the previous generations, or
+    /// limited by the available memory.
     fn first_size(&self) -> (u64, BloomLayout) {
         let held = self.generations.iter().map(Generation::keys);
         let capacity = match self.window {
             _ if self.replay_info.is_some() => self.replay_info.unwrap_or_default(),
             Window::Time { slices, .. } => self.sizing.growth.capacity(self.sizing.capacity, held, slices),
-            // A slice holds so many keys, and no other number.
+            // In a window by count, a slice holds exactly this number of keys.
             Window::Keys { .. } => self.sizing.capacity,
         };
         let sizing = self.sizing.resized(capacity);
         if capacity <= self.sizing.capacity || self.fits(sizing.layout.bytes()) { sizing.size(0) } else { self.sizing.size(0) }
     }
 
-    /// Whether the open generation, or the one that is about to open, may have so many bytes more. If the oldest do not
-    /// make way, there must be room in each other's place for one of the planned size, which will come when that goes.
+    /// True if the open generation, or the one about to open, may take this many more bytes. Unless the oldest generations are
+    /// evicted, there must be room for every other generation at its planned size, because the next generation will replace it.
     fn fits(&self, bytes: u64) -> bool {
         let Some(most) = self.sizing.growth.max_bytes else { return true };
         let first = self.sizing.layout.bytes();
@@ -270,18 +270,18 @@ impl Aging {
         reserved.saturating_add(open.max(first)) <= most
     }
 
-    /// The same, if there were no other generations.
+    /// True if the bytes would fit if there were no other generations.
     fn fits_alone(&self, bytes: u64) -> bool {
         let open = self.open().map_or(0, Generation::bytes).saturating_add(bytes);
         self.sizing.growth.max_bytes.is_none_or(|most| open <= most)
     }
 
-    /// Whether the oldest generations make way at the maximum.
+    /// True if the oldest generations are evicted at `max_memory`.
     const fn evicts(&self) -> bool {
         matches!(self.sizing.growth.at_max, AtMaxMemory::EvictOldest)
     }
 
-    /// Forgets the oldest generation before its time.
+    /// Forgets the oldest generation early.
     fn evict(&mut self) {
         self.evicted += self.generations.remove(0).keys();
     }
@@ -294,18 +294,18 @@ impl Aging {
         self.generations.iter_mut().flat_map(|generation| &mut generation.layers)
     }
 
-    /// The filter that metadata describes, its bits still clear: [`Filter::read_page`] puts them in.
-    /// Sizes may differ from the sizing's, which holds for layers to come, but not be absurd.
+    /// Creates the filter that metadata describes, with its bits still clear. [`Filter::read_page`] fills them in. Sizes may
+    /// differ from `sizing`, which applies to future layers, but must be plausible.
     ///
     /// # Errors
-    /// [`MetadataError`] when the metadata is not one of a filter of this window.
+    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, ..Self::new(window, sizing) };
         let newest = filter.current();
         let oldest = newest.before(window.slices());
         let ordered = metadata.generations.windows(2).all(|pair| pair[0].slice < pair[1].slice);
         let within = metadata.generations.iter().all(|stored| (oldest..=newest).contains(&stored.slice));
-        // Before any time is known, there is one generation at most, and that only in a window of time.
+        // Before any time is known, there is at most one generation, and only in a window by time.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.generations.len() <= 1);
         if !ordered || !within || !known {
             return Err(MetadataError::Generations);
@@ -362,7 +362,7 @@ impl Filter for Aging {
     fn check_and_insert(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         let found = if self.room > 0 { self.batch.find(fingerprint, self.version) } else { None };
         let Some(entry) = found else { return self.check_then_insert(fingerprint) };
-        // There is room, and so a layer.
+        // `find_room` ensured that there is a layer.
         let layer = self.generations.last_mut().and_then(|open| open.layers.last_mut()).filter(|_| !entry.seen);
         let Some(layer) = layer else { return Ok(true) };
         let there = layer.bloom.insert(fingerprint, &entry.mask);
@@ -378,7 +378,7 @@ impl Filter for Aging {
             return check_and_insert_one_by_one(self, fingerprints, seen);
         };
         let first = seen.len();
-        // There is room for all of them, and so a layer.
+        // `find_room` ensured that there is a layer for all of them.
         seen.extend(
             entries.iter().zip(fingerprints).map(|(entry, &fingerprint)| entry.seen || layer.bloom.insert(fingerprint, &entry.mask)),
         );
@@ -389,7 +389,7 @@ impl Filter for Aging {
     }
 
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
-        // Wrongly "there" is as good: its bits are set, and stay as long as the generation does.
+        // A false positive is harmless here: the key's bits are set, and stay set as long as the generation exists.
         let there = self.open().is_some_and(|open| open.contains(fingerprint));
         if !there {
             self.insert(fingerprint)?;

@@ -1,17 +1,17 @@
-//! A batch's work in wide registers, where this processor has them.
+//! Processing of a batch with SIMD instructions, if the CPU has them.
 //!
-//! Must never have another answer than [`batch::work`], which it runs.
+//! Must never return a different answer than [`batch::work`], which it calls.
 
 #![allow(unsafe_code)]
 
 use super::batch::{self, Entry};
 use crate::filter::bloom::Bloom;
 
-/// [`batch::work`], compiled for AVX2 and run so if there is that.
+/// Runs [`batch::work`], compiled for AVX2 if the CPU supports it.
 pub(super) fn work<'a>(entries: &mut [Entry], layers: impl Iterator<Item = &'a Bloom>, is_open: bool) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the function is safe but for what it is compiled for, and the processor was just asked for that.
+        // SAFETY: the only requirement of the function is AVX2, and the line above checked that the CPU supports it.
         return unsafe { with_avx2(entries, layers, is_open) };
     }
     batch::work(entries, layers, is_open);

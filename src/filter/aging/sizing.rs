@@ -1,24 +1,24 @@
-//! How large an aging filter is, and what is to be expected of it. Only arithmetic.
+//! The size of an aging filter, and its predicted rate and memory. Only arithmetic.
 
 use crate::filter::bloom::BloomLayout;
 use crate::filter::sizing::{CHAIN_SHARE, greatest_peak, layout_for, mean_between, rate_per_generation, shape_rate};
 use crate::filter::{Growth, Prediction, Window};
 
-/// Sizes worked out once for all partitions that share a configuration.
+/// Sizes, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
-    /// Keys that a generation holds before it chains.
+    /// Number of keys that a generation holds before it chains.
     pub capacity: u64,
-    /// The rate that one generation may reach, chained layers included.
+    /// Maximum rate of one generation, including chained layers.
     pub rate: f64,
-    /// The layout of a generation's first layer.
+    /// Layout of a generation's first layer.
     pub layout: BloomLayout,
-    /// How its memory follows the stream.
+    /// How the filter's memory follows the stream.
     pub growth: Growth,
 }
 
 impl Sizing {
-    /// A filter whose window holds `keys`, asked of all generations wrong at no more than `rate`.
+    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` over all generations.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let rate = rate_per_generation(rate, window.slices() + 1);
@@ -26,7 +26,7 @@ impl Sizing {
         Self { capacity, rate, layout: layout_for(capacity, rate * (1.0 - CHAIN_SHARE)), growth: Growth::default() }
     }
 
-    /// The same, its memory following the stream in another way.
+    /// Sets how the filter's memory follows the stream.
     #[must_use]
     pub const fn with_growth(self, growth: Growth) -> Self {
         Self { growth, ..self }
@@ -38,20 +38,20 @@ impl Sizing {
         self.layout.bytes() * u64::from(window.slices() + 1)
     }
 
-    /// The same once slices size themselves, in a steady stream that shows the planned keys in each window.
+    /// Memory of all generations, in bytes, once slices have adapted to a steady stream that has the planned keys in each window.
     #[must_use]
     pub fn steady_bytes(&self, window: Window) -> u64 {
         self.steady(window).bytes(window)
     }
 
-    /// The rate and the memory when each generation holds `load` times its capacity, chained layers
-    /// included: the moment at which the filter is wrong most often.
+    /// Predicts the rate and memory when each generation holds `load` times its capacity, including chained layers: the moment at
+    /// which the false-positive rate is highest.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
         let mut keys = self.capacity as f64 * load.max(0.0);
         let (mut right, mut bytes) = (1.0, 0);
-        // As layers double, these hold any number of keys.
+        // Layers double in size, so these hold any number of keys.
         for index in 0..64 {
             let (capacity, layout) = self.size(index);
             right *= 1.0 - shape_rate(layout, keys.min(capacity as f64));
@@ -64,16 +64,15 @@ impl Sizing {
         Self::all(window, right, bytes)
     }
 
-    /// The rate and the memory if nothing chained: each generation's first layer takes all of `load` times its
-    /// capacity.
+    /// Predicts the rate and memory without chaining: each generation's first layer takes all of `load` times its capacity.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn rate_unchained(&self, window: Window, load: f64) -> Prediction {
         Self::all(window, 1.0 - shape_rate(self.layout, self.capacity as f64 * load), self.layout.bytes())
     }
 
-    /// The rate on average over a window, in a steady stream that shows the planned keys in each: the slices of the window
-    /// hold their keys, and the open one fills. Slices that size themselves are larger than that, if they may be.
+    /// Predicts the average rate over a window, in a steady stream that has the planned keys in each window: the slices of the
+    /// window are full, and the open slice is filling. With `adapt`, slices are larger than that, if they may be.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn mean_rate(&self, window: Window) -> f64 {
@@ -84,12 +83,12 @@ impl Sizing {
         -(closed * f64::from(window.slices()) + open).exp_m1()
     }
 
-    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at no more than `mean` on average over
-    /// a window: what to size it for, in little memory. A mean is no greater than its peak, so there is one.
+    /// Returns the peak rate to size for, so that a filter whose window holds `keys` has an average rate of at most `mean` over a
+    /// window, in as little memory as possible. A mean is never higher than its peak, so a peak always exists.
     #[must_use]
     pub fn peak_of_mean(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
-        // With room for slices that size themselves, a filter is better, so a smaller one will do. Where the smallest has not
-        // that room, no larger one has: slices stay as planned, and fill.
+        // If slices have room to adapt, a filter is better, so a smaller one is enough. If even the smallest filter has no such
+        // room, no larger one does: slices stay at their planned size, and fill up.
         let roomy = Self::peak_with_room(window, keys, mean, Growth { max_bytes: None, ..growth });
         if Self::new(window, keys, roomy).with_growth(growth).mean_rate(window) <= mean {
             roomy
@@ -98,8 +97,8 @@ impl Sizing {
         }
     }
 
-    /// The same where slices are as large as they want to be. Then a smaller filter is a worse one, but for the rounding to
-    /// whole blocks, which counts where they are few.
+    /// Returns the peak if slices can be as large as they need to be. A smaller filter then has a higher rate, except for
+    /// rounding to whole blocks, which matters if there are few blocks.
     fn peak_with_room(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
         let sized = |peak| Self::new(window, keys, peak).with_growth(growth);
         let peak = greatest_peak(mean, |peak| sized(peak).mean_rate(window) <= mean);
@@ -107,21 +106,21 @@ impl Sizing {
         if blocks(peak) == blocks(mean) {
             return peak;
         }
-        // Just before a key gets one block in place of two, a filter is smaller than after, and better.
+        // Just before a key gets one block instead of two, a filter is smaller and better than just after.
         let before = greatest_peak(mean, |peak| blocks(peak) == blocks(mean));
         if sized(before).bytes(window) < sized(peak).bytes(window) { before } else { peak }
     }
 
-    /// What slices are sized for once each of the last had the planned keys.
+    /// The sizing once each of the previous slices had the planned keys.
     fn steady(&self, window: Window) -> Self {
         let Window::Time { slices, .. } = window else { return *self };
         let held = std::iter::repeat_n(self.capacity, slices as usize);
         let grown = self.resized(self.growth.capacity(self.capacity, held, slices));
-        // Where there is no room for that, a slice has the planned size.
+        // If there is no room for that, a slice has the planned size.
         if self.growth.max_bytes.is_none_or(|most| grown.bytes(window) <= most) { grown } else { *self }
     }
 
-    /// The same for slices of another capacity.
+    /// The sizing for slices of another capacity.
     pub(super) fn resized(&self, capacity: u64) -> Self {
         if capacity == self.capacity {
             return *self;
@@ -129,7 +128,8 @@ impl Sizing {
         Self { capacity, layout: layout_for(capacity, self.rate * (1.0 - CHAIN_SHARE)), ..*self }
     }
 
-    /// Of all generations, from what one is: its probability to be right, its memory.
+    /// Predicts all generations from one: `right` is the probability that one generation answers correctly, and `bytes` is its
+    /// memory.
     fn all(window: Window, right: f64, bytes: u64) -> Prediction {
         let generations = window.slices() + 1;
         // 1 - right^generations, without cancellation.
@@ -137,10 +137,10 @@ impl Sizing {
         Prediction { rate, bytes: bytes * u64::from(generations) }
     }
 
-    /// Capacity and layout of the layer `index` of a generation. The first has all of the rate but the share kept
-    /// back for chaining. The layers chained to it have a half, a quarter, an eighth … of that share, so that
-    /// their sum stays below it, and twice the capacity of the one before, so that there are few (Almeida et
-    /// al.: "Scalable Bloom Filters", 2007).
+    /// Capacity and layout of layer `index` of a generation. The first layer has all of the rate except the share reserved for
+    /// chaining. The chained layers have a half, a quarter, an eighth, and so on, of that share, so that their sum stays below
+    /// it. Each has twice the capacity of the previous layer, so that there are few layers (Almeida et al.: "Scalable Bloom
+    /// Filters", 2007).
     pub(super) fn size(&self, index: usize) -> (u64, BloomLayout) {
         let depth = u32::try_from(index).unwrap_or(u32::MAX).min(40);
         if depth == 0 {

@@ -4,12 +4,12 @@ use super::*;
 use crate::filter::{Growth, Prediction};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// One of 2^64 keys of one of 2^64 families.
+/// The key with this number in a family of 2^64 keys.
 fn key(family: u64, number: u64) -> Fingerprint {
     Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
 }
 
-/// A filter whose `slices + 1` generations each hold `each` keys: the moment at which it is wrong most often.
+/// A filter whose `slices + 1` generations each hold `each` keys: the moment at which its false-positive rate is highest.
 fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
     let mut filter = Aging::new(Window::Time { slice_ms: 1, slices }, sizing);
     for slice in 0..=u64::from(slices) {
@@ -19,7 +19,7 @@ fn full(sizing: Sizing, slices: u32, each: u64, family: u64) -> Aging {
     filter
 }
 
-/// How many of `asked` keys that were never inserted, spread over a few filters, are "remembered".
+/// Counts how many of `asked` absent keys, spread over several filters, are reported as seen.
 fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked: u64) -> u64 {
     const FILTERS: u64 = 8;
     let window = Window::Time { slice_ms: 1, slices };
@@ -32,9 +32,9 @@ fn absent_keys_seen(slices: u32, capacity: u64, rate: f64, overfull: u64, asked:
         .sum()
 }
 
-/// Checks a measured rate. Were the true rate above the target, more than `most` would be found: in a
-/// thousand filters that are just at the target, one is (normal bound of the binomial, one-sided 99.9 %).
-/// The keys are fixed, so the test says the same each time.
+/// Checks a measured rate. If the true rate were above the target, more than `most` would be found. A filter exactly at the
+/// target exceeds `most` with a probability of one in a thousand (normal approximation of the binomial, one-sided 99.9 %). The
+/// keys are fixed, so the test always gives the same result.
 fn assert_rate(what: &str, found: u64, asked: u64, target: f64) {
     let expected = asked as f64 * target;
     let most = expected + 3.09 * (expected * (1.0 - target)).sqrt();
@@ -55,7 +55,7 @@ fn measured_rates_at_capacity_are_at_or_under_the_target() {
     ] {
         let found = absent_keys_seen(slices, 80_000, rate, 1, asked);
         assert_rate(&format!("{slices} slices"), found, asked, rate);
-        // Nor is memory wasted: sizing promises a few per cent, not a factor.
+        // Sizing must not waste memory either: the rate is within a few percent of the target, not a factor below it.
         let expected = asked as f64 * rate;
         let least = expected * 0.9 - 3.09 * expected.sqrt();
         assert!(found as f64 >= least, "{slices} slices: only {found} false positives of {asked}");
@@ -85,7 +85,7 @@ fn a_filter_far_too_small_forgets_nothing() {
 
 #[test]
 fn memory_is_what_is_published() {
-    // Bits a key of the guaranteed window, four slices.
+    // Bits per key of the guaranteed window, with four slices.
     for (rate, most) in [(1e-2, 17.5), (1e-3, 25.0), (1e-4, 34.0), (1e-6, 45.0)] {
         let window = Window::time(86_400_000, 4);
         let bits = Sizing::new(window, 10_000_000, rate).bytes(window) as f64 * 8.0 / 1e7;
@@ -135,7 +135,7 @@ fn load_is_that_of_the_open_generation() {
 
 #[test]
 fn small_rates_are_met_with_two_blocks_a_key() {
-    // Too rare to be counted at the target; four times overfull without chaining, they are not.
+    // At the target, false positives are too rare to count. Four times overfull without chaining, they are not.
     let window = Window::Time { slice_ms: 1, slices: 4 };
     let sizing = Sizing::new(window, 40_000, 1e-6);
     assert_eq!(sizing.layout.blocks_per_key, 2);
@@ -165,7 +165,7 @@ fn measured_rates_are_the_predicted_ones() {
             println!("{rate:.0e}, {quarters}/4 full: {:.3e}, predicted {:.3e}", found / asked as f64, prediction.rate);
             let most = expected * 1.1 + 3.09 * expected.sqrt();
             assert!(found <= most, "{quarters}/4 full: {found} false positives of {asked}, expected {expected:.0}");
-            // The sum of what the layers may add is a bound; what they do add is what is predicted.
+            // The sum of the layers' rates is an upper bound. The prediction is the exact value.
             let least = expected * 0.9 - 3.09 * expected.sqrt();
             assert!(found >= least, "{quarters}/4 full: only {found} false positives of {asked}, expected {expected:.0}");
         }
@@ -189,14 +189,14 @@ fn predictions_keep_the_target_and_grow_with_the_load() {
     }
 }
 
-// ---- Look-ups ahead. ----
+// ---- Batched lookups. ----
 
-/// Plays keys by number, some of them again and again, in batches; says what was seen. Each key is inserted
-/// unless it is there, and each that is in the window must be: `HashMap` knows.
+/// Plays keys by number, some of them repeatedly, in batches, and returns which were seen. Each key is inserted unless it is
+/// seen. A `HashMap` checks that each key within the window is seen.
 fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (Vec<bool>, Aging) {
     const SLICES: u32 = 3;
     let window = Window::Time { slice_ms: 100, slices: SLICES };
-    // Far too small, so that layers of several shapes are asked.
+    // Far too small, so that lookups read layers of several shapes.
     let mut filter = Aging::new(window, Sizing::new(window, 500, rate));
     let mut last_seen = std::collections::HashMap::new();
     let mut seen = Vec::new();
@@ -207,7 +207,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
         let keys: Vec<Fingerprint> = batch.iter().map(|&number| key(6, number)).collect();
         ahead(&mut filter, &keys);
         for (at, &key) in keys.iter().enumerate() {
-            // Either way of asking and putting in.
+            // Alternate between both ways of checking and inserting.
             let together = at % 3 > 0;
             let there = if together { filter.check_and_insert(key).unwrap() } else { filter.contains(key) };
             let within = last_seen.get(&key).is_some_and(|&last| time - last < 100 * i64::from(SLICES));
@@ -229,7 +229,7 @@ fn play(rate: f64, count: u64, ahead: impl Fn(&mut Aging, &[Fingerprint])) -> (V
 fn answers_are_the_same_whatever_was_prefetched() {
     let ways: [fn(&mut Aging, &[Fingerprint]); 5] = [
         |filter, keys| filter.prefetch(keys),
-        // Too many, too few, in another order, and others altogether.
+        // Too many keys, too few, in a different order, and different keys.
         |filter, keys| filter.prefetch(&keys.repeat(3)),
         |filter, keys| filter.prefetch(&keys[..keys.len() / 2]),
         |filter, keys| filter.prefetch(&keys.iter().rev().copied().collect::<Vec<_>>()),
@@ -259,19 +259,19 @@ fn keys_may_be_asked_for_in_any_order_after_a_prefetch() {
     assert!(filter.contains(keys[1]));
 }
 
-// ---- State out and in. ----
+// ---- Storing and restoring state. ----
 
 fn metadata(filter: &Aging) -> Metadata {
     let super::super::FilterMetadata::Aging(metadata) = filter.metadata() else { panic!("of another kind") };
     metadata
 }
 
-/// How many pages a filter says that it has stored.
+/// Number of pages that a filter reports as stored.
 fn stored_pages(filter: &Aging) -> u64 {
     metadata(filter).parts().map(|part| part.pages).sum()
 }
 
-/// All pages of a filter that are to be stored.
+/// All pages of a filter that have to be stored.
 fn dirty(filter: &Aging) -> Vec<(PageId, Vec<u8>)> {
     let page = |id| {
         let mut bytes = Vec::new();
@@ -289,7 +289,7 @@ fn restored(filter: &Aging, pages: &[(PageId, Vec<u8>)]) -> Aging {
     other
 }
 
-/// Filters of several pages, generations and layers.
+/// A filter with several pages, generations, and layers.
 fn large() -> (Aging, Sizing) {
     let sizing = Sizing::new(Window::Time { slice_ms: 1, slices: 2 }, 200_000, 1e-3);
     (full(sizing, 2, 140_000, 7), sizing)
@@ -418,7 +418,7 @@ fn pages_that_do_not_belong_are_refused() {
 
 // ---- Growth. ----
 
-/// Shown `keys` new keys in each of a number of slices; the memory after each.
+/// Inserts a number of new keys in each slice, and returns the memory after each slice.
 fn grown(growth: Growth, slices: &[u64]) -> (Aging, Vec<u64>) {
     let mut filter = Aging::new(plan_window(), Sizing::new(plan_window(), 20_000, 1e-3).with_growth(growth));
     let mut bytes = Vec::new();
@@ -500,7 +500,8 @@ fn a_saturated_filter_is_restored_as_it_was() {
     assert!(dirty(&filter) == dirty(&other));
 }
 
-/// One slice of many keys in a window of few: the oldest make way, as few as needed, and the room they leave is taken.
+/// A slice with many keys in a window with few: the oldest generations are evicted, as few as necessary, and their memory is
+/// reused.
 #[test]
 fn keys_that_make_way_leave_room() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);
@@ -513,7 +514,7 @@ fn keys_that_make_way_leave_room() {
     assert!((0..12_000).all(|number| filter.contains(key(3, number))) && (0..10_000).all(|number| filter.contains(key(2, number))));
 }
 
-/// Slices that were sized small, and then a burst: memory for the slices that follow is kept back.
+/// Small slices followed by a burst: the filter reserves memory for the slices that follow.
 #[test]
 fn a_burst_after_small_slices_keeps_the_bound() {
     let sizing = Sizing::new(plan_window(), 20_000, 1e-3);

@@ -1,11 +1,11 @@
-//! Two aging filters into one.
+//! Merges two aging filters.
 
 use super::{Aging, Bloom, Generation, Layer};
 use crate::filter::{MergeError, Slice};
 
 impl Aging {
-    /// Of generations of the same slice, a bit counts that either has set. Merged layers hold the keys of both, so
-    /// they may be fuller than they were meant to be.
+    /// Merges generations of the same slice by OR-ing their bits. Merged layers hold the keys of both filters, so they may be
+    /// fuller than planned.
     pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);
@@ -24,7 +24,7 @@ impl Aging {
         let newest = self.slice.max(other.slice);
         let oldest = newest.unwrap_or_default().before(self.window.slices());
         let theirs: Vec<_> = other.generations.iter().filter(|theirs| theirs.slice >= oldest).collect();
-        // What can fail comes first: a merge that fails has changed nothing.
+        // Run all steps that can fail first, so that a failed merge changes nothing.
         let mut new = Vec::new();
         for theirs in &theirs {
             let known = self.of_slice(theirs.slice).map_or(0, |own| own.layers.len());
@@ -52,14 +52,14 @@ impl Aging {
 }
 
 impl Layer {
-    /// The same bits once more, none of them stored.
+    /// Returns a copy of the layer, with no page marked as stored.
     fn copied(&self) -> Option<Self> {
         let mut layer = Self { bloom: Bloom::new(self.bloom.layout())?, capacity: self.capacity, keys: 0 };
         layer.add(self);
         Some(layer)
     }
 
-    /// Sets the bits that a layer of the same layout has set.
+    /// Sets the bits that are set in a layer of the same layout.
     fn add(&mut self, other: &Self) {
         self.bloom.buffer.add(&other.bloom.buffer);
         self.keys = self.keys.saturating_add(other.keys);

@@ -1,14 +1,14 @@
-//! A cuckoo filter with a generation tag in each slot: the filter that can take a key back.
+//! A cuckoo filter with a generation tag in each slot: the filter that can delete keys.
 //!
-//! One table holds the keys of all slices; a key's slot says into which it was inserted. Compared with a queue of
-//! generations: smaller at low rates, two cache misses a look-up however many slices, and [`Filter::remove`];
-//! but a rotation is one pass over the table (some nanoseconds a slot), and what it and single keys change
-//! is spread over all pages, so most of them are stored at every checkpoint. Error direction: as a Bloom
-//! filter's, if only keys are unseen that were inserted; an unseen absent key may take another key with it.
+//! One table holds the keys of all slices, and a key's slot stores the slice into which the key was inserted. Compared with a
+//! queue of generations, it is smaller at low rates, needs two cache misses per lookup regardless of the number of slices, and
+//! supports [`Filter::remove`]. But a rotation is one pass over the table (a few nanoseconds per slot), and the changes of
+//! rotations and of single keys are spread over all pages, so every checkpoint stores most pages. Error direction: the same as a
+//! Bloom filter's, as long as only inserted keys are removed. Removing an absent key may remove a different key.
 //!
-//! What the tags may be relied on for: there are as many as generations, `slices + 1`, and before a slice begins
-//! the pass takes out every key whose tag is about to mean something else, however far time has jumped. So
-//! every tag always stands for one slice of the window.
+//! Guarantee of the tags: there are `slices + 1` tags, one per generation. Before a slice starts, the pass removes every key
+//! whose tag is about to be reused, no matter how far time has jumped. Every tag therefore always stands for one slice of the
+//! window.
 
 mod sizing;
 mod table;
@@ -23,49 +23,48 @@ use serde::{Deserialize, Serialize};
 use std::any::Any;
 use table::{SLOT_BITS_MAX, Table, age};
 
-/// Slots in a bucket.
+/// Slots per bucket.
 const SLOTS: usize = 4;
-/// Keys whose cache misses overlap where many are asked for.
+/// Number of keys whose cache misses overlap in a batched lookup.
 const BATCH: usize = 32;
-/// Size of a table.
 type TableLayout = table::TableLayout<SLOTS>;
-/// Most memory of all tables together, 256 GiB: more than one partition can have.
+/// Maximum memory of all tables together, 256 GiB: more than one partition can have.
 const BYTES_MAX: u64 = 1 << 38;
-/// Most tables that are ever made for one partition.
+/// Maximum number of tables ever created for one partition.
 const NAMES_MAX: u64 = 1 << 48;
 
 /// One table of the chain.
 #[derive(Debug)]
 struct Layer {
-    /// What its pages are stored under. No two layers of a filter ever had the same.
+    /// Name under which its pages are stored. Every layer of a filter has a different name, including past layers.
     name: u64,
-    /// Its place in the sizing's chain.
+    /// Position in the sizing's chain.
     depth: u32,
-    /// It is of another sizing, and takes no more keys.
+    /// True if the layer has a different sizing, and accepts no more keys.
     retired: bool,
-    /// Filled slots at which no more is inserted: its capacity, or less if a put failed before.
+    /// Number of filled slots at which it accepts no more keys: its capacity, or less if an insertion failed before.
     limit: u64,
     table: Table<SLOTS>,
 }
 
-/// A filter that remembers keys for a window, and can forget single ones.
+/// A filter that remembers keys for a window, and can delete single keys.
 #[derive(Debug)]
 pub struct Cuckoo {
     window: Window,
     sizing: Sizing,
-    /// Number of the current slice; unknown until the first time is shown.
+    /// Number of the current slice, or `None` before the first time is known.
     slice: Option<Slice>,
-    /// The current slice's tag.
+    /// Tag of the current slice.
     tag: u64,
-    /// Keys inserted since the current slice began.
+    /// Number of keys inserted since the current slice started.
     open_keys: u64,
     /// Name of the next layer.
     names: u64,
-    /// In the order in which they were made.
+    /// Layers in the order of creation.
     layers: Vec<Layer>,
 }
 
-/// One copy of a key: its layer, its slot there, and how many slices ago it was inserted.
+/// One copy of a key: its layer, its slot in that layer, and how many slices ago it was inserted.
 struct Copy {
     layer: usize,
     slot: u64,
@@ -73,13 +72,13 @@ struct Copy {
 }
 
 impl Cuckoo {
-    /// An empty filter.
+    /// Creates an empty filter.
     #[must_use]
     pub const fn new(window: Window, sizing: Sizing) -> Self {
         Self { window, sizing, slice: window.first_slice(), tag: 0, open_keys: 0, names: 0, layers: Vec::new() }
     }
 
-    /// How many generations there are at a time.
+    /// Number of generations at a time.
     fn tags(&self) -> u64 {
         u64::from(self.window.slices()) + 1
     }
@@ -92,13 +91,13 @@ impl Cuckoo {
         })
     }
 
-    /// The copy of a key that is first to expire. It is the one to renew: a key that shares it is then remembered longer
-    /// than it must be, never shorter.
+    /// Returns the copy of a key that expires first. This is the copy to renew: a key that shares it is then remembered longer
+    /// than necessary, never shorter.
     fn oldest(&self, fingerprint: Fingerprint) -> Option<Copy> {
         self.copies(fingerprint).max_by_key(|copy| copy.age)
     }
 
-    /// Whether so many copies of a key are there that no other is inserted: two buckets full of it.
+    /// True if there are so many copies of a key that no other is inserted: two full buckets of it.
     fn is_saturated(&self, fingerprint: Fingerprint) -> bool {
         let full = |layer: &Layer| {
             let place = layer.table.place(fingerprint);
@@ -107,10 +106,10 @@ impl Cuckoo {
         self.copies(fingerprint).count() >= 2 * SLOTS || self.layers.iter().any(full)
     }
 
-    /// Puts a key into the first layer that has room, or one more.
+    /// Inserts a key into the first layer that has room, or into a new layer.
     fn store(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         if let Some(oldest) = self.oldest(fingerprint).filter(|_| self.is_saturated(fingerprint)) {
-            // It is there often enough, but it must stay for a window from now on.
+            // The key has enough copies, but it must stay for a window from now on.
             self.renew(&oldest);
             return Ok(());
         }
@@ -119,7 +118,7 @@ impl Cuckoo {
             if layer.table.insert(layer.table.place(fingerprint), tag) {
                 return Ok(());
             }
-            // The next put would most likely fail as well, and that late.
+            // The next insertion would most likely fail as well, after many moves.
             layer.limit = layer.table.used();
         }
         let mut layer = self.next_layer()?;
@@ -136,7 +135,7 @@ impl Cuckoo {
         }
     }
 
-    /// The first of the sizing's chain that is not there.
+    /// Returns the first layer of the sizing's chain that does not exist yet.
     fn next_layer(&self) -> Result<Layer, CapacityError> {
         let taken = |depth: &u32| self.layers.iter().any(|layer| layer.depth == *depth && !layer.retired);
         let depth = (0..u32::MAX).find(|depth| !taken(depth)).ok_or(CapacityError::Memory)?;
@@ -148,12 +147,12 @@ impl Cuckoo {
         Ok(Layer { name: self.names, depth, retired: false, limit: layout.capacity(), table })
     }
 
-    /// Memory of all layers.
+    /// Memory of all layers, in bytes.
     fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.table.layout().bytes()))
     }
 
-    /// Begins a new slice if the current one is full, in a window by count.
+    /// In a window by count, starts a new slice if the current one is full.
     fn make_way(&mut self) {
         if let (Window::Keys { slice_keys, .. }, Some(slice)) = (self.window, self.slice)
             && self.open_keys >= slice_keys
@@ -162,10 +161,10 @@ impl Cuckoo {
         }
     }
 
-    /// Begins a slice, and takes out what no window reaches any more. Layers that become empty go, but the
-    /// first: it would be needed again at once.
+    /// Starts a slice, and removes keys that have left the window. Empty layers are dropped, except the first, which would be
+    /// needed again immediately.
     fn rotate(&mut self, slice: Slice) {
-        // Keys that came before any time was known belong to the first time that is: their tag says so now.
+        // Keys inserted before any time was known belong to the first known time. Their tag now stands for that slice.
         let passed = self.slice.map_or(0, |current| slice.abs_diff(current));
         self.slice = Some(slice);
         if passed == 0 {
@@ -180,14 +179,14 @@ impl Cuckoo {
         self.open_keys = 0;
     }
 
-    /// The filter that metadata describes, its slots still empty: [`Filter::read_page`] puts the keys in. Tables of
-    /// another sizing take no more keys, and go when theirs have expired.
+    /// Creates the filter that metadata describes, with its slots still empty. [`Filter::read_page`] fills them in. Tables with a
+    /// different sizing accept no more keys, and are dropped when their keys have expired.
     ///
     /// # Errors
-    /// [`MetadataError`] when the metadata is not one of a filter of this window.
+    /// [`MetadataError`] if the metadata does not belong to a filter with this window.
     pub fn from_metadata(window: Window, sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { slice: metadata.slice, tag: metadata.tag, ..Self::new(window, sizing) };
-        // Before any time is known, in a window of time, nothing has rotated.
+        // In a window by time, nothing has rotated before the first time is known.
         let known = metadata.slice.is_some() || (window.length_ms().is_some() && metadata.tag == 0);
         let counted = !matches!(window, Window::Keys { slice_keys, .. } if metadata.open_keys > slice_keys);
         if !known || !counted || metadata.slices != window.slices() || metadata.tag >= filter.tags() {
@@ -215,13 +214,13 @@ impl Cuckoo {
     }
 }
 
-/// Pages are stored under the name of their layer; all slices share them.
+/// Returns the id of a page. Pages are stored under the name of their layer, and all slices share them.
 fn page_id(layer: &Layer, page: usize) -> PageId {
     PageId { slice: Slice::FIRST, layer: usize::try_from(layer.name).unwrap_or(usize::MAX), page }
 }
 
 impl Cuckoo {
-    /// Has the cache load what asking for these keys will read.
+    /// Loads the cache lines that lookups of these keys will read.
     fn glance(&self, fingerprints: &[Fingerprint]) {
         let mut sum = 0;
         for layer in &self.layers {
@@ -247,8 +246,8 @@ impl Filter for Cuckoo {
         self.layers.iter().any(|layer| layer.table.contains(layer.table.place(fingerprint)))
     }
 
-    /// A key is kept as often as it was inserted, but eight times at most (two buckets full; four, if they are the
-    /// same one): the next renews the oldest copy instead, and [`Filter::remove`] does not know of it.
+    /// A key has as many copies as it was inserted, but at most eight (two full buckets; four, if both buckets are the same). The
+    /// next insertion renews the oldest copy instead, and [`Filter::remove`] does not account for it.
     fn insert(&mut self, fingerprint: Fingerprint) -> Result<(), CapacityError> {
         self.make_way();
         self.store(fingerprint)?;
@@ -261,8 +260,8 @@ impl Filter for Cuckoo {
         if copy.age == 0 {
             return Ok(false);
         }
-        // Now, and again if a slice begins with this key: it must not expire under our hands. It stays in
-        // its slot, but its layer may move up.
+        // Renew now, and again if a slice starts with this key, so that the copy does not expire during this call. The copy stays
+        // in its slot, but its layer may move up.
         self.renew(&copy);
         let name = self.layers[copy.layer].name;
         self.make_way();
@@ -274,15 +273,16 @@ impl Filter for Cuckoo {
         Ok(true)
     }
 
-    /// Takes one copy of a key out, as if it were the oldest. **Of a key that was never inserted, an absent key's copy may be taken**, with
-    /// the probability of a false positive, and that absent key is then forgotten within its window. To exclude that, ask an
-    /// exact store of what was inserted first.
+    /// Removes one copy of a key, as if it were the oldest copy. **For a key that was never inserted, this may remove a copy of a
+    /// different key**, with the probability of a false positive, and that other key is then forgotten within its window. To
+    /// prevent this, first ask an exact store whether the key was inserted.
     fn remove(&mut self, fingerprint: Fingerprint) -> bool {
-        // The longer a fingerprint is, the less likely is it another key's: tables of a chain have longer and longer ones.
+        // The longer a fingerprint is, the less likely it belongs to another key. Tables further down the chain have longer
+        // fingerprints.
         let bits = |copy: &Copy| self.layers[copy.layer].table.layout().fingerprint_bits;
         let (copy, oldest) = (self.copies(fingerprint).max_by_key(|copy| (bits(copy), copy.age)), self.oldest(fingerprint));
         if let (Some(copy), Some(oldest)) = (&copy, &oldest) {
-            // What is left stays as long as if the oldest had been taken.
+            // The remaining copies stay as long as if the oldest had been removed.
             let tag = (self.tag + self.tags() - copy.age) % self.tags();
             self.layers[oldest.layer].table.tag(oldest.slot, tag);
             self.layers[copy.layer].table.clear(copy.slot);
@@ -305,7 +305,7 @@ impl Filter for Cuckoo {
 
     fn resume(&mut self, slice: Slice, _replay_info: Option<u64>) {
         let Window::Keys { slice_keys, .. } = self.window else { return };
-        // A full slice ends with its next key, which may be one to be renewed: it must not expire before.
+        // A full slice ends with its next key. If that key is to be renewed, it must not expire first.
         let ends = self.open_keys >= slice_keys;
         if self.slice.is_none_or(|current| slice > current && slice.abs_diff(current) > u64::from(ends)) {
             self.rotate(slice);
@@ -321,7 +321,7 @@ impl Filter for Cuckoo {
         Some(self.slice?.before(u32::try_from(youngest).ok()?))
     }
 
-    /// The load is that of all slices together.
+    /// The load covers all slices together.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn usage(&self) -> Usage {
         let keys = self.layers.iter().fold(0_u64, |sum, layer| sum.saturating_add(layer.table.used()));
@@ -371,21 +371,21 @@ impl Filter for Cuckoo {
     }
 }
 
-/// A filter without its slots. Its JSON is part of the state format.
+/// Metadata of a filter, without its slots. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Number of the current slice.
     pub slice: Option<Slice>,
-    /// Slices in a window: what a tag means depends on it.
+    /// Slices per window. The meaning of a tag depends on it.
     pub slices: u32,
-    /// The current slice's tag.
+    /// Tag of the current slice.
     pub tag: u64,
-    /// Keys inserted since it began.
+    /// Number of keys inserted since the current slice started.
     pub open_keys: u64,
-    /// How many layers were ever made.
+    /// Number of layers created so far.
     pub names: u64,
-    /// In the order of their names.
+    /// Layers, in the order of their names.
     pub layers: Vec<LayerMetadata>,
 }
 
@@ -401,7 +401,7 @@ impl Metadata {
         }
     }
 
-    /// An absent key is right in all layers, or called seen.
+    /// Returns the probability that at least one layer reports an absent key as seen.
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub(super) fn estimate(&self) -> f64 {
         let tags = u64::from(self.slices) + 1;
@@ -415,30 +415,30 @@ impl Metadata {
     }
 }
 
-/// A layer without its slots.
+/// Metadata of a layer, without its slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerMetadata {
-    /// What its pages are stored under.
+    /// Name under which its pages are stored.
     pub name: u64,
-    /// Its place in the chain.
+    /// Position in the chain.
     pub depth: u32,
-    /// Buckets of four slots.
+    /// Number of buckets of four slots.
     pub buckets: u64,
-    /// Bits of a fingerprint.
+    /// Bits per fingerprint.
     pub fingerprint_bits: u32,
-    /// Keys it is meant for: it follows from the buckets, so that one wrong number cannot ask for more memory.
+    /// Planned number of keys. It follows from the buckets, so that one wrong number cannot allocate more memory.
     pub capacity: u64,
-    /// Keys at which no more is inserted.
+    /// Number of keys at which no more are inserted.
     pub limit: u64,
-    /// Keys in it.
+    /// Number of keys in the layer.
     pub keys: u64,
-    /// Pages that hold anything, and so are stored.
+    /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
 }
 
 impl LayerMetadata {
-    /// Its size, unless no layer is so.
+    /// Returns the layout, or `None` if no layer has it.
     fn layout(&self, tags: u64) -> Option<TableLayout> {
         let layout = TableLayout { buckets: self.buckets, fingerprint_bits: self.fingerprint_bits, tags };
         let sane = (1..=BYTES_MAX).contains(&self.buckets)

@@ -1,27 +1,27 @@
-//! How large a cuckoo filter is, and what is to be expected of it. Only arithmetic.
+//! The size of a cuckoo filter, and its predicted rate and memory. Only arithmetic.
 
 use super::TableLayout;
 use super::table::SLOT_BITS_MAX;
 use crate::filter::sizing::mean_between;
 use crate::filter::{Prediction, Window};
 
-/// Share of the rate that is kept back for tables that an overfull filter chains, at least.
+/// Minimum share of the rate that is reserved for tables chained by an overfull filter.
 const CHAIN_SHARE: f64 = 1.0 / 32.0;
-/// Depth from which on chained tables do not grow any more.
+/// Depth at which chained tables stop growing.
 const DEPTH_MAX: u32 = 40;
 
-/// Sizes worked out once for all partitions that share a configuration.
+/// Sizes, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sizing {
-    /// Keys that the first table holds, of all generations together, before it chains.
+    /// Number of keys, over all generations, that the first table holds before it chains.
     pub capacity: u64,
-    /// The rate that it may reach, chained tables included.
+    /// Maximum rate of the filter, including chained tables.
     pub rate: f64,
 }
 
 impl Sizing {
-    /// A filter whose window holds `keys`, wrong at no more than `rate` in (0, 1). There is room for one slice more than
-    /// the window has, at a load of 0.95. Rates below 2^(3 - 57 + t), t the bits of a tag, cannot be had.
+    /// Sizes a filter whose window holds `keys`, with a rate of at most `rate` in (0, 1). There is room for one slice more than
+    /// the window has, at a load of 0.95. Rates below 2^(3 - 57 + t), where t is the number of tag bits, cannot be reached.
     #[must_use]
     pub fn new(window: Window, keys: u64, rate: f64) -> Self {
         let slices = u64::from(window.slices());
@@ -35,10 +35,10 @@ impl Sizing {
         self.layout(window, 0).bytes()
     }
 
-    /// The table at that depth of the chain. The first has all of the rate but a share. What it leaves of the
-    /// rate (fingerprints are whole bits) is divided among those chained to it: a half, a quarter, an eighth …,
-    /// so that their sum stays below it. The first of them has half the capacity, each further one twice as much
-    /// as the one before, so that there are few (Almeida et al.: "Scalable Bloom Filters", 2007).
+    /// Layout of the table at a depth of the chain. The first table has all of the rate except a share. The rate that it leaves
+    /// over (fingerprints are whole bits) is divided among the chained tables: a half, a quarter, an eighth, and so on, so that
+    /// their sum stays below it. The first chained table has half the capacity, and each further table has twice the capacity of
+    /// the previous one, so that there are few tables (Almeida et al.: "Scalable Bloom Filters", 2007).
     pub(super) fn layout(&self, window: Window, depth: u32) -> TableLayout {
         let tags = u64::from(window.slices()) + 1;
         let first = narrowest(self.capacity, self.rate * (1.0 - CHAIN_SHARE), tags);
@@ -52,8 +52,8 @@ impl Sizing {
         narrowest(capacity, left * 0.5_f64.powi(depth.cast_signed()), tags)
     }
 
-    /// What to expect when `load` times its capacity was inserted, within the window and the open slice together: so many
-    /// tables are full, or the last of them as far as there are keys for it. The rate never passes the sizing's.
+    /// Predicts the rate and memory after `load` times the capacity was inserted, within the window and the open slice together.
+    /// All tables are full except the last, which holds the remaining keys. The rate never exceeds the sizing's rate.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn predict(&self, window: Window, load: f64) -> Prediction {
@@ -72,8 +72,8 @@ impl Sizing {
         Prediction { rate: 1.0 - right, bytes }
     }
 
-    /// The rate on average over a window, in a steady stream that shows the planned keys in each: the keys of the window
-    /// are there, and those of the open slice come.
+    /// Predicts the average rate over a window, in a steady stream that has the planned keys in each window: the keys of the
+    /// window are present, and the keys of the open slice are being added.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     pub fn mean_rate(&self, window: Window) -> f64 {
@@ -82,21 +82,21 @@ impl Sizing {
         mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
     }
 
-    /// The rate at its peak of a filter whose window holds `keys`, and that is wrong at no more than `mean` on average over
-    /// a window: what to size it for. Fingerprints are whole bits, and the mean is more than half of the peak. So it is
-    /// that of one bit fewer, if the mean allows that; else nothing would be gained, and it is `mean`.
+    /// Returns the peak rate to size for, so that a filter whose window holds `keys` has an average rate of at most `mean` over a
+    /// window. Fingerprints are whole bits, and the mean is more than half of the peak. The result is therefore the peak with one
+    /// bit fewer, if the mean allows it. Otherwise there is nothing to gain, and the result is `mean`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn peak_of_mean(window: Window, keys: u64, mean: f64) -> f64 {
         let own = Self::new(window, keys, mean).layout(window, 0);
         let fewer = TableLayout { fingerprint_bits: own.fingerprint_bits - 1, ..own };
-        // A little more, or rounding would decide whether it is reached.
+        // Slightly more, so that rounding does not decide whether the rate is reached.
         let peak = fewer.rate(fewer.capacity() as f64) / (1.0 - CHAIN_SHARE) * (1.0 + 1e-6);
         if peak < 1.0 && Self::new(window, keys, peak).mean_rate(window) <= mean { peak.max(mean) } else { mean }
     }
 }
 
-/// The table for `keys` with the shortest fingerprints that meet the rate when it is full.
+/// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full.
 #[expect(clippy::cast_precision_loss, reason = "a rate")]
 fn narrowest(keys: u64, rate: f64, tags: u64) -> TableLayout {
     let layout = |bits| TableLayout::holding(keys, bits, tags);

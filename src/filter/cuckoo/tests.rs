@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// One of 2^64 keys of one of 2^64 families.
+/// The key with this number in a family of 2^64 keys.
 fn key(family: u64, number: u64) -> Fingerprint {
     Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
 }
 
 const FOUR: Window = Window::Time { slice_ms: 1, slices: 4 };
 
-/// A filter with so many keys, spread over all of its slices.
+/// A filter with this number of keys, spread over all of its slices.
 fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
     let mut filter = Cuckoo::new(window, sizing);
     for number in 0..keys {
@@ -29,7 +29,7 @@ fn filled(window: Window, sizing: Sizing, keys: u64, family: u64) -> Cuckoo {
 
 #[test]
 fn memory_is_what_is_published() {
-    // Bits a key of the guaranteed window, four slices.
+    // Bits per key of the guaranteed window, with four slices.
     for (rate, least, most) in [(1e-2, 15.0, 18.5), (1e-3, 19.0, 22.0), (1e-4, 24.0, 27.0), (1e-6, 31.0, 34.5), (1e-9, 44.0, 49.0)] {
         let sizing = Sizing::new(FOUR, 10_000_000, rate);
         let bits = sizing.bytes(FOUR) as f64 * 8.0 / 1e7;
@@ -55,7 +55,7 @@ fn measured_rates_are_those_predicted() {
             let got = found.sum::<f64>() / asked as f64;
             println!("cuckoo {rate:.0e}, load {load}: measured {got:.3e}, predicted {:.3e}, {} bytes", expected.rate, expected.bytes);
             assert!(expected.rate <= rate, "the sizing's rate holds, chained or not");
-            // What counting may be off by in one of a thousand tries.
+            // Statistical error of the count, at a probability of one in a thousand.
             let noise = 3.09 * (expected.rate / asked as f64).sqrt();
             assert!(got <= expected.rate * 1.03 + noise && got >= expected.rate * 0.97 - noise, "{rate:.0e} at {load}: {got:.3e}");
         }
@@ -82,7 +82,7 @@ fn a_window_by_count_holds_its_keys() {
         assert!((0..number.saturating_sub(49)).all(|number| !filter.contains(key(0, number))));
         assert!(filter.layers.len() <= 2, "what expires makes room; so small a table may chain another");
     }
-    // A renewed key counts as inserted; one that is of this slice already does not.
+    // A renewed key counts as inserted, unless it is already in this slice.
     let open = filter.usage().open_keys;
     filter.refresh(key(0, 999)).unwrap();
     assert_eq!(filter.usage().open_keys, open);
@@ -136,7 +136,7 @@ fn keys_of_unknown_time_belong_to_the_first_that_is_known() {
     assert!(!filter.contains(key(0, 0)));
 }
 
-// ---- Copies, and taking keys back. ----
+// ---- Copies, and removing keys. ----
 
 #[test]
 fn a_key_is_kept_eight_times_at_most() {
@@ -146,7 +146,7 @@ fn a_key_is_kept_eight_times_at_most() {
     assert_eq!((filter.usage().keys, filter.usage().open_keys), (8, 9));
     assert!((0..8).all(|_| filter.remove(key(0, 1))));
     assert!(!filter.contains(key(0, 1)) && !filter.remove(key(0, 1)));
-    // What is not stored a ninth time is remembered from then on all the same.
+    // A ninth copy is not stored, but the key is still remembered from then on.
     (0..8).for_each(|_| filter.insert(key(0, 2)).unwrap());
     filter.advance(3);
     filter.insert(key(0, 2)).unwrap();
@@ -156,7 +156,7 @@ fn a_key_is_kept_eight_times_at_most() {
 
 #[test]
 fn copies_do_not_chain_tables() {
-    // One bucket; two; few.
+    // One bucket, two buckets, a few buckets.
     for keys in [1, 4, 10, 100] {
         let mut filter = Cuckoo::new(FOUR, Sizing::new(FOUR, keys, 1e-6));
         (0..1_000).for_each(|_| filter.insert(key(0, 1)).unwrap());
@@ -200,8 +200,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// For each key, the slices it was inserted and not deleted from. Of many copies of a key, a filter stores some: it
-/// has at least those of a model that keeps the four newest, and none that one that keeps all has not.
+/// For each key, the slices into which it was inserted and from which it was not deleted. A filter stores some of a key's copies:
+/// at least those of a model that keeps the four newest, and none that are missing from a model that keeps all.
 struct Model {
     most: usize,
     slices: i64,
@@ -284,7 +284,7 @@ proptest! {
     }
 }
 
-// ---- State out and in. ----
+// ---- Storing and restoring state. ----
 
 fn metadata(filter: &Cuckoo) -> Metadata {
     let AnyMetadata::Cuckoo(metadata) = filter.metadata() else { panic!("of another kind") };
@@ -295,7 +295,7 @@ fn bytes(filter: &Cuckoo) -> Vec<&[u8]> {
     filter.layers.iter().map(|layer| layer.table.buffer.bytes()).collect()
 }
 
-/// What is on disk: pages by their names, brought up to date as a store does it.
+/// Pages on disk, by name, updated the way a store does it.
 #[derive(Default)]
 struct Store(BTreeMap<PageId, Vec<u8>>);
 
@@ -329,7 +329,7 @@ fn state_comes_back_bit_for_bit_while_tables_come_and_go() {
     let (mut filter, mut store, mut most) = (Cuckoo::new(FOUR, sizing), Store::default(), 0);
     for slice in 0..16_u64 {
         filter.advance(slice.cast_signed());
-        // Far too many in two slices, few in others.
+        // Far too many keys in two slices, few in the others.
         let keys = if slice % 8 < 2 { 120_000 } else { 3_000 };
         (0..keys).for_each(|number| filter.insert(key(slice, number)).unwrap());
         most = most.max(filter.layers.len());
@@ -402,7 +402,7 @@ fn impossible_manifests_are_refused() {
         |metadata| metadata.names = 1,
         |metadata| metadata.names = u64::MAX,
         |metadata| {
-            // Each of them possible, but not together.
+            // Each size is possible, but not all of them together.
             let buckets = 1_u64 << 35;
             let capacity = 4 * buckets - (4 * buckets).div_ceil(20);
             let layer = LayerMetadata { buckets, capacity, ..metadata.layers[0].clone() };
@@ -447,12 +447,12 @@ fn pages_may_hold_anything_of_the_right_size() {
     }
 }
 
-/// Found by fuzzing: more slots filled than a table is meant for stood in its metadata, which was then refused.
+/// Found by fuzzing: metadata with more filled slots than the planned capacity was rejected.
 #[test]
 fn metadata_of_damaged_pages_is_accepted() {
     let sizing = Sizing::new(FOUR, 1_000, 1e-3);
     let mut filter = filled(FOUR, sizing, 1_000, 0);
-    // Bits in each slot, and the current tag.
+    // Bits in every slot, and the current tag.
     let bytes = vec![0b1000_1100; bytes(&filter)[0].len()];
     filter.read_page(PageId { slice: Slice::FIRST, layer: 0, page: 0 }, &bytes).unwrap();
     filter.advance(filter.slice().unwrap().0 + 1);

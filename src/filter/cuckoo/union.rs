@@ -1,12 +1,12 @@
-//! Two cuckoo filters into one.
+//! Merges two cuckoo filters.
 
 use super::{Cuckoo, Layer, SLOTS};
 use crate::filter::cuckoo::table::{Table, age};
 use crate::filter::{CapacityError, MergeError};
 
 impl Cuckoo {
-    /// Puts each key of another filter where it would lie here. One that both have is kept once, as long as the
-    /// later of the two.
+    /// Inserts each key of another filter at its position in this one. A key that both filters contain is kept once, with the
+    /// later expiry.
     pub(super) fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         if self.window != other.window {
             return Err(MergeError::Window);

@@ -1,11 +1,10 @@
-//! A stable Bloom filter: the filter that forgets at random, in memory that never grows.
+//! A stable Bloom filter: forgets at random, in memory that never grows.
 //!
-//! Cells of a few bits; an insertion decrements some and sets its key's to the maximum (Deng, Rafiei:
-//! "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006).
-//! The share of zero cells, and with it the false-positive rate, comes to a stable point and stays.
-//! Error direction: **both**. It may say "seen" of an absent key, and "not seen" of a key inserted before:
-//! it favours keys inserted lately, and promises nothing, no window and no count. Only right after it
-//! was inserted is a key seen for certain.
+//! The filter consists of cells with a few bits each. An insertion decrements some cells, and sets its key's cells to the maximum
+//! (Deng, Rafiei: "Approximately Detecting Duplicates for Streaming Data using Stable Bloom Filters", SIGMOD 2006). The share of
+//! zero cells, and with it the false-positive rate, reaches a stable point and stays there. Error direction: **both**. The filter
+//! may report an absent key as seen, and a key inserted before as unseen. It favors recently inserted keys, and guarantees
+//! neither a window nor a count. A key is certainly seen only immediately after it was inserted.
 
 mod sizing;
 
@@ -22,29 +21,28 @@ use std::any::Any;
 /// The multiplier of Knuth's MMIX generator: full period with any odd increment.
 const STEP: u64 = 6_364_136_223_846_793_005;
 
-/// The cells.
 #[derive(Debug)]
 struct Cells {
     layout: CellLayout,
     buffer: PagedBuffer,
-    /// How many are not zero.
+    /// Number of nonzero cells.
     filled: u64,
 }
 
-/// A filter that remembers keys for an uncertain time.
+/// A filter that remembers keys for a random time.
 #[derive(Debug)]
 pub struct Stable {
     sizing: Sizing,
-    /// How many insertions a key is expected to outlive; kept, for it takes a while to work out.
+    /// Expected number of insertions until a key is forgotten. Cached, because it takes a while to compute.
     lifetime: f64,
     numbers: SplitMix,
-    /// Keys inserted, ever.
+    /// Total number of keys inserted.
     keys: u64,
-    /// Taken with the first key.
+    /// Allocated with the first key.
     cells: Option<Cells>,
 }
 
-/// The cells of a key, of `cells`: K numbers computed from its own fingerprint, low half first.
+/// The cells of a key: K numbers below `cells`, computed from the key's fingerprint, low half first.
 fn places(fingerprint: Fingerprint, layout: CellLayout) -> impl Iterator<Item = u64> {
     let (mut hash, increment) = (fingerprint.low(), fingerprint.high() | 1);
     (0..layout.k).map(move |_| {
@@ -59,13 +57,13 @@ impl Cells {
         Some(Self { layout, buffer: PagedBuffer::new(layout.bytes())?, filled: 0 })
     }
 
-    /// The byte where a cell begins, and how many bits of it come before.
+    /// The byte in which a cell starts, and the number of bits before the cell.
     fn at(&self, cell: u64) -> (usize, u32) {
         let bit = cell * u64::from(self.layout.cell_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
     }
 
-    /// The eight bytes from there on, and so at least 57 bits from the cell on.
+    /// The eight bytes starting at `byte`, which contain at least 57 bits starting at the cell.
     fn word(&self, byte: usize) -> u64 {
         let bytes = &self.buffer.bytes()[byte..byte + 8];
         bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
@@ -76,7 +74,7 @@ impl Cells {
         self.word(byte) >> shift & self.layout.max()
     }
 
-    /// Changes the cells from one on by exclusive or.
+    /// XORs cells, starting at `cell`.
     fn flip(&mut self, cell: u64, change: u64) {
         if change == 0 {
             return;
@@ -88,14 +86,14 @@ impl Cells {
         self.buffer.touch(byte + (change << shift).ilog2() as usize / 8);
     }
 
-    /// Takes one from each of the P cells from `first` on, round the end.
+    /// Decrements each of the P cells starting at `first`, wrapping around at the end.
     fn decrement(&mut self, first: u64) {
         let straight = self.layout.decrements.min(self.layout.cells - first);
         self.decrement_run(first, straight);
         self.decrement_run(0, self.layout.decrements - straight);
     }
 
-    /// Takes one from each of so many cells, as many at a time as a word holds.
+    /// Decrements each of `count` cells, a word at a time.
     fn decrement_run(&mut self, mut first: u64, mut count: u64) {
         let bits = self.layout.cell_bits;
         // The lowest bit of each cell.
@@ -114,7 +112,7 @@ impl Cells {
         }
     }
 
-    /// The values of as many cells as `lowest` has bits set.
+    /// Returns the values of cells starting at `first`: one for each bit set in `lowest`.
     fn get_run(&self, first: u64, lowest: u64) -> u64 {
         let (byte, shift) = self.at(first);
         self.word(byte) >> shift & (lowest * self.layout.max())
@@ -136,17 +134,17 @@ impl Cells {
 }
 
 impl Stable {
-    /// An empty filter.
+    /// Creates an empty filter.
     #[must_use]
     pub fn new(sizing: Sizing) -> Self {
         Self { sizing, lifetime: sizing.lifetime(), numbers: SplitMix(sizing.seed), keys: 0, cells: None }
     }
 
-    /// The filter that metadata describes, its cells still zero: [`Filter::read_page`] puts them in. Its layout is
-    /// the stored one, whatever the sizing's: cells cannot be laid out anew.
+    /// Creates the filter that metadata describes, with its cells still zero. [`Filter::read_page`] fills them in. Its layout is
+    /// the stored one, regardless of the sizing, because cells cannot be rearranged.
     ///
     /// # Errors
-    /// [`MetadataError::Size`] when no filter is so, or this machine has no memory for it.
+    /// [`MetadataError::Size`] if no filter has this size, or this machine has not enough memory for it.
     pub fn from_metadata(sizing: Sizing, metadata: &Metadata) -> Result<Self, MetadataError> {
         let mut filter = Self { numbers: SplitMix(metadata.state), keys: metadata.keys, ..Self::new(sizing) };
         if let Some(stored) = &metadata.cells {
@@ -169,7 +167,7 @@ impl Filter for Stable {
     fn prefetch(&mut self, fingerprints: &[Fingerprint]) {
         let Some(cells) = &self.cells else { return };
         let bytes = cells.buffer.bytes();
-        // Of an absent key, most often the first cell or the second says no, and the others are not read.
+        // For an absent key, the first or second cell usually decides, and the others are not read.
         let places = fingerprints.iter().flat_map(|&fingerprint| places(fingerprint, cells.layout).take(2));
         std::hint::black_box(places.fold(0, |sum, cell| sum ^ bytes[cells.at(cell).0]));
     }
@@ -190,13 +188,13 @@ impl Filter for Stable {
         Ok(())
     }
 
-    /// Sets the key's cells again. This is an insertion like any other, decrements and all, as in the
-    /// paper: without them a stream of many duplicates would drive the false-positive rate up.
+    /// Sets the key's cells again. This is an insertion like any other, including decrements, as in the paper. Without
+    /// decrements, a stream with many duplicates would increase the false-positive rate.
     fn refresh(&mut self, fingerprint: Fingerprint) -> Result<bool, CapacityError> {
         self.insert(fingerprint).map(|()| true)
     }
 
-    /// Of each cell, the larger value counts.
+    /// Keeps the larger value of each cell.
     fn union(&mut self, other: &dyn Filter) -> Result<(), MergeError> {
         let other: &dyn Any = other;
         let other = other.downcast_ref::<Self>().ok_or(MergeError::Kind)?;
@@ -222,7 +220,7 @@ impl Filter for Stable {
 
     fn advance(&mut self, _time: Timestamp) {}
 
-    /// The replay info is the number of the insertion: where the generator stands follows from it.
+    /// The replay info is the number of the insertion, which determines the generator's state.
     fn resume(&mut self, _slice: Slice, replay_info: Option<u64>) {
         if let Some(keys) = replay_info {
             self.keys = keys;
@@ -243,8 +241,8 @@ impl Filter for Stable {
         None
     }
 
-    /// Of the keys, as many are taken to be remembered as are on average. The load is the share of cells that
-    /// are not zero over that of the stable point, so it comes to 1 and stays there.
+    /// Reports the average number of remembered keys as the number of keys. The load is the share of nonzero cells, divided by
+    /// their share at the stable point, so it rises to 1 and stays there.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an estimate")]
     fn usage(&self) -> Usage {
         let filled = self.cells.as_ref().map_or(0, |cells| cells.filled);
@@ -296,20 +294,20 @@ impl Filter for Stable {
     }
 }
 
-/// A filter without its cells. Its JSON is part of the state format.
+/// Metadata of a filter, without its cells. Its JSON is part of the state format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Where the generator stands that chooses the decremented cells.
+    /// State of the generator that selects the cells to decrement.
     pub state: u64,
-    /// Keys inserted, ever.
+    /// Total number of keys inserted.
     pub keys: u64,
-    /// None before the first key.
+    /// The cells, or `None` before the first key.
     pub cells: Option<CellsMetadata>,
 }
 
 impl Metadata {
-    /// A sizing of its layout.
+    /// Returns a sizing with this layout.
     pub(super) fn sizing(&self) -> Sizing {
         let stored = self.cells.as_ref().map(|cells| CellLayout {
             cells: cells.cells,
@@ -326,7 +324,7 @@ impl Metadata {
         Usage { keys: self.keys, open_keys: self.keys, bytes, load: 0.0, evicted: 0 }
     }
 
-    /// An absent key's cells are all filled.
+    /// Returns the probability that all cells of an absent key are filled.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub(super) fn estimate(&self) -> f64 {
         let rate = |cells: &CellsMetadata| (cells.filled as f64 / cells.cells as f64).powi(cells.k.cast_signed());
@@ -338,28 +336,28 @@ impl Metadata {
     }
 }
 
-/// The cells, without their values.
+/// Metadata of the cells, without their values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CellsMetadata {
     /// Number of cells.
     pub cells: u64,
-    /// Bits in a cell.
+    /// Bits per cell.
     pub cell_bits: u32,
-    /// Cells a key sets.
+    /// Number of cells that a key sets.
     pub k: u32,
-    /// Cells an insertion decrements.
+    /// Number of cells that an insertion decrements.
     pub decrements: u64,
-    /// Memory of all cells: it follows from the others, so that one wrong number cannot ask for more.
+    /// Memory of all cells. It follows from the other numbers, so that one wrong number cannot allocate more.
     pub bytes: u64,
-    /// Cells that are not zero.
+    /// Number of nonzero cells.
     pub filled: u64,
-    /// Pages that hold anything, and so are stored.
+    /// Number of pages that contain data, and are therefore stored.
     pub pages: u64,
 }
 
 impl CellsMetadata {
-    /// The cells, all zero; `None` if no filter has such.
+    /// Returns the cells, all zero, or `None` if no filter has such cells.
     fn cells(&self) -> Option<Cells> {
         let Self { cells, cell_bits, k, decrements, bytes, filled, .. } = *self;
         let layout = CellLayout { cells, cell_bits, k, decrements };

@@ -1,49 +1,47 @@
-//! How a stable Bloom filter is laid out, and what is to be expected of it.
+//! Layout of a stable Bloom filter, and its predicted rate and memory.
 //!
-//! Only arithmetic. All of it follows one cell from event to event: an insertion reaches it with a
-//! decrement (probability P/m), or sets it (K/m). That cells are independent of each other is an
-//! approximation, good for many cells; tests hold it against measurement.
+//! Only arithmetic. It follows one cell from event to event: an insertion decrements the cell (with probability P/m) or sets it
+//! (K/m). The independence of cells is an approximation that is good for many cells. Tests compare it with measurements.
 
 use crate::filter::Prediction;
 
-/// Most cells a key may have: each is a cache miss.
+/// Maximum number of cells per key. Each cell is a cache miss.
 pub(super) const K_MAX: u32 = 32;
-/// Most bits a cell may have.
 pub(super) const CELL_BITS_MAX: u32 = 4;
-/// Least memory that a sizing makes use of.
+/// Minimum memory of a sizing, in bytes.
 const BYTES_MIN: u64 = 64;
-/// Most memory that a filter may name, 256 GiB: more than one partition can have.
+/// Maximum memory that a filter may have, 256 GiB: more than one partition can have.
 pub(super) const BYTES_MAX: u64 = 1 << 38;
-/// Bytes after the last cell, so that each can be read as part of a word.
+/// Bytes after the last cell, so that every cell can be read as part of a word.
 const PAD_BYTES: u64 = 8;
 
-/// Layout of the cells, and what an insertion does to them.
+/// Layout of the cells, and the effect of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellLayout {
     /// Number of cells, m.
     pub cells: u64,
-    /// Bits in a cell, d; 1 to 4.
+    /// Bits per cell, d; 1 to 4.
     pub cell_bits: u32,
-    /// Cells that a key sets, K; 1 to 32.
+    /// Number of cells that a key sets, K; 1 to 32.
     pub k: u32,
-    /// Cells that an insertion decrements, P; 1 to m.
+    /// Number of cells that an insertion decrements, P; 1 to m.
     pub decrements: u64,
 }
 
 impl CellLayout {
-    /// What a cell is set to.
+    /// The value to which a cell is set.
     #[must_use]
     pub const fn max(self) -> u64 {
         (1 << self.cell_bits) - 1
     }
 
-    /// Memory for the cells.
+    /// Memory for the cells, in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.cells.saturating_mul(u64::from(self.cell_bits)).div_ceil(8).saturating_add(PAD_BYTES)
     }
 
-    /// Whether a filter can be made so.
+    /// True if a filter can have this layout.
     pub(super) fn is_sane(self) -> bool {
         (1..=CELL_BITS_MAX).contains(&self.cell_bits)
             && (1..=K_MAX).contains(&self.k)
@@ -52,40 +50,39 @@ impl CellLayout {
             && self.bytes() <= BYTES_MAX
     }
 
-    /// The best layout of that memory with so many bits and k; `None` if no number of decrements meets the
-    /// rate.
+    /// Returns the best layout for this memory, number of bits, and k, or `None` if no number of decrements meets the rate.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "far below 2^52")]
     fn new(bytes: u64, rate: f64, cell_bits: u32, k: u32) -> Option<Self> {
         let cells = (bytes - PAD_BYTES) * 8 / u64::from(cell_bits);
         let (each, max) = (f64::from(k), f64::from((1_u32 << cell_bits) - 1));
         // The paper's formula for P, without cancellation: zeros^(-1/Max) - 1, where zeros = 1 - rate^(1/K).
         let sets_per_decrement = (-(-rate.powf(1.0 / each)).ln_1p() / max).exp_m1();
-        // Rounded up: less than P decrements would miss the rate.
+        // Rounded up, because fewer than P decrements would miss the rate.
         let decrements = (1.0 / (sets_per_decrement * (1.0 / each - 1.0 / cells as f64))).ceil().max(1.0);
         let layout = Self { cells, cell_bits, k, decrements: decrements.min(u64::MAX as f64) as u64 };
         layout.is_sane().then_some(layout)
     }
 
-    /// What happens to one cell.
+    /// The random process of one cell.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     fn process(self) -> CellProcess {
         let (m, k) = (self.cells as f64, f64::from(self.k));
-        // A decrement that the same insertion makes up for by setting the cell is none.
+        // A decrement does not count if the same insertion also sets the cell.
         let (set, down) = (k / m, self.decrements as f64 / m * (1.0 - k / m));
         CellProcess { max: (1 << self.cell_bits) - 1, down: down / (set + down), events: set + down }
     }
 
-    /// The false-positive rate at the stable point: (1 - zeros)^K.
+    /// False-positive rate at the stable point: (1 - zeros)^K.
     pub(super) fn stable_rate(self) -> f64 {
         (1.0 - self.process().zeros()).powi(self.k.cast_signed())
     }
 
-    /// Share of cells that are not zero at the stable point.
+    /// Share of nonzero cells at the stable point.
     pub(super) fn stable_fill(self) -> f64 {
         1.0 - self.process().zeros()
     }
 
-    /// Expected number of insertions until a key is forgotten: the area under its survival.
+    /// Expected number of insertions until a key is forgotten: the area under its survival curve.
     pub(super) fn lifetime(self) -> f64 {
         let (process, k) = (self.process(), self.k.cast_signed());
         let step = 0.25 / f64::from(k);
@@ -101,42 +98,42 @@ impl CellLayout {
     }
 }
 
-/// What happens to one cell, as long as other keys are inserted.
+/// The random process of one cell while other keys are inserted.
 #[derive(Clone, Copy, Debug)]
 struct CellProcess {
-    /// What it is set to.
+    /// The value to which the cell is set.
     max: usize,
-    /// Share of events that decrement it; the others set it.
+    /// Share of events that decrement the cell. The other events set it.
     down: f64,
-    /// Events an insertion.
+    /// Number of events per insertion.
     events: f64,
 }
 
 impl CellProcess {
-    /// Probability that it is zero, in the end: its last `max` events were decrements. The paper's theorem 2.
+    /// Probability at the stable point that the cell is zero: its last `max` events were decrements. The paper's theorem 2.
     fn zeros(self) -> f64 {
         self.down.powi(i32::try_from(self.max).unwrap_or(i32::MAX))
     }
 }
 
-/// The distribution of a cell's value while time passes, counted in events.
+/// Distribution of a cell's value over time, which is counted in events.
 struct Cell {
     process: CellProcess,
-    /// Whether a cell that has come to zero stays so: then what is left is the cells that never did.
+    /// True if a cell that reaches zero stays zero. The remaining probability is then that of cells that never reached zero.
     mortal: bool,
     /// `values[v - 1]`: the probability of value v.
     values: [f64; 15],
 }
 
 impl Cell {
-    /// Just set; followed until it is zero for the first time.
+    /// A cell that was just set, followed until it is zero for the first time.
     fn set(process: CellProcess) -> Self {
         let mut values = [0.0; 15];
         values[process.max - 1] = 1.0;
         Self { process, mortal: true, values }
     }
 
-    /// Of an empty filter.
+    /// A cell of an empty filter.
     const fn zero(process: CellProcess) -> Self {
         Self { process, mortal: false, values: [0.0; 15] }
     }
@@ -145,8 +142,7 @@ impl Cell {
         self.values.iter().sum::<f64>().clamp(0.0, 1.0)
     }
 
-    /// How fast each probability changes: an event takes the cell out of its value, and into the one
-    /// below, or to the top.
+    /// Rate of change of each probability: an event moves the cell to the next lower value, or to the maximum.
     fn slope(&self, values: &[f64; 15]) -> [f64; 15] {
         let CellProcess { max, down, .. } = self.process;
         let may_be_set = if self.mortal { values.iter().sum() } else { 1.0 };
@@ -158,7 +154,7 @@ impl Cell {
         slope
     }
 
-    /// Lets `events` pass, less than one: a step of the classic Runge-Kutta method.
+    /// Advances by `events`, less than one: a step of the classic Runge-Kutta method.
     fn pass(&mut self, events: f64) {
         let at = |slope: &[f64; 15], share: f64| std::array::from_fn(|v| self.values[v] + share * events * slope[v]);
         let a = self.slope(&self.values);
@@ -170,7 +166,7 @@ impl Cell {
         }
     }
 
-    /// Lets so many insertions pass; stops when nothing changes any more.
+    /// Advances by a number of insertions. Stops when nothing changes any more.
     fn pass_insertions(mut self, insertions: f64) -> Self {
         let mut left = insertions * self.process.events;
         while left > 0.0 {
@@ -186,22 +182,21 @@ impl Cell {
     }
 }
 
-/// Layout and seed, worked out once for all partitions that share a configuration.
+/// Layout and seed, computed once for all partitions that share a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// The layout.
     pub layout: CellLayout,
-    /// Where the generator that chooses the decremented cells begins.
+    /// Initial state of the generator that selects the cells to decrement.
     pub seed: u64,
 }
 
 impl Sizing {
-    /// A filter of `bytes` (at least 64) whose false-positive rate never rises above `rate`, in (0, 1).
+    /// Sizes a filter of `bytes` (at least 64) whose false-positive rate never exceeds `rate`, in (0, 1).
     ///
-    /// Of all numbers of bits a cell and cells a key, those are taken with which a key is remembered
-    /// longest, on average: the expected number of insertions until any of its cells is zero is the
-    /// greatest. P is the paper's, rounded up. A rate that this memory cannot give is missed; see
-    /// [`Sizing::predict`].
+    /// Of all numbers of bits per cell and cells per key, it selects those that remember a key longest on average: they have the
+    /// largest expected number of insertions until any of the key's cells is zero. P is the paper's, rounded up. If this memory
+    /// cannot meet the rate, the filter exceeds it; see [`Sizing::predict`].
     #[must_use]
     pub fn new(bytes: u64, rate: f64) -> Self {
         let bytes = bytes.clamp(BYTES_MIN, BYTES_MAX);
@@ -209,27 +204,27 @@ impl Sizing {
         let layouts = (1..=CELL_BITS_MAX).flat_map(|bits| (1..=K_MAX).map(move |k| (bits, k)));
         let shapes = layouts.filter_map(|(bits, k)| CellLayout::new(bytes, rate, bits, k));
         let best = shapes.map(|layout| (layout, layout.lifetime())).max_by(|a, b| a.1.total_cmp(&b.1));
-        // None meets the rate: the most k, and all cells decremented each time, come nearest.
+        // No layout meets the rate. The maximum k, and decrementing all cells every time, comes closest.
         let cells = (bytes - PAD_BYTES) * 8;
         let nearest = CellLayout { cells, cell_bits: 1, k: K_MAX, decrements: cells };
         Self { layout: best.map_or(nearest, |(layout, _)| layout), seed: 0 }
     }
 
-    /// Its memory.
+    /// Memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.layout.bytes()
     }
 
-    /// Expected number of insertions until a key is forgotten; also, how many of the keys inserted last are
+    /// Expected number of insertions until a key is forgotten. Also the number of the most recently inserted keys that are
     /// remembered once the filter is stable.
     #[must_use]
     pub fn lifetime(&self) -> f64 {
         self.layout.lifetime()
     }
 
-    /// What to expect after `load` times as many insertions as a key is remembered for on average. The rate
-    /// rises to that of the stable point, the paper's formula, and stays there: `f64::INFINITY` asks for that.
+    /// Predicts the rate and memory after `load` times the number of insertions for which a key is remembered on average. The
+    /// rate rises to that of the stable point, by the paper's formula, and stays there. `f64::INFINITY` returns that rate.
     #[must_use]
     pub fn predict(&self, load: f64) -> Prediction {
         let rate = if load.is_finite() {
@@ -243,9 +238,9 @@ impl Sizing {
 
     /// Share of keys that are forgotten at some time within `n` further insertions of other keys.
     ///
-    /// One cell dies with its first run of Max decrements that no other key's set interrupts; a key dies
-    /// with the first of its K cells. (A dead key may be called seen again, when others have set its cells:
-    /// of the keys inserted n insertions ago, [`Sizing::unseen_after`] are called unseen.)
+    /// A cell dies at its first run of Max decrements that is not interrupted by another key setting the cell. A key dies with
+    /// the first of its K cells. (A dead key may be reported as seen again when other keys have set its cells. Of the keys
+    /// inserted n insertions ago, [`Sizing::unseen_after`] are reported as unseen.)
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn forgotten_after(&self, n: u64) -> f64 {
@@ -253,8 +248,8 @@ impl Sizing {
         1.0 - alive.powi(self.layout.k.cast_signed())
     }
 
-    /// Share of keys that are called unseen `n` insertions of other keys after they were inserted: a false
-    /// negative each. A little less than [`Sizing::forgotten_after`], for some are false positives by then.
+    /// Share of keys that are reported as unseen `n` insertions of other keys after they were inserted, each a false negative.
+    /// Slightly less than [`Sizing::forgotten_after`], because some of the forgotten keys are false positives by then.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn unseen_after(&self, n: u64) -> f64 {

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// One of 2^64 keys of one of 2^64 families.
+/// The key with this number in a family of 2^64 keys.
 fn key(family: u64, number: u64) -> Fingerprint {
     Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
 }
 
-/// Share of `asked` keys, never inserted, that are called seen.
+/// Share of `asked` absent keys that are reported as seen.
 fn absent_keys_seen(filter: &Stable, asked: u64) -> f64 {
     (0..asked).filter(|&number| filter.contains(key(99, number))).count() as f64 / asked as f64
 }
@@ -23,7 +23,7 @@ fn filled(filter: &Stable) -> f64 {
     counted as f64 / cells.layout.cells as f64
 }
 
-/// A filter into which `load` times as many keys were put as it remembers.
+/// A filter into which `load` times the number of keys that it remembers were inserted.
 fn loaded(sizing: Sizing, load: f64) -> (Stable, u64) {
     let mut filter = Stable::new(sizing);
     let keys = (load * sizing.lifetime()) as u64;
@@ -42,7 +42,7 @@ fn the_stable_point_is_reached_and_its_rate_is_that_of_the_formula() {
             let (got, expected) = (absent_keys_seen(&filter, asked), sizing.predict(load).rate);
             println!("stable {rate:.0e}, load {load}: measured {got:.3e}, predicted {expected:.3e}, filled {:.4}", filled(&filter));
             assert!(expected <= stable * 1.000_001, "the rate only rises to the stable point");
-            // Ten per cent, and what counting few may be off by in one of a thousand tries.
+            // Ten percent, plus the statistical error of small counts, at a probability of one in a thousand.
             let most = expected * 1.1 + 3.09 * (expected / asked as f64).sqrt();
             assert!(got <= most, "{rate:.0e} at load {load}: {got:.3e}, predicted {expected:.3e}");
             if load >= 32.0 {
@@ -61,7 +61,7 @@ fn keys_are_forgotten_as_predicted() {
         let (filter, keys) = loaded(sizing, 6.0);
         for share in [0.1, 0.25, 0.5, 1.0, 2.0] {
             let age = (share * sizing.lifetime()) as u64;
-            // A narrow band of keys about that age, so that the share is that of the age.
+            // A narrow range of keys around that age, so that the share is that of the age.
             let band = (keys / 100).min(age);
             let unseen = (0..2 * band).filter(|&number| !filter.contains(key(0, keys - age - band + number))).count();
             let (got, expected) = (unseen as f64 / (2 * band) as f64, sizing.unseen_after(age));
@@ -89,7 +89,7 @@ fn layouts_keep_a_key_longest() {
 
 #[test]
 fn a_key_just_put_in_is_seen() {
-    // So small that what is decremented is often one's own.
+    // So small that insertions often decrement their own cells.
     for (bytes, rate) in [(64, 1e-2), (64, 1e-300), (0, 0.5), (1 << 12, 1e-3)] {
         let mut filter = Stable::new(Sizing::new(bytes, rate));
         for number in 0..5_000 {
@@ -135,14 +135,14 @@ fn a_run_of_decrements_is_as_good_as_single_ones() {
     }
 }
 
-// ---- State out and in. ----
+// ---- Storing and restoring state. ----
 
 fn metadata(filter: &Stable) -> Metadata {
     let AnyMetadata::Stable(metadata) = filter.metadata() else { panic!("of another kind") };
     metadata
 }
 
-/// Brings what is stored up to date, and makes the filter anew from that.
+/// Updates the stored pages, and restores the filter from them.
 fn stored(filter: &mut Stable, pages: &mut BTreeMap<PageId, Vec<u8>>) -> Stable {
     for id in filter.dirty_pages() {
         let mut bytes = Vec::new();
@@ -172,7 +172,7 @@ fn state_comes_back_bit_for_bit() {
         (0..5_000).for_each(|number| filter.insert(key(step, number)).unwrap());
         let mut other = stored(&mut filter, &mut pages);
         assert!(bytes(&other) == bytes(&filter));
-        // The decrements to come are the same, too.
+        // Future decrements are the same, too.
         (0..1_000).for_each(|number| other.insert(key(9 + step, number)).unwrap());
         (0..1_000).for_each(|number| filter.insert(key(9 + step, number)).unwrap());
         assert!(bytes(&other) == bytes(&filter) && other.metadata() == filter.metadata());
@@ -225,7 +225,7 @@ fn pages_may_hold_anything_of_the_right_size() {
     }
     assert_eq!(filter.read_page(id, &[0; 64]), Err(MetadataError::Page(id)));
     for fill in [0xff, 0] {
-        // The count of filled cells does not fit; nothing breaks.
+        // The count of filled cells is wrong, but nothing breaks.
         filter.read_page(id, &vec![fill; crate::filter::PAGE_BYTES]).unwrap();
         (0..100_000).for_each(|number| filter.insert(key(3, number)).unwrap());
         assert!(filter.contains(key(3, 99_999)) && filter.usage().load.is_finite());
@@ -235,7 +235,7 @@ fn pages_may_hold_anything_of_the_right_size() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Beside an exact model of the cells, made of single steps.
+    /// Compares the filter with an exact model of the cells that changes one cell at a time.
     #[test]
     fn every_verdict_is_that_of_the_model(
         stream in proptest::collection::vec((0..300_u64, any::<bool>()), 1..1_500),

@@ -1,46 +1,45 @@
-//! One cuckoo table: fingerprints in buckets, a generation tag beside each.
+//! A cuckoo table: fingerprints in buckets, each with a generation tag.
 //!
-//! Partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better
-//! Than Bloom", 2014), but for any number of buckets: a fingerprint's two buckets add up to a hash of it,
-//! modulo their number, so each follows from the other. Slots are packed without gaps. Must never lose a
-//! slot but by being asked to: a put that finds no room leaves all as it was.
+//! Partial-key cuckoo hashing (Fan, Andersen, Kaminsky, Mitzenmacher: "Cuckoo Filter: Practically Better Than Bloom", 2014), but
+//! for any number of buckets: the two buckets of a fingerprint add up to a hash of the fingerprint, modulo the number of buckets,
+//! so each bucket follows from the other. Slots are packed without gaps. Must never lose a slot unless asked to: a failed
+//! insertion leaves the table unchanged.
 
 use crate::filter::hash::{SplitMix, mix, scale};
 use crate::filter::paged_buffer::PagedBuffer;
 use crate::key::Fingerprint;
 
-/// How often a put moves another fingerprint on before it gives up (the paper's number).
+/// Maximum number of fingerprints that an insertion moves before it gives up (the paper's number).
 const KICKS: usize = 500;
-/// Most bits in a slot: with seven before it, they fit a word.
+/// Maximum bits per slot: with seven bits before it, a slot fits into a word.
 pub(super) const SLOT_BITS_MAX: u32 = 57;
-/// Bytes after the last slot, so that each can be read as part of a word.
+/// Bytes after the last slot, so that every slot can be read as part of a word.
 const PAD_BYTES: u64 = 8;
 
-/// Size of a table of buckets of `B` slots.
+/// Size of a table with buckets of `B` slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableLayout<const B: usize> {
     /// Number of buckets, at least 1.
     pub(super) buckets: u64,
-    /// Bits of a fingerprint, f.
+    /// Bits per fingerprint, f.
     pub(super) fingerprint_bits: u32,
-    /// How many generations there are at a time, and so different tags.
+    /// Number of generations at a time, and therefore of different tags.
     pub(super) tags: u64,
 }
 
 impl<const B: usize> TableLayout<B> {
-    /// The table whose capacity is just `keys` or little more.
+    /// The smallest layout whose capacity is at least `keys`.
     pub(super) fn holding(keys: u64, fingerprint_bits: u32, tags: u64) -> Self {
         let slots = (u128::from(keys.max(1)) * 20).div_ceil(19);
         let buckets = u64::try_from(slots.div_ceil(B as u128)).unwrap_or(u64::MAX);
         Self { buckets, fingerprint_bits, tags }
     }
 
-    /// Number of slots.
     pub(super) const fn slots(self) -> u64 {
         self.buckets.saturating_mul(B as u64)
     }
 
-    /// Keys it is meant for: a load of 0.95.
+    /// Planned number of keys: a load of 0.95.
     pub(super) const fn capacity(self) -> u64 {
         self.slots() - self.slots().div_ceil(20)
     }
@@ -50,19 +49,18 @@ impl<const B: usize> TableLayout<B> {
         u64::BITS - self.tags.saturating_sub(1).leading_zeros()
     }
 
-    /// Bits in a slot.
     pub(super) const fn slot_bits(self) -> u32 {
         self.fingerprint_bits.saturating_add(self.tag_bits())
     }
 
-    /// Memory for the slots.
+    /// Memory for the slots, in bytes.
     pub(super) fn bytes(self) -> u64 {
         let bytes = (u128::from(self.slots()) * u128::from(self.slot_bits())).div_ceil(8) + u128::from(PAD_BYTES);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Probability that an absent key's fingerprint is in one of its buckets, when `keys` slots are filled: each
-    /// of 2 B slots is, with probability `keys / slots`, and holds one of 2^f - 1 fingerprints.
+    /// Probability that an absent key's fingerprint is in one of its buckets when `keys` slots are filled. Each of 2 B slots is
+    /// filled with probability `keys / slots`, and contains one of 2^f - 1 fingerprints.
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub(super) fn rate(self, keys: f64) -> f64 {
         let asked = 2.0 * B as f64 * keys / self.slots() as f64;
@@ -72,7 +70,7 @@ impl<const B: usize> TableLayout<B> {
     }
 }
 
-/// Where a key may lie in a table, and what marks it there.
+/// A key's buckets in a table, and its fingerprint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     fingerprint: u64,
@@ -80,14 +78,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// How many slots it may lie in. Its two buckets may be one.
+    /// Number of slots in which the key may be. Its two buckets may be the same.
     pub(super) const fn slots<const B: usize>(self) -> usize {
         if self.buckets[0] == self.buckets[1] { B } else { 2 * B }
     }
 }
 
-/// Slots in buckets of `B`. A slot is a fingerprint, not zero, above a tag; an empty one is all zero. One that holds
-/// a tag that no generation has, from a page that was made up, counts as empty.
+/// Slots in buckets of `B`. A slot is a nonzero fingerprint above a tag. An empty slot is all zeros. A slot with a tag of no
+/// generation, from a forged page, counts as empty.
 #[derive(Debug)]
 pub(super) struct Table<const B: usize> {
     layout: TableLayout<B>,
@@ -98,13 +96,13 @@ pub(super) struct Table<const B: usize> {
 }
 
 impl<const B: usize> Table<B> {
-    /// An empty table; `None` when this machine cannot give so much memory.
+    /// Creates an empty table, or returns `None` if there is not enough memory.
     pub(super) fn new(layout: TableLayout<B>) -> Option<Self> {
         let buffer = PagedBuffer::new(layout.bytes())?;
         Some(Self { layout, slot_bits: layout.slot_bits(), tag_bits: layout.tag_bits(), used: 0, buffer })
     }
 
-    /// The empty table that takes in the pages of one with `used` slots filled.
+    /// Creates the empty table that reads the pages of a table with `used` filled slots.
     pub(super) fn restored(layout: TableLayout<B>, used: u64) -> Option<Self> {
         Some(Self { used, ..Self::new(layout)? })
     }
@@ -113,7 +111,7 @@ impl<const B: usize> Table<B> {
         self.layout
     }
 
-    /// How many slots are filled.
+    /// Number of filled slots.
     pub(super) const fn used(&self) -> u64 {
         self.used
     }
@@ -125,13 +123,13 @@ impl<const B: usize> Table<B> {
         Place { fingerprint: own, buckets: [bucket, self.other(bucket, own)] }
     }
 
-    /// The other bucket of a fingerprint; the other of that is the first again.
+    /// The other bucket of a fingerprint. Applied twice, it returns the first bucket.
     fn other(&self, bucket: u64, fingerprint: u64) -> u64 {
         let sum = scale(mix(fingerprint), self.layout.buckets);
         if sum >= bucket { sum - bucket } else { sum + (self.layout.buckets - bucket) }
     }
 
-    /// The byte where a slot begins, and how many bits of it come before.
+    /// The byte in which a slot starts, and the number of bits before the slot.
     fn at(&self, slot: u64) -> (usize, u32) {
         let bit = slot * u64::from(self.slot_bits);
         ((bit / 8) as usize, (bit % 8) as u32)
@@ -156,7 +154,7 @@ impl<const B: usize> Table<B> {
         self.buffer.touch(byte + (shift + self.slot_bits - 1) as usize / 8);
     }
 
-    /// Fingerprint and tag of a slot; `None` if it is empty.
+    /// Returns the fingerprint and tag of a slot, or `None` if it is empty.
     fn read(&self, slot: u64) -> Option<(u64, u64)> {
         let value = self.get(slot);
         let (fingerprint, tag) = (value >> self.tag_bits, value & ((1 << self.tag_bits) - 1));
@@ -171,7 +169,7 @@ impl<const B: usize> Table<B> {
         Self::slots_of(bucket).find(|&slot| self.read(slot).is_none())
     }
 
-    /// The slots that hold a key's fingerprint, and their tags.
+    /// The slots that contain a key's fingerprint, and their tags.
     pub(super) fn copies(&self, place: Place) -> impl Iterator<Item = (u64, u64)> {
         let buckets = if place.buckets[0] == place.buckets[1] { &[0][..] } else { &[0, 1] };
         let slots = buckets.iter().flat_map(move |&which| Self::slots_of(place.buckets[which]));
@@ -186,32 +184,32 @@ impl<const B: usize> Table<B> {
         holds(place.buckets[0]) || holds(place.buckets[1])
     }
 
-    /// The bytes that a look-up of a key reads first and last, xor-ed, so that they are loaded.
+    /// XORs the first and last bytes that a lookup reads, so that they are loaded into the cache.
     pub(super) fn glance(&self, place: Place) -> u8 {
         let bytes = self.buffer.bytes();
         let ends = |bucket| bytes[self.at(bucket * B as u64).0] ^ bytes[self.at((bucket + 1) * B as u64 - 1).0];
         ends(place.buckets[0]) ^ ends(place.buckets[1])
     }
 
-    /// Gives a copy another tag.
+    /// Sets the tag of a copy.
     pub(super) fn tag(&mut self, slot: u64, tag: u64) {
         let value = self.get(slot) >> self.tag_bits << self.tag_bits;
         self.set(slot, value | tag);
     }
 
-    /// Takes a copy out.
+    /// Removes a copy.
     pub(super) fn clear(&mut self, slot: u64) {
         self.set(slot, 0);
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Inserts a key; false if there is no room, and then nothing has changed.
+    /// Inserts a key. Returns false, without any change, if there is no room.
     pub(super) fn insert(&mut self, place: Place, tag: u64) -> bool {
         let mut carried = place.fingerprint << self.tag_bits | tag;
         if let Some(slot) = place.buckets.iter().find_map(|&bucket| self.vacant(bucket)) {
             return self.fill(slot, carried);
         }
-        // The way is computed from the key itself, so that the same stream makes the same table.
+        // The path is computed from the key itself, so that the same stream produces the same table.
         let mut numbers = SplitMix(place.fingerprint ^ place.buckets[0]);
         let mut bucket = place.buckets[usize::from(numbers.next() >> 63 == 1)];
         let mut way = Vec::with_capacity(KICKS);
@@ -230,7 +228,7 @@ impl<const B: usize> Table<B> {
         false
     }
 
-    /// Where each key may lie, and its tag.
+    /// The buckets, fingerprint, and tag of each key.
     pub(super) fn keys(&self) -> impl Iterator<Item = (Place, u64)> {
         (0..self.layout.slots()).filter_map(|slot| {
             let (fingerprint, tag) = self.read(slot)?;
@@ -239,7 +237,8 @@ impl<const B: usize> Table<B> {
         })
     }
 
-    /// Puts a key of a table of the same layout in, or lets the one that is there live as long; false if there is no room.
+    /// Inserts a key of a table with the same layout, or extends the lifetime of the existing copy. Returns false if there is no
+    /// room.
     pub(super) fn merge(&mut self, place: Place, new: u64, now: u64) -> bool {
         let copy = self.copies(place).next();
         let Some((slot, own)) = copy else { return self.used < self.layout.capacity() && self.insert(place, new) };
@@ -261,8 +260,8 @@ impl<const B: usize> Table<B> {
         before
     }
 
-    /// `passed` generations after `now` begin: one pass over all slots takes out the keys of those that they take the
-    /// place of, whose tags will mean something else. Writes only where something goes.
+    /// Starts `passed` generations after `now`: one pass over all slots removes the keys whose tags will be reused. Writes only
+    /// to slots that are removed.
     pub(super) fn expire(&mut self, now: u64, passed: u64) {
         self.used = 0;
         for slot in 0..self.layout.slots() {
@@ -275,7 +274,7 @@ impl<const B: usize> Table<B> {
     }
 }
 
-/// How many generations before `now` a tag's was.
+/// Number of generations between a tag's generation and `now`.
 pub(super) const fn age(tag: u64, now: u64, tags: u64) -> u64 {
     if tag <= now { now - tag } else { now + (tags - tag) }
 }

@@ -3,12 +3,12 @@
 use super::*;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// One of 2^64 keys of one of 2^64 families.
+/// The key with this number in a family of 2^64 keys.
 fn key(family: u64, number: u64) -> Fingerprint {
     Fingerprint(xxh3_128_with_seed(&number.to_le_bytes(), family))
 }
 
-/// Load of a table of 2^16 slots when the first put fails; the mean of a few.
+/// Average load of tables with 2^16 slots when the first insertion fails.
 fn load_at_first_failure<const B: usize>() -> f64 {
     let layout = TableLayout::<B> { buckets: (1 << 16) / B as u64, fingerprint_bits: 16, tags: 5 };
     let load = |family| {
@@ -25,8 +25,8 @@ fn load_at_first_failure<const B: usize>() -> f64 {
 fn published_loads_are_reached() {
     let got = [load_at_first_failure::<1>(), load_at_first_failure::<2>(), load_at_first_failure::<4>(), load_at_first_failure::<8>()];
     println!("cuckoo: load at the first failed put, 1, 2, 4, 8 slots a bucket: {got:.4?}");
-    // The paper's loads, for tables of all sizes; and those that no table of many slots exceeds (Fernholz, Ramachandran:
-    // "The k-orientability thresholds for G(n,p)", 2007), which one of few may by chance.
+    // The paper's loads, for tables of all sizes, and the thresholds that no large table exceeds (Fernholz, Ramachandran: "The
+    // k-orientability thresholds for G(n,p)", 2007). A small table may exceed them by chance.
     for ((got, published), threshold) in got.into_iter().zip([0.50, 0.84, 0.95, 0.98]).zip([0.5, 0.897, 0.980, 0.999]) {
         assert!(got >= published && got <= threshold + 0.02, "{got:.3}, published {published}, threshold {threshold}");
     }

@@ -24,10 +24,10 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * Deduplication as Flink's users do it: a stream keyed by the id, and for each id a value with a time to live, on RocksDB.
+ * Typical deduplication in Flink: a stream keyed by id, and a value with a time to live per id, in RocksDB.
  *
- * <p>What is done to its advantage: objects are reused; the JSON is parsed once, and no further than the id; batches are
- * large and compressed.
+ * <p>Optimizations in its favor: objects are reused, the JSON is parsed once and only up to the id, and batches are large
+ * and compressed.
  */
 public final class Dedup {
     /** Arguments: broker, input, output, group, directory, milliseconds between checkpoints, parallelism, hours of the window. */

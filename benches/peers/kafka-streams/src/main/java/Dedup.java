@@ -17,10 +17,10 @@ import org.apache.kafka.streams.state.Stores;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * Deduplication as Kafka Streams' users do it: a window store on RocksDB, asked for each record's id.
+ * Typical deduplication in Kafka Streams: a window store in RocksDB, with a lookup of each record's id.
  *
- * <p>What is done to its advantage: a repeat does not renew its id's window, which would be a second write; the JSON is
- * parsed no further than the id; batches are large and compressed.
+ * <p>Optimizations in its favor: a duplicate does not renew its id's window, which would be a second write. The JSON is
+ * parsed only up to the id. Batches are large and compressed.
  */
 public final class Dedup {
     private static final String STORE = "seen";
