@@ -107,16 +107,16 @@ impl Worker {
         self.refresh_cluster()
     }
 
-    /// Whether a state is not where the group is, and the changelog may bring it there.
+    /// Returns true if the state must be brought up to date from the changelog: it is not at the group's committed offsets.
     fn lacks(&self, id: StateId, found: &[Found]) -> bool {
         let is_new = self.assignment.inputs.values().all(|input| input.state != id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
-        let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
+        // An empty input does not show that the group is new: the input may have been recreated. Only the changelog knows.
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
-            // A checkpoint from before a seed stands where that lets the group begin.
-            begins(found) || (offset.is_some() && offset == found.committed.offset && !found.note().is_seed)
+            // A seed commits the offset at which a checkpoint from before the seed may already be.
+            offset.is_some() && offset == found.committed.offset && !found.note().is_seed
         })
     }
 
