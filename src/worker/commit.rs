@@ -12,9 +12,10 @@ use super::{Error, Flow, Worker};
 use crate::changelog::Span;
 use crate::fault;
 use crate::kafka::{self, Committed, Meanwhile, Refused, SinkError, Source};
-use crate::record::{Reason, TopicPartition, Verdict};
+use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::route;
 use crate::stats::add;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
@@ -55,7 +56,8 @@ impl Worker {
             self.abort(source, failure)?;
             return Ok(Flow::Back);
         }
-        self.assignment.logged(&self.topics, self.outbox.sink.take_logged());
+        let written = self.outbox.sink.take_logged();
+        self.logged(source, written);
         self.assignment.committed(offsets);
         self.outbox.committed(&self.shared.stats, began.elapsed());
         self.reporter.blocked = None;
@@ -64,7 +66,8 @@ impl Worker {
             let topic = self.topics.first_of(id.space);
             state.report(&topic.config.space, id.partition, &self.shared.stats.spaces[id.space.0]);
             if let (Some(changelog), Some(before)) = (&topic.changelog, state.trim()) {
-                self.shared.rebuilder.trim(TopicPartition { topic: changelog.clone(), partition: id.partition }, before);
+                let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
+                self.shared.rebuilder.trim(changelog, state.changelog.topic_id.clone(), before);
             }
         }
         if let Some(error) = self.outbox.ends_with.take() {
@@ -111,6 +114,21 @@ impl Worker {
         let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
         self.restart(source, &missing)
     }
+    /// What was written to the changelogs is committed; `written` has the offsets of its records.
+    fn logged(&mut self, source: &Source, written: BTreeMap<TopicPartition, Vec<Offset>>) {
+        if self.assignment.logged(&self.topics, written) {
+            return;
+        }
+        tracing::warn!("a changelog was recreated while it was in use; until a window has passed, only checkpoints have all keys");
+        let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
+        // Without an answer, the next restore asks.
+        let ids = source.topic_ids(&changelogs.into_iter().collect::<Vec<_>>()).unwrap_or_default();
+        for (id, state) in self.assignment.states.iter_mut().filter(|(_, state)| state.changelog.topic_id.is_none()) {
+            let changelog = self.topics.first_of(id.space).changelog.as_ref();
+            state.changelog.adopt(changelog.and_then(|changelog| ids.get(changelog)).map(String::as_str));
+        }
+    }
+
 
     /// Where transactions are to carry less: what was decided together would have to be written together again. So it is
     /// forgotten, and decided anew; but for what nothing but this process knows.
@@ -277,7 +295,7 @@ impl Worker {
         fault::point("resolve.committed");
         let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
         if self.assignment.inputs.values().zip(&committed).any(is_ours) {
-            self.assignment.logged(&self.topics, written);
+            self.logged(source, written);
         }
         let mut foreign = Vec::new();
         for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {

@@ -182,6 +182,13 @@ impl PartitionState {
         match store.load(id, settings, rules) {
             Ok(Loaded::Usable { mut state, offsets, changelog, saved }) => {
                 state.attach(Box::new(StoredFingerprints::new(Arc::clone(store), id.clone(), saved)));
+    /// An empty state in place of this one. The changelog, and the epoch of its last writer, are the same.
+    pub(super) fn emptied(&self, rules: Rules) -> Self {
+        let mut changelog = self.changelog.clone();
+        changelog.forget();
+        Self { changelog, ..Self::new(rules) }
+    }
+
                 Ok(Self { dedup: *state, saved: Some(saved), offsets, changelog, ..Self::new(rules) })
             }
             Ok(Loaded::Nothing) => Ok(Self::new(rules)),
@@ -254,13 +261,14 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// What the open transaction logs is committed, at these offsets.
-    pub(super) fn logged(&mut self, written: &[Offset]) {
+    /// The open transaction is committed, and its changelog records are at these offsets. Returns false if they show that the
+    /// changelog was recreated.
+    pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
-            self.logging.iter().zip(written).for_each(|(&slice, &offset)| self.changelog.logged(slice, offset));
-        } else if let Some(&last) = written.last() {
-            self.changelog.logged(self.dedup.clock(), last);
+            self.logging.iter().zip(written).fold(true, |is_same, (&slice, &offset)| self.changelog.logged(slice, offset) && is_same)
+        } else {
+            written.last().is_none_or(|&last| self.changelog.logged(self.dedup.clock(), last))
         }
     }
 
