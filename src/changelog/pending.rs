@@ -163,10 +163,11 @@ impl PendingChanges {
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
             // Time may have passed since the last key, with records that were none.
             let end_time = end_time.filter(|_| number == last);
+            let part = u32::try_from(number).ok();
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
             record::push_head(
                 &mut bytes,
-                &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans: spans.to_vec(), runs: Vec::new() },
+                &ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans: spans.to_vec(), runs: Vec::new() },
             );
             for run in entries.chunk_by(|one, next| one.mutation == next.mutation) {
                 record::push_run(&mut bytes, run[0].mutation, run.iter().map(|entry| entry.fingerprint));

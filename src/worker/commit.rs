@@ -48,7 +48,13 @@ impl Worker {
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let began = Instant::now();
         let offsets = self.assignment.offsets(&self.topics);
-        let logged = self.outbox.sink.before_changelog().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
+        let logged = self.outbox.sink.flush_in_order().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
+        let logged = logged.and_then(|()| self.outbox.sink.flush_in_order());
+        if logged.is_ok() && !self.outbox.sink.transactional() {
+            // No abort takes this back. If the offsets cannot be committed, it must not be logged again.
+            let written = self.outbox.sink.take_logged();
+            self.logged(source, written);
+        }
         let (topics, reader) = (&self.topics, &mut self.key_reader);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, reader, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
@@ -108,12 +114,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Records that were decided have not come again for too long: their partitions are restored, so that the others
-    /// can go on.
-    pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
-        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
-        self.restart(source, &missing)
-    }
     /// What was written to the changelogs is committed; `written` has the offsets of its records.
     fn logged(&mut self, source: &Source, written: BTreeMap<TopicPartition, Vec<Offset>>) {
         if self.assignment.logged(&self.topics, written) {
@@ -129,6 +129,12 @@ impl Worker {
         }
     }
 
+    /// Records that were decided have not come again for too long: their partitions are restored, so that the others
+    /// can go on.
+    pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
+        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
+        self.restart(source, &missing)
+    }
 
     /// Where transactions are to carry less: what was decided together would have to be written together again. So it is
     /// forgotten, and decided anew; but for what nothing but this process knows.

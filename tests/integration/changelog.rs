@@ -12,6 +12,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
+use unseen::changelog::ChangelogRecord;
 
 const RECORDS: usize = 60_000;
 
@@ -236,6 +237,41 @@ fn recreated_changelog_keeps_what_the_window_needs() {
     read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat).collect(), &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &output, 1)[0].len(), before, "keys of the window were emitted again");
+}
+
+/// Without transactions, what was logged stays when the offsets cannot be committed. It is not logged again.
+#[test]
+fn failed_offset_commits_log_no_key_twice() {
+    let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));
+    let setup = Setup::new(broker(), "log-once").worker("delivery = \"at_least_once\"\nmax_transaction_records = 10").topic(
+        &input,
+        &output,
+        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }",
+    );
+    let record = |number: i64| TestRecord {
+        key: Some(number.to_string().into_bytes()),
+        timestamp: 1_700_000_000_000 + number,
+        ..TestRecord::default()
+    };
+    produce(broker(), &input, (0..200).map(record));
+    let failures: Vec<_> = (1..10).map(|number| format!("commit.flushed:{}:error", 3 * number)).collect();
+    let mut worker = setup.start_armed("a", &[], &failures.join(","));
+    wait_until("the records are read", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        (committed_offset(broker(), setup.group(), &input, 0) == Some(200)).then_some(())
+    });
+    let log = worker.drain();
+    assert!(log.matches("writing its records again").count() > 5, "{log}");
+    let changelog = read_committed(broker(), &format!("{}-news-changelog", setup.group()), 1);
+    let values: Vec<_> = changelog[0].iter().filter_map(|record| record.value.as_deref()).collect();
+    let mut keys = Vec::new();
+    for record in values.into_iter().map(|value| ChangelogRecord::decode(value).expect("a record of a changelog")) {
+        keys.extend(record.runs.iter().flat_map(|run| run.fingerprints()).map(|key| key.0));
+    }
+    let logged = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((logged, keys.len()), (200, 200), "keys that were logged, and distinct ones");
 }
 
 #[test]
