@@ -3,7 +3,7 @@
 
 use crate::harness::state::digests as digests_of;
 use crate::harness::{
-    News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
+    News, Oracle, Setup, SplitMix, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
     delete_records_before, delete_topic, first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
@@ -237,6 +237,56 @@ fn recreated_changelog_keeps_what_the_window_needs() {
     read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat).collect(), &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &output, 1)[0].len(), before, "keys of the window were emitted again");
+}
+
+/// A warm-up logs its keys a bounded number at a time, also while the records of an aborted transaction are to be repeated.
+#[test]
+fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
+    const BOUND: usize = 500;
+    let (input, output) = (topic(broker(), "log-bound-in", 2), topic(broker(), "log-bound-out", 2));
+    let setup = Setup::new(broker(), "log-bound").worker("max_transaction_records = 500").topic(
+        &input,
+        &output,
+        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }",
+    );
+    let record = |partition: i32, number: i64| TestRecord {
+        partition,
+        key: Some(number.to_string().into_bytes()),
+        value: Some(b"{}".to_vec()),
+        timestamp: 1_700_000_000_000,
+        ..TestRecord::default()
+    };
+    let wait_until_read = |partition: i32, end: i64, worker: &mut Worker| {
+        wait_until("the records are read", LIMIT, || {
+            assert!(worker.runs(), "the worker ended");
+            (committed_offset(broker(), setup.group(), &input, partition) == Some(end)).then_some(())
+        });
+    };
+    // Partition 0 has to be warmed up: neither a checkpoint nor the changelog has its keys.
+    let many = 100_000;
+    produce(broker(), &input, (0..many).map(|number| record(0, number)));
+    let mut worker = setup.start_with("a", &["state.changelog=false", "worker.max_transaction_records=100000"]);
+    wait_until_read(0, many, &mut worker);
+    worker.drain();
+    fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
+    // Partition 1 has large records, so that few of them are fetched with many of partition 0. Every 20th aborts.
+    let mut random = SplitMix(1);
+    let large = (0..400).map(|number| {
+        let mut record = record(1, number);
+        record.enlarge(20_000, &mut random);
+        record
+    });
+    produce(broker(), &input, large.collect::<Vec<_>>());
+    let aborts: Vec<_> = (1..20).map(|number| format!("transaction.send:{}:error", 20 * number)).collect();
+    let mut worker = setup.start_armed("a", &[], &aborts.join(","));
+    produce(broker(), &input, [record(0, many)]);
+    wait_until_read(0, many + 1, &mut worker);
+    wait_until_read(1, 400, &mut worker);
+    let log = worker.drain();
+    assert!(log.contains("warm_up_records=100000") && log.matches("writing its records again").count() > 10, "{log}");
+    let changelog = read_committed(broker(), &format!("{}-news-changelog", setup.group()), 2);
+    let largest = changelog[0].iter().map(|record| record.value.as_ref().map_or(0, Vec::len) / 16).max();
+    assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
 }
 
 /// Without transactions, what was logged stays when the offsets cannot be committed. It is not logged again.
