@@ -178,11 +178,11 @@ fn open_transactions_hold_up_only_their_own_partitions() {
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let stranger = leave_open(&stream, &[0, 1]);
     stream.produce(RECORDS / 2..);
-    let worker = start(&stream, "a");
     let committed = |partition| committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition);
     let before = [0, 1].map(committed);
-    for partition in [2, 3] {
-        let trimmed_to = first_offset(&stream.broker, &changelog(&stream), partition);
+    let others = [2, 3].map(|partition| (partition, first_offset(&stream.broker, &changelog(&stream), partition)));
+    let worker = start(&stream, "a");
+    for (partition, trimmed_to) in others {
         let end = stream.records.iter().filter(|record| record.partition == partition).count();
         wait_until("the other partitions are read", LIMIT, || (committed(partition) == i64::try_from(end).ok()).then_some(()));
         wait_until("their changelog is trimmed", LIMIT, || {
