@@ -317,7 +317,7 @@ impl Life {
             let written = self.log.commit(records);
             live.pending.committed(&by_number);
             live.progress.epoch = live.epoch;
-            slices.into_iter().zip(written).for_each(|(slice, offset)| live.progress.logged(slice, offset));
+            slices.into_iter().zip(written).for_each(|(slice, offset)| assert!(live.progress.logged(slice, offset)));
         }
         self.committed = ends;
         self.noted = live.dedup.stream_time();
@@ -394,7 +394,7 @@ impl Life {
                 let record = ChangelogRecord::decode(bytes).map_err(|error| error.to_string())?;
                 let step = applier.follow(&mut live.dedup, &record).map_err(|error| error.to_string())?;
                 match step {
-                    Outcome::Taken => live.progress.logged(live.dedup.clock(), offset),
+                    Outcome::Taken => assert!(live.progress.logged(live.dedup.clock(), offset)),
                     Outcome::Passed => {}
                     other => return Err(format!("the changelog at {offset} does not go on: {other:?}")),
                 }

@@ -163,12 +163,14 @@ impl PendingChanges {
         let records = parts.into_iter().enumerate().map(|(number, (slice, time, replay_info, entries))| {
             // Time may have passed since the last key, with records that were none.
             let end_time = end_time.filter(|_| number == last);
+            let part = u32::try_from(number).ok();
             let mut bytes = Vec::with_capacity(record::HEAD_BYTES + entries.len() * (record::FINGERPRINT_BYTES + 1));
             record::push_head(
                 &mut bytes,
                 &ChangelogRecord {
                     origin,
                     epoch,
+                    part,
                     slice,
                     time,
                     end_time,

@@ -4,9 +4,10 @@
 //! places from all of a fingerprint's bits, and two keys must not become one by the changelog.
 //!
 //! ```text
-//! u8   version, 2
+//! u8   version, 3; version 2 has no part
 //! u64  owner, u64 keys, u64 clock, u64 kind                see Origin
-//! i64  epoch                                               see Record::epoch
+//! i64  epoch                                               see ChangelogRecord::epoch
+//! u32  part                                                see ChangelogRecord::part
 //! i64  slice                                               or i64::MIN, before any time is known
 //! i64  stream time before its keys, i64 after them         or i64::MIN
 //! u64  replay info                                                or u64::MAX
@@ -23,8 +24,9 @@ use crate::filter::Slice;
 use crate::key::Fingerprint;
 use crate::record::{Offset, Timestamp};
 
-/// Version of the form.
-pub(super) const VERSION: u8 = 2;
+/// Version of the form, and the older one that is read as well.
+pub(super) const VERSION: u8 = 3;
+const VERSION_WITHOUT_PART: u8 = 2;
 /// Stands for "none" where any other number may be one.
 const NONE: i64 = i64::MIN;
 /// Bytes of a fingerprint.
@@ -89,6 +91,9 @@ pub struct ChangelogRecord<'a> {
     pub origin: Origin,
     /// Rises with each worker that takes the partition over: what one writes after that is void.
     pub epoch: i64,
+    /// The number of the record within its commit, from 0. A commit that is logged again has the same parts again. `None` if the
+    /// record does not have it.
+    pub part: Option<u32>,
     /// The slice, by the clock of its origin, that its keys were inserted into; none before any time is known.
     pub slice: Option<Slice>,
     /// Stream time when its last key was inserted; none before any time is known.
@@ -112,12 +117,11 @@ impl<'a> ChangelogRecord<'a> {
     /// [`DecodeError`], whatever the bytes are.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
-        if reader.take::<1>()? != [VERSION] {
-            return Err(DecodeError("its version is another"));
-        }
+        let [version @ (VERSION | VERSION_WITHOUT_PART)] = reader.take()? else { return Err(DecodeError("its version is another")) };
         let mut number = || Ok(u64::from_le_bytes(reader.take()?));
         let origin = Origin { owner: number()?, keys: number()?, clock: number()?, kind: number()? };
         let epoch = i64::from_le_bytes(reader.take()?);
+        let part = if version == VERSION { Some(u32::from_le_bytes(reader.take()?)) } else { None };
         let mut number = || Ok(Some(i64::from_le_bytes(reader.take()?)).filter(|&number| number != NONE));
         let (slice, time, end_time) = (number()?, number()?, number()?);
         let replay_info = Some(u64::from_le_bytes(reader.take()?)).filter(|&replay_info| replay_info != u64::MAX);
@@ -137,7 +141,7 @@ impl<'a> ChangelogRecord<'a> {
         let before = spans.len();
         spans.retain(|span| *span != Span::WARM_UP);
         let warms_up = spans.len() < before;
-        Ok(Self { origin, epoch, slice: slice.map(Slice), time, end_time, replay_info, spans, warms_up, runs })
+        Ok(Self { origin, epoch, part, slice: slice.map(Slice), time, end_time, replay_info, spans, warms_up, runs })
     }
 }
 
@@ -159,12 +163,14 @@ impl<'a> Reader<'a> {
 
 /// Appends the beginning of `record`, before its runs, of which it has none yet.
 pub(super) fn push_head(out: &mut Vec<u8>, record: &ChangelogRecord<'_>) {
-    let ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, .. } = record;
+    let ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, .. } = record;
     out.push(VERSION);
     for number in [origin.owner, origin.keys, origin.clock, origin.kind] {
         out.extend_from_slice(&number.to_le_bytes());
     }
-    for number in [Some(*epoch), slice.map(|slice| slice.0), *time, *end_time] {
+    out.extend_from_slice(&epoch.to_le_bytes());
+    out.extend_from_slice(&part.unwrap_or_default().to_le_bytes());
+    for number in [slice.map(|slice| slice.0), *time, *end_time] {
         out.extend_from_slice(&number.unwrap_or(NONE).to_le_bytes());
     }
     out.extend_from_slice(&replay_info.unwrap_or(u64::MAX).to_le_bytes());
@@ -198,8 +204,8 @@ pub fn insertions(
     keys: &[Fingerprint],
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + keys.len() * FINGERPRINT_BYTES);
-    let (epoch, end_time, spans, warms_up, runs) = (0, time, Vec::new(), false, Vec::new());
-    push_head(&mut bytes, &ChangelogRecord { origin, epoch, slice, time, end_time, replay_info, spans, warms_up, runs });
+    let (epoch, part, end_time, spans, warms_up, runs) = (0, Some(0), time, Vec::new(), false, Vec::new());
+    push_head(&mut bytes, &ChangelogRecord { origin, epoch, part, slice, time, end_time, replay_info, spans, warms_up, runs });
     push_run(&mut bytes, Mutation::Insert, keys.iter().copied());
     bytes
 }

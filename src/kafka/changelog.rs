@@ -6,6 +6,7 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
+use super::ffi::topic_ids;
 use super::observer::Observer;
 use super::throttle;
 use crate::config::Config;
@@ -275,6 +276,15 @@ impl ChangelogReader {
     fn reaches(&self, changelog: &TopicPartition, end: Offset) -> bool {
         let found = self.committed.fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT);
         found.is_ok_and(|(_, reached)| reached >= end)
+    }
+
+    /// The id of a topic, if its brokers give one. A recreated topic has another.
+    ///
+    /// # Errors
+    /// When no answer came.
+    pub fn topic_id(&self, topic: &str) -> Result<Option<String>, Error> {
+        let ids = topic_ids(self.committed.client(), &[topic], CALL_TIMEOUT);
+        ids.map(|mut ids| ids.remove(topic)).map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code}")))
     }
 
     /// Deletes the records below an offset.

@@ -59,8 +59,9 @@ pub struct Batch<'a> {
     /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
     /// might go on behind the next one: they are to be sought where they were read up to.
     pub errored: Vec<TopicPartition>,
-    /// Partitions that were read to their end, where consumers hear of it.
-    pub ends: Vec<TopicPartition>,
+    /// Partitions that were read to their end, and that end, where consumers hear of it. Of a replica that lags, it may be
+    /// before the real end.
+    pub ends: Vec<(TopicPartition, Offset)>,
 }
 
 impl Batch<'_> {
@@ -189,7 +190,8 @@ impl Source {
         batch.messages.retain(|message| {
             let Some((code, reason)) = message.error() else { return true };
             if code == RDKafkaErrorCode::PartitionEOF {
-                batch.ends.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
+                let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
+                batch.ends.push((partition, message.offset()));
                 return false;
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
@@ -201,6 +203,8 @@ impl Source {
             }
             false
         });
+        // They are read again, and come to their end again.
+        batch.ends.retain(|(partition, _)| !batch.errored.contains(partition));
         answer
     }
 

@@ -26,7 +26,8 @@ pub(super) struct Assignment {
     pub(super) warming: bool,
     /// Whether any partition waits for a schema.
     pub(super) awaiting: bool,
-    /// Whether the transaction is full, and records that it must carry are still to come: new ones wait for those.
+    /// True if the transaction is full, or a warm-up has as many keys to be logged as it may, while records that the transaction
+    /// must carry are still to come. All other records wait for those.
     pub(super) holding: bool,
     /// The store's epoch when the states in it were last known to be there.
     pub(super) store_epoch: u64,
@@ -158,19 +159,22 @@ impl Assignment {
         }
     }
 
-    /// What was written to the changelogs is committed; `written` says where its records lie.
-    pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) {
+    /// What was written to the changelogs is committed; `written` has the offsets of its records. Returns false if a changelog
+    /// was recreated.
+    pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
+        let mut are_same = true;
         for (&id, state) in &mut self.states {
             let Some(changelog) = &topics.first_of(id.space).changelog else { continue };
             let inputs = || inputs_of(topics, &self.inputs, id);
             let read: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
             state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
-                state.logged(&written);
+                are_same &= state.logged(&written);
                 let warms_up = inputs().any(Input::logs_warm_up);
                 state.announced = if warms_up { Announced::WarmUp } else { Announced::Complete };
             }
         }
         self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
+        are_same
     }
 }

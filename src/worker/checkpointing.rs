@@ -6,6 +6,7 @@
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
 use super::ids::StateId;
+use crate::record::log_id;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
@@ -93,7 +94,7 @@ impl Worker {
         let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
         // Written or not: a topic in between is only there with a changelog, which has what was read of it.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
-            self.shared.rebuilder.trim(input.partition.clone(), input.position);
+            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.log).map(str::to_owned), input.position);
         }
         bytes
     }

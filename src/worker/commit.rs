@@ -12,9 +12,10 @@ use super::{Error, Flow, Worker};
 use crate::changelog::Span;
 use crate::fault;
 use crate::kafka::{self, Committed, Meanwhile, Refused, SinkError, Source};
-use crate::record::{Reason, TopicPartition, Verdict};
+use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::route;
 use crate::stats::add;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 /// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
@@ -47,7 +48,13 @@ impl Worker {
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let began = Instant::now();
         let offsets = self.assignment.offsets(&self.topics);
-        let logged = self.outbox.sink.before_changelog().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
+        let logged = self.outbox.sink.flush_in_order().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
+        let logged = logged.and_then(|()| self.outbox.sink.flush_in_order());
+        if logged.is_ok() && !self.outbox.sink.transactional() {
+            // No abort takes this back. If the offsets cannot be committed, it must not be logged again.
+            let written = self.outbox.sink.take_logged();
+            self.logged(source, written);
+        }
         let (topics, reader) = (&self.topics, &mut self.key_reader);
         let mut read = ahead.map(|ahead| |is_done: &dyn Fn() -> bool| ahead.read(source, topics, reader, is_done));
         let meanwhile = read.as_mut().map(|read| read as Meanwhile<'_>);
@@ -55,7 +62,8 @@ impl Worker {
             self.abort(source, failure)?;
             return Ok(Flow::Back);
         }
-        self.assignment.logged(&self.topics, self.outbox.sink.take_logged());
+        let written = self.outbox.sink.take_logged();
+        self.logged(source, written);
         self.assignment.committed(offsets);
         self.outbox.committed(&self.shared.stats, began.elapsed());
         self.reporter.blocked = None;
@@ -64,7 +72,8 @@ impl Worker {
             let topic = self.topics.first_of(id.space);
             state.report(&topic.config.space, id.partition, &self.shared.stats.spaces[id.space.0]);
             if let (Some(changelog), Some(before)) = (&topic.changelog, state.trim()) {
-                self.shared.rebuilder.trim(TopicPartition { topic: changelog.clone(), partition: id.partition }, before);
+                let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
+                self.shared.rebuilder.trim(changelog, state.changelog.topic_id.clone(), before);
             }
         }
         if let Some(error) = self.outbox.ends_with.take() {
@@ -104,6 +113,21 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// What was written to the changelogs is committed; `written` has the offsets of its records.
+    fn logged(&mut self, source: &Source, written: BTreeMap<TopicPartition, Vec<Offset>>) {
+        if self.assignment.logged(&self.topics, written) {
+            return;
+        }
+        tracing::warn!("a changelog was recreated while it was in use; until a window has passed, only checkpoints have all keys");
+        let changelogs: BTreeSet<_> = self.topics.iter().filter_map(|(_, topic)| topic.changelog.as_deref()).collect();
+        // Without an answer, the next restore asks.
+        let ids = source.topic_ids(&changelogs.into_iter().collect::<Vec<_>>()).unwrap_or_default();
+        for (id, state) in self.assignment.states.iter_mut().filter(|(_, state)| state.changelog.topic_id.is_none()) {
+            let changelog = self.topics.first_of(id.space).changelog.as_ref();
+            state.changelog.adopt(changelog.and_then(|changelog| ids.get(changelog)).map(String::as_str));
+        }
     }
 
     /// Records that were decided have not come again for too long: their partitions are restored, so that the others
@@ -278,7 +302,7 @@ impl Worker {
         fault::point("resolve.committed");
         let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
         if self.assignment.inputs.values().zip(&committed).any(is_ours) {
-            self.assignment.logged(&self.topics, written);
+            self.logged(source, written);
         }
         let mut foreign = Vec::new();
         for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {

@@ -94,6 +94,16 @@ impl Input {
         Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
     }
 
+    /// All records below `end` came, and it is the end of the partition for now. That ends a warm-up whose last offsets have no
+    /// records: they were aborted, or are markers. It does not if records were passed over and are to be read again, or if
+    /// the broker lags and does not know all records of the warm-up yet.
+    pub(super) fn read_to_end(&mut self, end: Offset) {
+        let has_read_all = self.wait == Wait::No && self.awaits.is_none() && end >= self.warm_until;
+        if has_read_all && self.is_warm_up(self.position) {
+            self.warmed_up(self.warm_until - 1);
+        }
+    }
+
     /// A record of it comes too early, and is to be read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
@@ -207,6 +217,13 @@ impl PartitionState {
         }
     }
 
+    /// An empty state in place of this one. The changelog, and the epoch of its last writer, are the same.
+    pub(super) fn emptied(&self, rules: Rules) -> Self {
+        let mut changelog = self.changelog.clone();
+        changelog.forget();
+        Self { changelog, ..Self::new(rules) }
+    }
+
     /// What the store has of a partition, if that can be used. A corrupt store is quarantined.
     pub(super) fn load(
         store: &Arc<Store>,
@@ -289,13 +306,14 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// What the open transaction logs is committed, at these offsets.
-    pub(super) fn logged(&mut self, written: &[Offset]) {
+    /// The open transaction is committed, and its changelog records are at these offsets. Returns false if they show that the
+    /// changelog was recreated.
+    pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
-            self.logging.iter().zip(written).for_each(|(&slice, &offset)| self.changelog.logged(slice, offset));
-        } else if let Some(&last) = written.last() {
-            self.changelog.logged(self.dedup.clock(), last);
+            self.logging.iter().zip(written).fold(true, |is_same, (&slice, &offset)| self.changelog.logged(slice, offset) && is_same)
+        } else {
+            written.last().is_none_or(|&last| self.changelog.logged(self.dedup.clock(), last))
         }
     }
 
@@ -375,4 +393,61 @@ impl PartitionState {
 /// Partitions as a log line shows them.
 pub(super) fn names(partitions: &[TopicPartition]) -> String {
     partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::SchemaId;
+
+    /// An input that is at offset 10 of a warm-up up to offset 20.
+    fn warming_up() -> Input {
+        Input {
+            partition: TopicPartition { topic: "news".to_owned(), partition: 0 },
+            log: "news".to_owned(),
+            topic: TopicId(0),
+            state: StateId::default(),
+            first: None,
+            position: 10,
+            committed: 10,
+            group: Committed::default(),
+            warm_until: 20,
+            warming_up: true,
+            warm_up_max_timestamp: None,
+            logged: 10,
+            verdicts: Verdicts::default(),
+            wait: Wait::No,
+            awaits: None,
+            ends_worker: false,
+            counted: 10,
+        }
+    }
+
+    /// The position after the end of the partition was met at `end`.
+    fn position_after(end: Offset, change: impl FnOnce(&mut Input)) -> Offset {
+        let mut input = warming_up();
+        change(&mut input);
+        input.read_to_end(end);
+        assert_eq!(input.committed, input.position);
+        input.position
+    }
+
+    #[test]
+    fn a_warm_up_ends_at_the_end_of_its_partition() {
+        assert_eq!([position_after(20, |_| ()), position_after(25, |_| ())], [20, 20]);
+        assert_eq!(position_after(40, |input| (input.position, input.committed) = (30, 30)), 30, "it had ended before");
+    }
+
+    #[test]
+    fn a_warm_up_does_not_end_while_passed_over_records_are_to_be_read_again() {
+        for wait in [Wait::PassedOver, Wait::Paused] {
+            assert_eq!(position_after(20, |input| input.wait = wait), 10, "{wait:?}");
+        }
+        assert_eq!(position_after(20, |input| input.awaits = Some(SchemaId::Number(1))), 10);
+    }
+
+    #[test]
+    fn a_warm_up_does_not_end_where_a_lagging_broker_ends_its_log() {
+        assert_eq!(position_after(19, |_| ()), 10);
+    }
 }

@@ -3,14 +3,14 @@
 //!
 //! Owns who of them is paused. A record must not be judged by a state that is still to learn what another topic of the
 //! space had emitted by then, nor be passed over because nobody knows yet what its key is. Must never wait for a record
-//! that may not come: the end of a partition is as good.
+//! that may not come: a warm-up also ends at the end of its partition.
 
 use super::ids::InputId;
 use super::partition::{Input, Wait};
 use super::{Error, Worker};
 use crate::format::SchemaId;
 use crate::kafka::Source;
-use crate::record::TopicPartition;
+use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeSet;
 
 impl Worker {
@@ -24,12 +24,11 @@ impl Worker {
 
     /// Ends the warm-up of partitions that were read to their `ends`. Pauses partitions that must wait for others of their state,
     /// for a schema, or for records that the transaction must carry, and resumes those that need not wait any more.
-    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
-        // A partition that waits still has records to come, even if librdkafka has delivered all of them.
-        let warms_up = |input: &&mut Input| input.is_warm_up(input.position) && input.awaits.is_none() && input.wait == Wait::No;
-        for input in self.assignment.inputs.values_mut().filter(warms_up).filter(|input| ends.contains(&input.partition)) {
-            // The rest of a warm-up that ends without a record was aborted, or is a transaction marker.
-            input.warmed_up(input.warm_until - 1);
+    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+        for input in self.assignment.inputs.values_mut() {
+            if let Some((_, end)) = ends.iter().rfind(|(partition, _)| *partition == input.partition) {
+                input.read_to_end(*end);
+            }
         }
         if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
@@ -56,7 +55,7 @@ impl Worker {
             source.pause(&names(&waiting))?;
         }
         if !going_on.is_empty() {
-            // What had come of them was passed over.
+            // Records that came meanwhile were passed over. They are read again.
             let elsewhere: Vec<_> =
                 going_on.iter().filter(|(partition, position)| source.seek(partition, *position).is_err()).cloned().collect();
             source.resume(&names(&going_on))?;

@@ -1,7 +1,7 @@
 //! A state from its changelog, beside the work on other partitions.
 //!
-//! Owns the threads that read changelogs: they make states anew and trim what is not needed any more.
-//! Must never take in what the group has not committed, nor hold up a worker.
+//! Owns the threads that read changelogs: they rebuild states, and trim what is not needed any more. Must never take in what
+//! the group has not committed, hold up a worker, or hold up one partition for another.
 
 use super::Error;
 use super::ids::StateId;
@@ -17,40 +17,61 @@ use crate::record::{Offset, TopicPartition};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads that read changelogs, of one process. Each has a reader, and a state in the making.
+/// Threads of a process that read changelogs. Each has a reader, and works on one state at a time.
 const THREADS: usize = 2;
-/// How long to wait for a transaction to end before looking again.
+/// Shortest and longest time until a job that waits for a transaction to end looks again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a client is asked that gives no answer, before another is made.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long a client may give no answer before it is replaced.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
-/// How often a line says how far a rebuild has come.
+/// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A state to be brought to where the group has come.
+/// A state to be brought to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,
-    /// What the checkpoint has of it.
+    /// The id of the changelog topic, if it is known.
+    pub(super) topic_id: Option<String>,
+    /// The highest epoch that is known from the checkpoint.
+    pub(super) epoch: i64,
+    /// The state as of the checkpoint.
     pub(super) state: PartitionState,
     pub(super) rules: Rules,
     pub(super) settings: checkpoint::Settings,
     pub(super) origin: Origin,
-    /// For each input topic, what the group has committed of it.
+    /// For each input topic, the offset that the group has committed.
     pub(super) bounds: BTreeMap<String, Offset>,
     /// Keys of an earlier slice have expired, if that is known.
     pub(super) oldest_slice: Option<Slice>,
     /// Set when nobody waits for it any more.
     pub(super) cancelled: Arc<AtomicBool>,
     pub(super) done: Sender<Rebuilt>,
+    pub(super) began: Instant,
+    /// Set while the job waits for the end of the changelog to be known.
+    pub(super) wait: Option<Wait>,
 }
 
-/// What became of a job.
+/// How long a job has waited.
+pub(super) struct Wait {
+    since: Instant,
+    reported: Instant,
+}
+
+impl Job {
+    /// Time until it looks again, in proportion to how long it has waited.
+    fn pause(&self) -> Duration {
+        self.wait.as_ref().map_or(PAUSE, |wait| (wait.since.elapsed() / 10).clamp(PAUSE, PAUSE_MAX))
+    }
+}
+
+/// The result of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
     /// The job's own, to distinguish it from one that was cancelled.
@@ -58,10 +79,73 @@ pub(super) struct Rebuilt {
     pub(super) state: Result<PartitionState, Error>,
 }
 
-/// The partitions that wait to be trimmed, each with the offset below which it is not needed any more.
-type Trims = Mutex<BTreeMap<TopicPartition, Offset>>;
+/// The end of a topic-partition that is not needed any more.
+struct Trim {
+    /// The topic that the offset is of, if its id is known. A recreated topic has another.
+    topic_id: Option<String>,
+    before: Offset,
+}
 
-/// What the threads need of what the workers share.
+/// Something for a thread to do.
+enum Task {
+    Rebuild(Box<Job>),
+    /// One of [`Queue::trims`].
+    Trim,
+}
+
+/// What the threads have to do. A job that waits is due later, so that its thread is free for others meanwhile.
+#[derive(Default)]
+struct Queue {
+    /// By the time when they are due, and in the order in which they came.
+    tasks: BTreeMap<(Instant, u64), Task>,
+    count: u64,
+    trims: BTreeMap<TopicPartition, Trim>,
+    is_closed: bool,
+}
+
+#[derive(Default)]
+struct Tasks {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+impl Tasks {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, due: Instant, task: Task) {
+        let mut queue = self.lock();
+        let number = queue.count;
+        queue.count += 1;
+        if !queue.is_closed {
+            queue.tasks.insert((due, number), task);
+        }
+        drop(queue);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the first task that is due. Returns `None` once the queue is closed.
+    fn next(&self) -> Option<Task> {
+        let mut queue = self.lock();
+        while !queue.is_closed {
+            let wait = queue.tasks.first_key_value().map(|(&(due, _), _)| due.saturating_duration_since(Instant::now()));
+            queue = match wait {
+                Some(Duration::ZERO) => return queue.tasks.pop_first().map(|(_, task)| task),
+                Some(wait) => self.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        None
+    }
+
+    fn close(&self) {
+        *self.lock() = Queue { is_closed: true, ..Queue::default() };
+        self.changed.notify_all();
+    }
+}
+
+/// What the threads share with the workers.
 #[derive(Clone)]
 struct Needs {
     config: Arc<Config>,
@@ -70,185 +154,234 @@ struct Needs {
     stop: Arc<AtomicBool>,
 }
 
-/// The threads of a process that read changelogs, and what waits for them.
+/// The threads of a process that read changelogs, and what they have to do.
 pub struct Rebuilder {
-    /// A job, or none where there is something to trim.
-    jobs: Option<Sender<Option<Box<Job>>>>,
-    trims: Arc<Trims>,
+    tasks: Arc<Tasks>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Rebuilder {
-    /// Starts the threads; they end with this, once whoever waits for a state has given it up.
+    /// Starts the threads. They end when this is dropped.
     #[must_use]
     pub fn start(config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
-        // Not what has this: they would keep each other alive.
+        // Not `Shared`, which has this: they would keep each other alive.
         let needs = Needs { config: Arc::clone(config), store: Arc::clone(store), stats: Arc::clone(stats), stop: Arc::clone(stop) };
-        let (jobs, waiting) = channel();
-        let (waiting, trims) = (Arc::new(Mutex::new(waiting)), Arc::new(Mutex::new(BTreeMap::new())));
+        let tasks = Arc::new(Tasks::default());
         let thread = |number| {
-            let (needs, waiting, trims) = (needs.clone(), Arc::clone(&waiting), Arc::clone(&trims));
+            let (needs, tasks) = (needs.clone(), Arc::clone(&tasks));
             let thread = std::thread::Builder::new().name(format!("rebuild-{number}"));
-            thread.spawn(move || serve(&needs, &waiting, &trims)).expect("a thread can be started")
+            thread.spawn(move || serve(&needs, &tasks)).expect("a thread can be started")
         };
-        Self { jobs: Some(jobs), threads: (0..THREADS).map(thread).collect(), trims }
+        Self { threads: (0..THREADS).map(thread).collect(), tasks }
     }
 
     pub(super) fn rebuild(&self, job: Job) {
-        self.send(Some(Box::new(job)));
+        self.tasks.add(Instant::now(), Task::Rebuild(Box::new(job)));
     }
 
-    fn send(&self, job: Option<Box<Job>>) {
-        // The threads live as long as this does.
-        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
-    }
-
-    /// Has all below an offset deleted some time.
-    pub(super) fn trim(&self, partition: TopicPartition, before: Offset) {
-        if lock(&self.trims).insert(partition, before).is_none() {
-            self.send(None);
+    /// Deletes the records of a topic-partition below an offset, unless the topic has another id by then.
+    pub(super) fn trim(&self, partition: TopicPartition, topic_id: Option<String>, before: Offset) {
+        if self.tasks.lock().trims.insert(partition, Trim { topic_id, before }).is_none() {
+            self.tasks.add(Instant::now(), Task::Trim);
         }
     }
 }
 
 impl Drop for Rebuilder {
-    /// Waits for the threads: none may use the store while the process ends.
+    /// Waits for the threads: none may use the store while the process ends. Nobody waits for a state any more.
     fn drop(&mut self) {
-        lock(&self.trims).clear();
-        self.jobs = None;
+        self.tasks.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// A thread's reader, and when it was connected.
+struct Connection {
+    reader: ChangelogReader,
+    since: Instant,
 }
 
-fn serve(needs: &Needs, waiting: &Mutex<Receiver<Option<Box<Job>>>>, trims: &Trims) {
-    let mut reader = None;
-    loop {
-        let Ok(job) = lock(waiting).recv() else { return };
-        if reader.is_none() {
-            reader = ChangelogReader::new(&needs.config).map_err(|error| tracing::error!(error = %error, "changelogs cannot be read")).ok();
-        }
-        match (job, &mut reader) {
-            (Some(job), Some(reader)) => {
-                let (id, cancelled, done) = (job.id, Arc::clone(&job.cancelled), job.done.clone());
-                let state = run(needs, reader, *job);
-                // Whoever does not wait any more has cancelled it.
-                let _ = done.send(Rebuilt { id, cancelled, state });
+impl Connection {
+    fn new(config: &Config) -> Option<Self> {
+        match ChangelogReader::new(config) {
+            Ok(reader) => Some(Self { reader, since: Instant::now() }),
+            Err(error) => {
+                tracing::error!(error = %error, "changelogs cannot be read");
+                None
             }
-            (Some(job), None) => {
+        }
+    }
+}
+
+fn serve(needs: &Needs, tasks: &Tasks) {
+    let mut connection = None;
+    while let Some(task) = tasks.next() {
+        if connection.is_none() {
+            connection = Connection::new(&needs.config);
+        }
+        match (task, &mut connection) {
+            (Task::Rebuild(mut job), Some(connection)) => {
+                let state = match run(needs, connection, &mut job) {
+                    Ok(None) => {
+                        tasks.add(Instant::now() + job.pause(), Task::Rebuild(job));
+                        continue;
+                    }
+                    Ok(Some(state)) => Ok(state),
+                    Err(error) => Err(error),
+                };
+                // If nobody waits any more, the job was cancelled.
+                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, state });
+            }
+            (Task::Rebuild(job), None) => {
                 let state = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
                 let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, state });
             }
-            (None, Some(reader)) => {
-                let Some((partition, before)) = lock(trims).pop_first() else { continue };
-                match reader.delete_before(&partition, before) {
-                    Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
-                    Err(error) => {
-                        tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?");
-                    }
-                }
+            (Task::Trim, Some(connection)) => {
+                let Some((partition, trim)) = tasks.lock().trims.pop_first() else { continue };
+                trim_partition(&connection.reader, &partition, &trim);
             }
-            (None, None) => {}
+            (Task::Trim, None) => {}
         }
     }
 }
 
-fn run(needs: &Needs, reader: &mut ChangelogReader, mut job: Job) -> Result<PartitionState, Error> {
+fn trim_partition(reader: &ChangelogReader, partition: &TopicPartition, trim: &Trim) {
+    let before = trim.before;
+    let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
+    match reader.topic_id(&partition.topic).map(is_recreated) {
+        Ok(true) => tracing::warn!(partition = %partition, before, "the topic was recreated, so it is not trimmed"),
+        Ok(false) => match reader.delete_before(partition, before) {
+            Ok(()) => tracing::debug!(partition = %partition, before, "trimmed"),
+            Err(error) => {
+                tracing::warn!(partition = %partition, error = %error, "the topic grows; does this user have Delete on it?");
+            }
+        },
+        Err(error) => tracing::warn!(partition = %partition, error = %error, "the topic is not trimmed this time"),
+    }
+}
+
+/// Brings a job's state to where the group is. Returns `None` if the job has to wait until the end of the changelog is known.
+/// Told to stop, it returns any state: nobody will use that.
+fn run(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
-    fault::point("rebuild.begin");
-    let began = Instant::now();
+    if job.wait.is_none() {
+        fault::point("rebuild.begin");
+    }
     let cancelled = Arc::clone(&job.cancelled);
     let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
-    let Some((mut low, mut end)) = ends(needs, reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
-    if low == end {
-        // Nothing is logged yet.
-        return Ok(job.state);
+    let found = ends(needs, connection, job);
+    if stop() {
+        return Ok(Some(PartitionState::new(job.rules)));
     }
+    let Some((low, end)) = found else { return Ok(None) };
+    let state = if low == end {
+        // Nothing is logged yet.
+        Some(std::mem::replace(&mut job.state, PartitionState::new(job.rules)))
+    } else {
+        read_all(needs, &connection.reader, job, (low, end), &stop)?
+    };
+    Ok(state.map(|mut state| {
+        state.changelog.adopt(job.topic_id.as_deref());
+        state.changelog.epoch = state.changelog.epoch.max(job.epoch);
+        state
+    }))
+}
+
+/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if it was trimmed meanwhile,
+/// so that it has to be read again.
+fn read_all(
+    needs: &Needs,
+    reader: &ChangelogReader,
+    job: &mut Job,
+    (low, end): (Offset, Offset),
+    stop: &dyn Fn() -> bool,
+) -> Result<Option<PartitionState>, Error> {
     let kept = job.state.changelog.end.filter(|log_end| (low..=end).contains(log_end));
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // Of a time before there was a changelog, or with a later one.
-        (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => low,
-        // The changelog was trimmed since: what lies between is lost to the checkpoint.
+        // The checkpoint is from before there was this changelog.
+        (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
+            job.state.changelog.forget();
+            // All of it is read, by the epochs that it has itself.
+            job.state.changelog.epoch = 0;
+            low
+        }
+        // The changelog was trimmed since: the checkpoint lacks what is gone.
         _ => {
             job.state = PartitionState::new(job.rules);
             low
         }
     };
     loop {
-        let mut follow = Follow { needs, job: &mut job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
-        let Some(applier) = follow.read(reader, from, &stop)? else {
+        let mut follow = Follow { needs, job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
+        let Some(applier) = follow.read(reader, from, stop)? else {
             tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
-            let Some(now) = ends(needs, reader, &job.changelog, &stop) else { return Ok(PartitionState::new(job.rules)) };
-            (low, end) = now;
-            (from, job.state) = (low, PartitionState::new(job.rules));
-            continue;
+            job.state = PartitionState::new(job.rules);
+            return Ok(None);
         };
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
-            job.state = PartitionState::load(&needs.store, &job.partition, &job.settings, job.rules)?;
-            job.state.changelog.epoch = applier.epoch;
-            return Ok(job.state);
+            let mut state = PartitionState::load(&needs.store, &job.partition, &job.settings, job.rules)?;
+            state.changelog.adopt(job.topic_id.as_deref());
+            state.changelog.epoch = applier.epoch;
+            return Ok(Some(state));
         }
         let Some(cut) = cut else {
             fault::point("rebuild.ended");
             add(&needs.stats.rebuilds, 1);
             add(&needs.stats.rebuilt_keys, applier.fingerprints);
-            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = began.elapsed().as_millis(), "state rebuilt from the changelog");
-            job.state.rebuilt(applier.offsets, end, applier.epoch);
-            return Ok(job.state);
+            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = job.began.elapsed().as_millis(), "state rebuilt from the changelog");
+            let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
+            state.rebuilt(applier.offsets, end, applier.epoch);
+            return Ok(Some(state));
         };
+        job.state = PartitionState::new(job.rules);
         if cuts.len() == Cut::MAX {
-            tracing::error!(partition = %job.partition, "the group was set back too often for the changelog to be followed; not using it");
+            tracing::error!(partition = %job.partition, "the group's offsets were reset too often for the changelog to be followed; not using it");
             let mut state = PartitionState::new(job.rules);
             state.changelog.epoch = applier.epoch;
-            return Ok(state);
+            return Ok(Some(state));
         }
-        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group was set back once; leaving out what was logged past that");
+        tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group's offsets were reset once; leaving out what was logged past that");
         cuts.push(cut);
-        (from, job.state) = (low, PartitionState::new(job.rules));
+        from = low;
     }
 }
 
-/// Where a changelog begins and ends, once no transaction is open in it any more; `None` if told to stop before.
-fn ends(needs: &Needs, reader: &mut ChangelogReader, changelog: &TopicPartition, stop: &dyn Fn() -> bool) -> Option<(Offset, Offset)> {
-    let (mut reported, mut connected) = (Instant::now(), Instant::now());
-    loop {
-        let found = reader.ends(changelog);
-        if stop() {
-            return None;
-        }
-        let is_time = reported.elapsed() > PROGRESS_INTERVAL;
-        match found {
-            Ok(Some(ends)) => return Some(ends),
-            // The partition's former owner has left a transaction open.
-            Ok(None) if is_time => tracing::warn!(
-                changelog = %changelog,
-                "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
-            ),
-            Err(error) if is_time => {
-                tracing::warn!(changelog = %changelog, error = %error, "no answer from the brokers yet; asking again");
-                // What librdkafka has once noted of a topic, such as too few partitions, it believes for up to fifteen minutes.
-                if connected.elapsed() > CONNECT_PATIENCE
-                    && let Ok(anew) = ChangelogReader::new(&needs.config)
-                {
-                    (*reader, connected) = (anew, Instant::now());
-                }
-            }
-            Ok(None) | Err(_) => {}
-        }
-        if is_time {
-            reported = Instant::now();
-        }
-        std::thread::sleep(PAUSE);
+/// Returns where a changelog begins and ends. Returns `None` while a transaction is open in it, or the brokers do not answer.
+fn ends(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Option<(Offset, Offset)> {
+    let found = connection.reader.ends(&job.changelog);
+    if let Ok(Some(ends)) = found {
+        job.wait = None;
+        return Some(ends);
     }
+    let now = Instant::now();
+    let wait = job.wait.get_or_insert(Wait { since: now, reported: now });
+    if wait.reported.elapsed() <= PROGRESS_INTERVAL {
+        return None;
+    }
+    wait.reported = now;
+    match found {
+        Ok(_) => tracing::warn!(
+            changelog = %job.changelog,
+            "the state waits for a transaction that is open in its changelog; if it does not end, look for one that hangs, with kafka-transactions.sh find-hanging"
+        ),
+        Err(error) => {
+            tracing::warn!(changelog = %job.changelog, error = %error, "no answer from the brokers yet; asking again");
+            // librdkafka keeps what it once knew of a topic, such as too few partitions, for up to fifteen minutes.
+            if wait.since.elapsed() > CONNECT_PATIENCE
+                && connection.since.elapsed() > CONNECT_PATIENCE
+                && let Some(anew) = Connection::new(&needs.config)
+            {
+                *connection = anew;
+            }
+        }
+    }
+    None
 }
 
 /// One reading of a changelog.
@@ -301,7 +434,9 @@ impl Follow<'_> {
             .follow(&mut self.job.state.dedup, &record)
             .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
         match step {
-            Outcome::Taken => self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset),
+            Outcome::Taken => {
+                let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
+            }
             Outcome::Passed => return Ok(true),
             Outcome::Foreign => {
                 return Err(Error::Exit(format!(

@@ -199,8 +199,13 @@ impl Worker {
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // It would wait until the open transaction is committed, and remember more all the while.
-            Stop::Unlogged if self.outbox.is_open() && !self.assignment.must_repeat() => self.commit(source),
+            // What is to be logged must wait, and the warm-up with it: it would remember more all the while. With a transaction
+            // open, records that do not come again are given up in time.
+            Stop::Unlogged if self.assignment.must_repeat() => {
+                self.assignment.holding = true;
+                self.outbox.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Back), |()| Ok(Flow::On))
+            }
+            Stop::Unlogged if self.outbox.is_open() => self.commit(source),
             Stop::Unlogged => self.log_warm_up(source),
             Stop::WarmedUp => Ok(Flow::On),
             Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),

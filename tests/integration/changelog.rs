@@ -3,8 +3,8 @@
 
 use crate::harness::state::digests as digests_of;
 use crate::harness::{
-    News, Oracle, Setup, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
-    delete_records_before, first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
+    News, Oracle, Setup, SplitMix, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
+    delete_records_before, delete_topic, first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -12,6 +12,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
+use unseen::changelog::ChangelogRecord;
 
 const RECORDS: usize = 60_000;
 
@@ -153,8 +154,8 @@ fn log_end(stream: &Stream, partition: i32) -> i64 {
     reader.fetch_watermarks(&changelog(stream), partition, LIMIT).expect("the broker answers").1
 }
 
-/// Leaves a transaction open in partition 0 of the changelog: whoever needs that partition must wait for its end.
-fn leave_open(stream: &Stream) -> BaseProducer {
+/// Leaves a transaction open in partitions of the changelog. A worker that needs one of them must wait for its end.
+fn leave_open(stream: &Stream, partitions: &[i32]) -> BaseProducer {
     let stranger: BaseProducer = client(&stream.broker)
         .set("transactional.id", stream.setup.group().to_owned() + "-stranger")
         .set("transaction.timeout.ms", "300000")
@@ -162,28 +163,165 @@ fn leave_open(stream: &Stream) -> BaseProducer {
         .expect("a producer");
     stranger.init_transactions(LIMIT).expect("transactions");
     stranger.begin_transaction().expect("a transaction");
-    stranger.send(BaseRecord::<[u8], [u8]>::to(&changelog(stream)).partition(0).payload(b"never committed")).expect("a record");
-    stranger.flush(LIMIT).expect("it is written");
+    for &partition in partitions {
+        stranger.send(BaseRecord::<[u8], [u8]>::to(&changelog(stream)).partition(partition).payload(b"never committed")).expect("a record");
+    }
+    stranger.flush(LIMIT).expect("the records are written");
     stranger
 }
 
+/// As many partitions wait as there are threads that rebuild states. The others are rebuilt, read and trimmed all the same.
 #[test]
-fn others_work_while_one_is_rebuilt() {
-    let stream = Stream::remembered(broker(), "log-wait", RECORDS);
+fn open_transactions_hold_up_only_their_own_partitions() {
+    let stream = Stream::new(broker(), "log-wait", RECORDS);
     stream.begin(RECORDS / 2);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
-    let stranger = leave_open(&stream);
+    let stranger = leave_open(&stream, &[0, 1]);
     stream.produce(RECORDS / 2..);
-    let worker = start(&stream, "a");
     let committed = |partition| committed_offset(&stream.broker, stream.setup.group(), &stream.input, partition);
-    let before = committed(0);
-    for partition in 1..4 {
+    let before = [0, 1].map(committed);
+    let others = [2, 3].map(|partition| (partition, first_offset(&stream.broker, &changelog(&stream), partition)));
+    let worker = start(&stream, "a");
+    for (partition, trimmed_to) in others {
         let end = stream.records.iter().filter(|record| record.partition == partition).count();
         wait_until("the other partitions are read", LIMIT, || (committed(partition) == i64::try_from(end).ok()).then_some(()));
+        wait_until("their changelog is trimmed", LIMIT, || {
+            (first_offset(&stream.broker, &changelog(&stream), partition) > trimmed_to).then_some(())
+        });
     }
-    assert_eq!(committed(0), before, "a partition is read before its state is there");
+    assert_eq!([0, 1].map(committed), before, "a partition was read before its state was there");
     stranger.abort_transaction(LIMIT).expect("it is aborted");
     stream.check(worker);
+}
+
+/// Offsets of the old changelog mean nothing in the new one, also when that is trimmed.
+#[test]
+fn recreated_changelog_keeps_what_the_window_needs() {
+    let (input, output) = (topic(broker(), "log-new-in", 1), topic(broker(), "log-new-out", 1));
+    // Four slices of a minute each, and at most ten records per commit.
+    let setup = Setup::new(broker(), "log-new").worker("max_transaction_records = 10").topic(
+        &input,
+        &output,
+        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"4m\"\nfilter = { kind = \"exact\" }",
+    );
+    let changelog = format!("{}-news-changelog", setup.group());
+    let record = |key: i64, slice: i64| TestRecord {
+        key: Some(key.to_string().into_bytes()),
+        timestamp: (28_333_334 + slice) * 60_000 + key % 1000,
+        ..TestRecord::default()
+    };
+    let fill = |slice: i64, count: i64| (0..count).map(move |number| record(1000 * slice + number, slice)).collect::<Vec<_>>();
+    let mut end = 0;
+    let mut read = |records: Vec<TestRecord>, worker: &mut Worker| {
+        end += i64::try_from(records.len()).expect("few records");
+        produce(broker(), &input, records);
+        wait_until("the records are read", LIMIT, || {
+            assert!(worker.runs(), "the worker ended");
+            (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
+        });
+    };
+    let mut worker = setup.start("a");
+    read((0..4).flat_map(|slice| fill(slice, 200)).collect(), &mut worker);
+    worker.drain();
+    delete_topic(broker(), &changelog);
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    worker.wait_for_log("partition restored", LIMIT);
+    // The new changelog has more commits of each slice. Slice 8 has the worker delete what came before slice 4.
+    read((3..9).flat_map(|slice| fill(slice, if slice == 3 { 600 } else { 400 })).skip(200).collect(), &mut worker);
+    wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &changelog, 0) > 0).then_some(()));
+    worker.drain();
+    fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    let before = read_committed(broker(), &output, 1)[0].len();
+    let repeat = |key: i64| TestRecord { timestamp: record(0, 8).timestamp, ..record(key, 8) };
+    read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat).collect(), &mut worker);
+    worker.drain();
+    assert_eq!(read_committed(broker(), &output, 1)[0].len(), before, "keys of the window were emitted again");
+}
+
+/// A warm-up logs its keys a bounded number at a time, also while the records of an aborted transaction are to be repeated.
+#[test]
+fn unlogged_keys_of_a_warm_up_are_bounded_while_a_transaction_is_repeated() {
+    const BOUND: usize = 500;
+    let (input, output) = (topic(broker(), "log-bound-in", 2), topic(broker(), "log-bound-out", 2));
+    let setup = Setup::new(broker(), "log-bound").worker("max_transaction_records = 500").topic(
+        &input,
+        &output,
+        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }",
+    );
+    let record = |partition: i32, number: i64| TestRecord {
+        partition,
+        key: Some(number.to_string().into_bytes()),
+        value: Some(b"{}".to_vec()),
+        timestamp: 1_700_000_000_000,
+        ..TestRecord::default()
+    };
+    let wait_until_read = |partition: i32, end: i64, worker: &mut Worker| {
+        wait_until("the records are read", LIMIT, || {
+            assert!(worker.runs(), "the worker ended");
+            (committed_offset(broker(), setup.group(), &input, partition) == Some(end)).then_some(())
+        });
+    };
+    // Partition 0 has to be warmed up: neither a checkpoint nor the changelog has its keys.
+    let many = 100_000;
+    produce(broker(), &input, (0..many).map(|number| record(0, number)));
+    let mut worker = setup.start_with("a", &["state.changelog=false", "worker.max_transaction_records=100000"]);
+    wait_until_read(0, many, &mut worker);
+    worker.drain();
+    fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
+    // Partition 1 has large records, so that few of them are fetched with many of partition 0. Every 20th aborts.
+    let mut random = SplitMix(1);
+    let large = (0..400).map(|number| {
+        let mut record = record(1, number);
+        record.enlarge(20_000, &mut random);
+        record
+    });
+    produce(broker(), &input, large.collect::<Vec<_>>());
+    let aborts: Vec<_> = (1..20).map(|number| format!("transaction.send:{}:error", 20 * number)).collect();
+    let mut worker = setup.start_armed("a", &[], &aborts.join(","));
+    produce(broker(), &input, [record(0, many)]);
+    wait_until_read(0, many + 1, &mut worker);
+    wait_until_read(1, 400, &mut worker);
+    let log = worker.drain();
+    assert!(log.contains("warm_up_records=100000") && log.matches("writing its records again").count() > 10, "{log}");
+    let changelog = read_committed(broker(), &format!("{}-news-changelog", setup.group()), 2);
+    let largest = changelog[0].iter().map(|record| record.value.as_ref().map_or(0, Vec::len) / 16).max();
+    assert!(largest <= Some(2 * BOUND), "{largest:?} keys were logged at a time");
+}
+
+/// Without transactions, what was logged stays when the offsets cannot be committed. It is not logged again.
+#[test]
+fn failed_offset_commits_log_no_key_twice() {
+    let (input, output) = (topic(broker(), "log-once-in", 1), topic(broker(), "log-once-out", 1));
+    let setup = Setup::new(broker(), "log-once").worker("delivery = \"at_least_once\"\nmax_transaction_records = 10").topic(
+        &input,
+        &output,
+        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }",
+    );
+    let record = |number: i64| TestRecord {
+        key: Some(number.to_string().into_bytes()),
+        timestamp: 1_700_000_000_000 + number,
+        ..TestRecord::default()
+    };
+    produce(broker(), &input, (0..200).map(record));
+    let failures: Vec<_> = (1..10).map(|number| format!("commit.flushed:{}:error", 3 * number)).collect();
+    let mut worker = setup.start_armed("a", &[], &failures.join(","));
+    wait_until("the records are read", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        (committed_offset(broker(), setup.group(), &input, 0) == Some(200)).then_some(())
+    });
+    let log = worker.drain();
+    assert!(log.matches("writing its records again").count() > 5, "{log}");
+    let changelog = read_committed(broker(), &format!("{}-news-changelog", setup.group()), 1);
+    let values: Vec<_> = changelog[0].iter().filter_map(|record| record.value.as_deref()).collect();
+    let mut keys = Vec::new();
+    for record in values.into_iter().map(|value| ChangelogRecord::decode(value).expect("a record of a changelog")) {
+        keys.extend(record.runs.iter().flat_map(|run| run.fingerprints()).map(|key| key.0));
+    }
+    let logged = keys.len();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((logged, keys.len()), (200, 200), "keys that were logged, and distinct ones");
 }
 
 #[test]
@@ -191,7 +329,7 @@ fn a_partition_may_be_revoked_while_it_is_rebuilt() {
     let stream = Stream::remembered(broker(), "log-revoked", RECORDS);
     stream.begin(RECORDS / 2);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
-    let stranger = leave_open(&stream);
+    let stranger = leave_open(&stream, &[0]);
     stream.produce(RECORDS / 2..);
     let mut worker = start(&stream, "a");
     worker.wait_for_log("partitions assigned", LIMIT);

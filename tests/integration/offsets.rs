@@ -6,6 +6,7 @@ use crate::harness::{
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::BTreeSet;
+use std::fs;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -164,6 +165,46 @@ fn a_topic_made_anew_is_read_from_its_beginning() {
 #[test]
 fn a_topic_made_anew_may_be_longer_than_the_old_one() {
     topic_made_anew("longer", HALF - 1_000..RECORDS);
+}
+
+/// Recreates the input of a group that has read half of the stream. A worker restores its partitions while the new topic is
+/// still empty. The same records then come in again, and none may be emitted again.
+fn recreated_while_empty(stream: &Stream) {
+    delete_topic(broker(), &stream.input);
+    make_topic(broker(), &stream.input, 4);
+    let mut worker = stream.setup.start("a");
+    wait_until("the empty partitions are restored", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        (worker.log().matches("partition restored").count() == PARTITIONS).then_some(())
+    });
+    stream.produce(..HALF);
+    let group = Group::new(broker(), stream.setup.group(), &stream.input, PARTITIONS);
+    wait_until("the new topic is read", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        group.has_read_all().then_some(())
+    });
+    worker.drain();
+    assert_same(&stream.oracle.expected(&stream.records[..HALF], PARTITIONS), &stream.output());
+}
+
+#[test]
+fn recreated_empty_topic_keeps_seen_keys_without_a_checkpoint() {
+    let stream = Stream::remembered(broker(), "empty-lost", RECORDS);
+    stream.begin(HALF);
+    fs::remove_dir_all(stream.setup.state_dir("a")).expect("the state directory can be deleted");
+    recreated_while_empty(&stream);
+}
+
+#[test]
+fn recreated_empty_topic_keeps_seen_keys_with_an_old_checkpoint() {
+    let stream = Stream::remembered(broker(), "empty-old", RECORDS);
+    // The last checkpoint is of the first quarter. The worker that reads the second quarter is killed.
+    stream.begin(HALF / 2);
+    stream.produce(HALF / 2..HALF);
+    let mut worker = stream.setup.start_with("a", &["worker.checkpoint_interval=1h"]);
+    stream.wait_until_read(HALF, &mut worker);
+    worker.kill9();
+    recreated_while_empty(&stream);
 }
 
 /// A log that became shorter: the group has read past its end.

@@ -2,7 +2,8 @@
 //! then comes out once, whichever partitions it came in, also through kills.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, logged, produce, read_committed, topic, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,
+    topic, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS};
 use std::collections::HashSet;
@@ -130,4 +131,66 @@ fn partitions_added_to_the_input_move_no_key() {
     let out = out();
     let keys: HashSet<_> = out.iter().map(|record| record.key.clone()).collect();
     assert_eq!((out.len(), keys.len()), (KEYS as usize, KEYS as usize), "some key came out twice");
+}
+
+/// Records with distinct keys, for an input of one partition.
+fn distinct(numbers: std::ops::Range<i64>) -> Vec<TestRecord> {
+    let record = |number: i64| TestRecord {
+        key: Some(format!("key {number}").into_bytes()),
+        timestamp: 1_735_689_600_000 + number,
+        ..TestRecord::default()
+    };
+    numbers.map(record).collect()
+}
+
+/// Waits until at least this number of records is emitted.
+fn wait_for_output(output: &str, records: usize, worker: &mut Worker) {
+    wait_until("the records are emitted", LIMIT, || {
+        assert!(worker.runs(), "the worker ended");
+        (read_committed(broker(), output, PARTITIONS).concat().len() >= records).then_some(())
+    });
+}
+
+/// Deletes the repartition topic and the state directory. Only the changelog still has the state.
+fn lose_all_but_changelog(setup: &Setup, input: &str) {
+    delete_topic(broker(), &format!("{}-{input}-repartition", setup.group()));
+    std::fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
+}
+
+#[test]
+fn recreated_repartition_topic_keeps_seen_keys() {
+    let (input, output) = (topic(broker(), "spread-in", 1), topic(broker(), "spread-out", 4));
+    let setup = setup(&input, &output, true);
+    produce(broker(), &input, distinct(0..1_000));
+    let mut worker = setup.start("a");
+    wait_for_output(&output, 1_000, &mut worker);
+    worker.drain();
+    lose_all_but_changelog(&setup, &input);
+    let mut worker = setup.start("a");
+    worker.wait_for_log("-repartition[0]", LIMIT);
+    // Each topic has one partition. So once the new keys are emitted, all duplicates were judged.
+    produce(broker(), &input, distinct(0..1_100));
+    wait_for_output(&output, 1_100, &mut worker);
+    worker.drain();
+    assert_eq!(read_committed(broker(), &output, PARTITIONS).concat().len(), 1_100, "keys were emitted again");
+}
+
+/// With `start = "latest"`, a group that lost its offsets must not begin at the end again. The repartition topic is empty, but
+/// the changelog shows that the group had begun.
+#[test]
+fn recreated_repartition_topic_does_not_make_a_new_group() {
+    let (input, output) = (topic(broker(), "spread-in", 1), topic(broker(), "spread-out", 4));
+    let setup = setup(&input, &output, true).kafka("start = \"latest\"");
+    let mut worker = setup.start("a");
+    wait_until("the group has begun", LIMIT, || committed_offset(broker(), setup.group(), &input, 0));
+    produce(broker(), &input, distinct(0..1_000));
+    wait_for_output(&output, 1_000, &mut worker);
+    worker.drain();
+    delete_group(broker(), setup.group());
+    lose_all_but_changelog(&setup, &input);
+    produce(broker(), &input, distinct(1_000..1_100));
+    let mut worker = setup.start("a");
+    wait_for_output(&output, 1_100, &mut worker);
+    worker.drain();
+    assert_eq!(read_committed(broker(), &output, PARTITIONS).concat().len(), 1_100, "keys were emitted again");
 }

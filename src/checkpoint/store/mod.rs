@@ -23,8 +23,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::{fs, io};
 
-/// Version of all that is stored.
-const FORMAT: &str = "6";
+/// Version of all that is stored, and the older one that is read as well: its checkpoints do not have the changelog's topic id.
+const FORMAT: &str = "7";
+const FORMAT_WITHOUT_TOPIC_ID: &str = "6";
 const FORMAT_KEY: &[u8] = b"format";
 
 /// What a checkpoint writes beyond that is not put together in memory.
@@ -134,11 +135,12 @@ impl Store {
         Ok(db)
     }
 
-    /// Whether it says its format; an error if that is another.
+    /// Checks that the format can be read. Returns false if today's format must be noted before anything is written.
     fn check_format(&self, db: &DB) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
             Some(found) if found == FORMAT.as_bytes() => Ok(true),
+            Some(found) if found == FORMAT_WITHOUT_TOPIC_ID.as_bytes() => Ok(false),
             Some(found) => {
                 let got = String::from_utf8_lossy(&found).into_owned();
                 Err(Error::Format { dir: self.dir.clone(), expected: FORMAT.to_owned(), got })

@@ -172,3 +172,18 @@ fn a_checkpoint_that_was_not_taken_in_leaves_the_one_before() {
     assert_eq!(contents(&store), before);
     assert!(!store.drafts().exists(), "a start removes what was left");
 }
+
+#[test]
+fn a_directory_of_the_older_format_is_read_and_gets_the_new_one() {
+    let rules = rules(4, true, false);
+    let mut kept = Kept::new(rules, BATCH_BYTES);
+    kept.save(rules, 7);
+    let dir = kept.store.dir().to_owned();
+    kept.store.open.read().unwrap().db.as_ref().unwrap().put(FORMAT_KEY, FORMAT_WITHOUT_TOPIC_ID).unwrap();
+    let Kept { _dir, store, .. } = kept;
+    drop(store);
+    assert_eq!(Store::open_to_read(&dir).unwrap().all_metadata().unwrap().len(), 1);
+    let store = Store::open(&dir).unwrap();
+    assert!(matches!(store.load(&id(), &settings(rules), rules).unwrap(), Loaded::Usable { .. }));
+    assert_eq!(store.open.read().unwrap().db.as_ref().unwrap().get(FORMAT_KEY).unwrap().as_deref(), Some(FORMAT.as_bytes()));
+}

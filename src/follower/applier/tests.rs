@@ -375,3 +375,20 @@ fn what_was_set_back_in_a_changelog_is_nothing_to_another_of_its_name() {
     assert_eq!((partition.reading, partition.next, partition.cuts.len()), (Reading::Again, 0, 0));
     assert!(asked(&partition.shared).is_err());
 }
+
+/// The worker could not know whether its commit was written, and logged it again.
+#[test]
+fn a_retracted_key_is_unseen_though_its_commit_was_logged_twice() {
+    let config = config("window = \"10s\"\nfilter = { kind = \"cuckoo\", capacity = 60 }\nretract = { header = \"r\" }", "");
+    let space = space(&config);
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    live.judge(1, 1_700_000_000_000, false);
+    live.commit();
+    live.log.extend_from_within(..);
+    live.judge(1, 1_700_000_000_000, true);
+    live.commit();
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, live.end(), 1));
+    catch_up(&mut partition, &live);
+    assert!(!known(&live)[1]);
+    assert_eq!(asked(&partition.shared).unwrap(), known(&live));
+}

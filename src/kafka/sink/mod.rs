@@ -102,6 +102,10 @@ impl Reports for Context {
     const WATCHED: usize = WrittenFrom::Changelog.tag();
 
     fn written(&self, topic: &str, partition: i32, offset: Offset) {
+        // A broker that got a batch twice does not tell its offset.
+        if offset < 0 {
+            return;
+        }
         let partition = TopicPartition { topic: topic.to_owned(), partition };
         self.logged.lock().unwrap_or_else(PoisonError::into_inner).entry(partition).or_default().push(offset);
     }
@@ -134,7 +138,9 @@ impl Reports for Context {
 }
 
 impl Sink {
-    const fn transactional(&self) -> bool {
+    /// Returns true if transactions hold together what is written.
+    #[must_use]
+    pub const fn transactional(&self) -> bool {
         matches!(self.delivery, Delivery::ExactlyOnce)
     }
 
@@ -195,12 +201,12 @@ impl Sink {
         })
     }
 
-    /// Waits, where no transaction holds them together, until all is written that the changelog will say was: after a kill,
-    /// it must not know of more than came out.
+    /// Without transactions, waits until everything that was sent is written. Outputs come before the changelog, and that before
+    /// the offsets: after a kill, none may know of more than was written before it.
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
-    pub fn before_changelog(&self) -> Result<(), SinkError> {
+    pub fn flush_in_order(&self) -> Result<(), SinkError> {
         if self.transactional() { Ok(()) } else { self.flush().map_err(|failure| self.explain(failure)) }
     }
 
@@ -391,6 +397,7 @@ impl Sink {
 
     fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), SinkError> {
         self.flush()?;
+        fault::step("commit.flushed").map_err(SinkError::Abort)?;
         if offsets.count() == 0 {
             return Ok(());
         }

@@ -3,9 +3,8 @@
 //! Owns the question whether it begins now, or has lost its offsets. Must never pass over what it may have been about
 //! to read.
 
-use super::super::topics::InputTopic;
 use super::super::waiting::Found;
-use super::{Error, PartitionState, Worker};
+use super::{Error, Worker};
 use crate::config::Start;
 use crate::kafka::Source;
 use crate::record::{TopicId, TopicPartition};
@@ -49,20 +48,22 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether anything is left of an earlier life of the group.
+    /// Returns true if anything shows that the group has run before: a checkpoint of this topic, or records in a topic that
+    /// only the group's workers write. With `repartition`, the checkpoints and the changelog are those of the repartition topic.
     fn has_begun(&self, source: &Source, topic: TopicId, all: &[Found]) -> Result<bool, Error> {
-        let is_stored = |state: &PartitionState| !state.offsets.is_empty();
-        let of_topic = all.iter().filter(|found| found.topic == topic);
-        if of_topic.filter_map(|found| self.assignment.states.get(&self.state_of(found))).any(is_stored) {
+        let counted = self.topics[topic].counted;
+        let states = all.iter().filter(|found| self.topics[found.topic].counted == counted).map(|found| self.state_of(found));
+        if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        let InputTopic { forward, changelog, .. } = &self.topics[topic];
-        let Some(own) = forward.as_ref().map(|forward| &forward.topic).or(changelog.as_ref()) else { return Ok(false) };
-        let count = self.shared.cluster.partitions.get(own).copied().unwrap_or(0).cast_signed();
-        for partition in 0..count {
-            let partition = TopicPartition { topic: own.clone(), partition };
-            if self.patiently(|| source.watermarks(&partition))?.1 > 0 {
-                return Ok(true);
+        let own = self.topics.iter().map(|(_, topic)| topic).filter(|topic| topic.counted == counted);
+        for name in own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)) {
+            let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
+            for partition in 0..count {
+                let partition = TopicPartition { topic: name.clone(), partition };
+                if self.patiently(|| source.watermarks(&partition))?.1 > 0 {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)

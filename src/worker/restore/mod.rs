@@ -48,7 +48,13 @@ impl Worker {
         let mut topics: Vec<_> = partitions.iter().map(|partition| &*partition.topic).collect();
         topics.sort_unstable();
         topics.dedup();
-        let ids = self.patiently(|| source.topic_ids(&topics))?;
+        let changelogs: BTreeSet<_> = partitions.iter().filter_map(|partition| self.changelog_of(&partition.topic)).collect();
+        let with_changelogs: Vec<_> = topics.iter().copied().chain(changelogs).collect();
+        // A changelog that is missing must not hold up the inputs. Whoever reads it waits for it.
+        let ids = match source.topic_ids(&with_changelogs) {
+            Ok(ids) => ids,
+            Err(_) => self.patiently(|| source.topic_ids(&topics))?,
+        };
         for (partition, mut committed) in partitions.iter().zip(committed) {
             let id = ids.get(&partition.topic).map(String::as_str);
             if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
@@ -67,7 +73,16 @@ impl Worker {
             self.alive();
             let (id, topic) = (self.state_of(found), &self.topics[found.topic]);
             if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
-                let state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
+                let mut state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
+                if let Some(changelog) = &topic.changelog
+                    && !state.changelog.adopt(ids.get(changelog).map(String::as_str))
+                {
+                    tracing::warn!(
+                        changelog,
+                        partition = id.partition,
+                        "the changelog was recreated since the checkpoint was written; it lacks what was logged before"
+                    );
+                }
                 self.assignment.states.insert(id, state);
                 fault::point("restore.loaded");
             }
@@ -107,24 +122,25 @@ impl Worker {
         self.refresh_cluster()
     }
 
-    /// Whether a state is not where the group is, and the changelog may bring it there.
+    /// Returns true if the state must be brought up to date from the changelog: it is not at the group's committed offsets.
     fn lacks(&self, id: StateId, found: &[Found]) -> bool {
         let is_new = self.assignment.inputs.values().all(|input| input.state != id);
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
-        let begins = |found: &Found| found.committed.offset.is_none() && found.high == 0;
+        // An empty input does not show that the group is new: the input may have been recreated. Only the changelog knows.
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
-            // A checkpoint from before a seed stands where that lets the group begin.
-            begins(found) || (offset.is_some() && offset == found.committed.offset && !found.note().is_seed)
+            // A seed commits the offset at which a checkpoint from before the seed may already be.
+            offset.is_some() && offset == found.committed.offset && !found.note().is_seed
         })
     }
 
     fn rebuild(&mut self, id: StateId, found: Vec<Found>) {
         let topic = self.topics.first_of(id.space);
         let (Some(changelog), Some(mut state)) = (&topic.changelog, self.assignment.states.remove(&id)) else { return };
+        let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
         if found.iter().all(|found| found.note().is_seed) {
-            // A checkpoint may be of an earlier life of the group, and of a changelog that is no more.
+            // The checkpoint may be from before the group's offsets and its changelog were deleted.
             state = PartitionState::new(topic.rules);
         }
         let bounds = found.iter().filter_map(|found| Some((found.log.clone(), found.committed.offset?)));
@@ -137,6 +153,8 @@ impl Worker {
             id,
             partition: topic.stored_as(id.partition),
             changelog: TopicPartition { topic: changelog.clone(), partition: id.partition },
+            topic_id,
+            epoch,
             state,
             rules: topic.rules,
             settings: topic.settings.clone(),
@@ -145,6 +163,8 @@ impl Worker {
             oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
             cancelled: Arc::clone(&cancelled),
             done: self.assignment.rebuilt.0.clone(),
+            began: Instant::now(),
+            wait: None,
         };
         self.shared.rebuilder.rebuild(job);
         add(&self.shared.stats.rebuilding, 1);
@@ -277,6 +297,11 @@ impl Worker {
         Ok(resumption.start)
     }
 
+    /// The changelog of the space of a topic that is read.
+    fn changelog_of(&self, topic: &str) -> Option<&str> {
+        self.topics[self.topics.find(topic)?].changelog.as_deref()
+    }
+
     fn state_of(&self, found: &Found) -> StateId {
         StateId { space: self.topics[found.topic].space, partition: found.partition.partition }
     }
@@ -291,7 +316,10 @@ impl Worker {
         if is_beyond {
             tracing::warn!(partition = %found.partition, checkpoint = stored, committed = found.committed.offset, end = found.high,
                 "checkpoint is past what the group has committed (were its offsets reset?); not using it");
-            self.assignment.states.insert(id, PartitionState::new(self.topics[found.topic].rules));
+            let rules = self.topics[found.topic].rules;
+            if let Some(state) = self.assignment.states.get_mut(&id) {
+                *state = state.emptied(rules);
+            }
         }
         Ok(())
     }
