@@ -24,6 +24,7 @@ mod full_transactions;
 mod invalid;
 mod kills;
 mod members;
+mod many_partitions;
 mod observed;
 mod offsets;
 mod output_deleted;

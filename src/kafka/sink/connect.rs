@@ -3,6 +3,7 @@
 //! Owns how often that is tried anew where another producer gets in between. Must never write anything.
 
 use super::error::{has_twin, is_fencing};
+use super::offsets::REQUEST_BYTES_MAX;
 use super::{Context, Sink};
 use crate::config::Config;
 use crate::fault;
@@ -66,7 +67,8 @@ impl Sink {
         let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
-        Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes })
+        let (group, offset_request_bytes) = (config.kafka.group_id.clone(), REQUEST_BYTES_MAX.into());
+        Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes })
     }
 
     /// Waits until the coordinator has ended what past selves left open.
