@@ -228,8 +228,8 @@ impl Worker {
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.outbox.sink.poll();
             let processed = self.process(source, &mut ahead)?;
-            self.seek_errored(source, &ahead.batch.errored);
-            // Set back, they were not read to those ends.
+            self.seek_errored(source)?;
+            // After a rewind, the partitions are not at these ends any more.
             self.tend_waiting(source, if let Flow::On = processed { &ahead.batch.ends } else { &[] })?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;

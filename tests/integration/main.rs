@@ -12,6 +12,7 @@ mod capture;
 mod changelog;
 mod chaos;
 mod cluster;
+mod corrupt;
 mod count_windows;
 mod dashboard;
 mod drain;

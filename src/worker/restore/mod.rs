@@ -187,17 +187,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Has partitions that there was trouble reading be read on from where they stand, and from nowhere else.
-    pub(super) fn seek_errored(&self, source: &Source, errored: &[TopicPartition]) {
+    /// Seeks partitions that reported an error back to their current position.
+    pub(super) fn seek_errored(&self, source: &Source) -> Result<(), Error> {
+        let errored = source.errored_due();
         if errored.is_empty() {
-            return;
+            return Ok(());
         }
-        for (partition, position) in self.assignment.positions().iter().filter(|(partition, _)| errored.contains(partition)) {
-            // One that cannot be sought is not being read: it will be given where to begin.
-            if let Err(error) = source.seek(partition, *position) {
-                tracing::debug!(partition = %partition, error = %error, "not being read");
-            }
-        }
+        let positions = self.assignment.positions();
+        let own = positions.iter().filter(|(partition, _)| errored.contains(partition));
+        let stopped: Vec<_> = own
+            .filter(|(partition, position)| source.seek(partition, *position).is_err())
+            .map(|(partition, _)| partition.clone())
+            .collect();
+        if stopped.is_empty() { Ok(()) } else { self.fetch_again(source, &stopped) }
     }
 
     /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.

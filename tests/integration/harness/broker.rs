@@ -143,6 +143,11 @@ impl OwnBroker {
         assert!(succeeds(Command::new("kill").args([signal, pid.trim()])), "the broker cannot be sent {signal}");
     }
 
+    /// The first segment of a partition, as it lies on the broker's disk.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        self.dir.path().join("broker").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
+    }
+
     /// Transactions that it has lost the end of, in topics whose names begin like this.
     pub fn transactions_without_end(&self, prefix: &str) -> Vec<String> {
         transactions_without_end(&self.dir.path().join("broker"), prefix)

@@ -40,7 +40,7 @@ pub use topic::{
     make_topic, make_topic_with, move_offset, reset_offset, topic, topic_with,
 };
 pub use way::Way;
-pub use wire::produce_raw;
+pub use wire::{crc32c, produce_raw};
 pub use worker::{Worker, logged, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};
