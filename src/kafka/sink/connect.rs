@@ -12,7 +12,7 @@ use crate::kafka::ffi::{Producer, TransactionError};
 use crate::kafka::security::{self, Login};
 use crate::kafka::{Error, throttle};
 use crate::stats::Stats;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 /// Where batches are to be smaller than this, each record has one.
@@ -64,7 +64,14 @@ impl Sink {
         let client = client::producer(config, transactional_id, partitions, most, records);
         let login = Login::of(&config.kafka);
         let stats = Arc::clone(stats);
-        let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
+        let context = Context {
+            login,
+            stats,
+            failures: Mutex::default(),
+            logged: Mutex::default(),
+            names_records: AtomicBool::new(false),
+            unanswered_ends: AtomicUsize::new(0),
+        };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
         let (group, offset_request_bytes) = (config.kafka.group_id.clone(), REQUEST_BYTES_MAX.into());

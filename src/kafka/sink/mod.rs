@@ -90,6 +90,8 @@ struct Context {
     logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
     /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
     names_records: AtomicBool,
+    /// `EndTxn` requests that brokers have not answered.
+    unanswered_ends: AtomicUsize,
 }
 
 impl ClientContext for Context {
@@ -135,6 +137,14 @@ impl Reports for Context {
     fn answered(&self) {
         self.stats.broker_contact.note();
     }
+
+    fn end_sent(&self) {
+        self.unanswered_ends.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end_answered(&self) {
+        self.unanswered_ends.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Sink {
@@ -156,6 +166,14 @@ impl Sink {
     pub fn learn_from(&self, previous: &Self) {
         self.producer.context().names_records.fetch_or(previous.names_records(), Ordering::Relaxed);
         self.offset_request_bytes.store(previous.offset_request_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// True if a request to end a transaction was sent and never answered. librdkafka sent it again, but the first one may
+    /// still arrive, and would end the next transaction of this producer: only another producer has another epoch. Brokers
+    /// tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
+    #[must_use]
+    pub fn has_unanswered_end(&self) -> bool {
+        self.producer.context().unanswered_ends.load(Ordering::Relaxed) > 0
     }
 
     /// Begins a transaction.
