@@ -220,6 +220,9 @@ impl Worker {
                 ahead.clear();
             }
             if let Flow::Back = self.log_warm_up(source)? {
+            if let Flow::Back = self.begin_topics(source)? {
+                ahead.clear();
+            }
                 ahead.clear();
             }
             self.carry_less(source)?;
@@ -272,20 +275,12 @@ impl Worker {
         Some(due.saturating_sub(age))
     }
 
-    /// Commits where partitions begin, before anything of them is read: whoever is next begins at the same place.
+    /// Commits where this worker's partitions begin, before anything of them is read: their next owner begins at the same
+    /// offsets.
     fn commit_beginnings(&mut self, source: &Source) -> Result<Flow, Error> {
-        let Assignment { inputs, beginnings, .. } = &self.assignment;
-        let begins = inputs.values().any(|input| input.group.offset.is_none()) || !beginnings.is_empty();
+        let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
         if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
             return Ok(Flow::On);
-        }
-        // Whoever has got them since has said where they begin.
-        let others: Vec<_> = beginnings.keys().cloned().collect();
-        let committed = self.patiently(|| source.committed(&others))?;
-        for (partition, committed) in others.iter().zip(committed) {
-            if committed.offset.is_some() || self.assignment.has(partition) {
-                self.assignment.beginnings.remove(partition);
-            }
         }
         self.commit_at_once(source)
     }

@@ -11,7 +11,7 @@ use super::ids::{InputId, StateId};
 use super::partition::{Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
-use super::{Error, Worker};
+use super::{Error, Flow, Worker};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Note, Source};
@@ -60,7 +60,7 @@ impl Worker {
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
             self.alive();
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
-            all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
+            all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high });
         }
         fault::point("restore.offsets");
         for found in &all {
@@ -72,7 +72,8 @@ impl Worker {
                 fault::point("restore.loaded");
             }
         }
-        self.find_first(source, &mut all)?;
+        let unbegun = self.assignment.unbegun.len();
+        self.take_unbegun(source, &mut all)?;
         // Topics of one space share their state: if it reaches past one's committed offset, it is of no use to any.
         for found in &all {
             self.drop_if_beyond(source, found)?;
@@ -85,7 +86,8 @@ impl Worker {
                 self.rebuild(id, of_state);
             }
         }
-        let mut starts = Vec::new();
+        let unbegun = self.assignment.unbegun[unbegun..].iter();
+        let mut starts: Vec<_> = unbegun.map(|found| (found.partition.clone(), found.paused_at())).collect();
         for found in all {
             if self.assignment.waiting.contains_key(&self.state_of(&found)) {
                 starts.push((found.partition.clone(), found.paused_at()));
@@ -317,7 +319,7 @@ impl Worker {
                 }
                 // The group had begun: what came since is still to be read.
                 Some(_) => Ok(Resumption::at(low)),
-                None => Ok(Resumption::at(found.first)),
+                None => Ok(Resumption::at(low)),
             };
         };
         if committed > high {
