@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// Most events, lines of the log above all, that are heard before records are looked at again.
 const EVENTS_MAX: usize = 1000;
 
+/// How long a broker may take to name the last stable offset of a partition: records wait meanwhile.
+const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// What the group wants of this consumer. Must be answered by [`Source::assign`] or [`Source::unassign`].
 #[derive(Debug)]
 pub enum Rebalance {
@@ -57,8 +60,9 @@ pub struct Batch<'a> {
     pub messages: Vec<Message<'a>>,
     /// Some partition's position lies outside its log.
     pub out_of_range: bool,
-    /// Partitions that were read to their end, if consumers report it.
-    pub ends: Vec<TopicPartition>,
+    /// Ends that partitions were read to, if consumers report them: offsets below are records that were read, or hold no
+    /// record to read.
+    pub ends: Vec<(TopicPartition, Offset)>,
 }
 
 impl Batch<'_> {
@@ -80,6 +84,8 @@ impl Batch<'_> {
 pub struct Source {
     fetcher: Fetcher<Context>,
     errored: RefCell<Errored>,
+    /// True if the consumer reports the ends of partitions.
+    reports_ends: bool,
 }
 
 struct Context {
@@ -132,7 +138,7 @@ impl Source {
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
         let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
-        Ok(Self { fetcher, errored: RefCell::default() })
+        Ok(Self { fetcher, errored: RefCell::default(), reports_ends: config.shares_spaces() })
     }
 
     /// Joins the group.
@@ -197,7 +203,7 @@ impl Source {
             let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
                 // Behind a gap, the end of the partition is not the end of what was read.
-                ends.extend((!follows_error).then_some(partition));
+                ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
@@ -303,6 +309,26 @@ impl Source {
     #[must_use]
     pub fn end(&self, partition: &TopicPartition) -> Option<Offset> {
         self.fetcher.end(partition)
+    }
+
+    /// Returns the offset up to which each partition was handed out by [`Source::poll`], control records included. `None`
+    /// before the first record since a seek, and after an error or the end of a partition, which librdkafka counts as records.
+    pub fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>> {
+        let errored = self.errored.borrow();
+        let known = |partition: &TopicPartition| !self.reports_ends && !errored.contains(&partition.topic, partition.partition);
+        let (partitions, known): (Vec<_>, Vec<_>) = partitions.map(|partition| (partition, known(partition))).unzip();
+        let positions = self.fetcher.positions(&partitions);
+        positions.into_iter().zip(known).map(|(position, known)| position.filter(|_| known)).collect()
+    }
+
+    /// Returns the offset before which a partition has no open transaction. Waits a second at most.
+    ///
+    /// # Errors
+    /// If no broker answered.
+    pub fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
+        // Consumers that read committed records are told this offset as the end.
+        let answer = self.consumer().fetch_watermarks(&partition.topic, partition.partition, STABLE_OFFSET_TIMEOUT);
+        answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("ask for the last stable offset of {partition}"), &error))
     }
 
     /// Continues to read the partition at another offset.

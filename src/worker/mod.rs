@@ -14,6 +14,7 @@ mod ids;
 mod in_flight;
 mod key_conflicts;
 mod key_reader;
+mod log_end;
 mod outbox;
 mod partition;
 mod pausing;
@@ -43,6 +44,7 @@ use assignment::Assignment;
 use checkpointing::Schedule;
 pub use co_partitioning::CrossPartitionKeys;
 use key_reader::KeyReader;
+use log_end::LogEnds;
 use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
@@ -163,6 +165,7 @@ pub struct Worker {
     reporter: Reporter,
     buffers: Buffers,
     key_reader: KeyReader,
+    log_ends: LogEnds,
     /// When the group lately took another for this member.
     rejoins: Vec<Instant>,
 }
@@ -193,6 +196,7 @@ impl Worker {
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
             key_reader,
+            log_ends: LogEnds::new(),
             rejoins: Vec::new(),
             shared,
         })
@@ -216,16 +220,21 @@ impl Worker {
                 }
             }
             self.tend_waiting(source, &[])?;
+            if let Flow::Back = self.begin_topics(source)? {
+                ahead.clear();
+            }
             if let Flow::Back = self.commit_beginnings(source)? {
                 ahead.clear();
             }
             if let Flow::Back = self.log_warm_up(source)? {
-            if let Flow::Back = self.begin_topics(source)? {
-                ahead.clear();
-            }
                 ahead.clear();
             }
             self.carry_less(source)?;
+            if ahead.batch.is_empty()
+                && let Flow::Back = self.look_at_log_ends(source)?
+            {
+                ahead.clear();
+            }
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
@@ -233,7 +242,9 @@ impl Worker {
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
             // After a rewind, the partitions are not at these ends any more.
-            self.tend_waiting(source, if let Flow::On = processed { &ahead.batch.ends } else { &[] })?;
+            let ends = if let Flow::On = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
+            self.tend_waiting(source, &ends)?;
+            self.step_over_to(source, &ends)?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
@@ -241,6 +252,7 @@ impl Worker {
         }
         tracing::info!("draining");
         fault::point("drain.begin");
+        self.step_over_control_records(source)?;
         self.commit(source)?;
         fault::point("drain.committed");
         self.checkpoint(true);

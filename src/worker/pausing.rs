@@ -6,11 +6,11 @@
 //! that may not come: the end of a partition is as good.
 
 use super::ids::InputId;
-use super::partition::Wait;
+use super::partition::{Input, Wait};
 use super::{Error, Worker};
 use crate::format::SchemaId;
 use crate::kafka::Source;
-use crate::record::TopicPartition;
+use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeSet;
 
 impl Worker {
@@ -24,12 +24,13 @@ impl Worker {
 
     /// Notes which partitions were read to their `ends`, pauses those that must wait for others of their state, for a schema
     /// or for what the transaction must carry, and has those go on that need not wait any more.
-    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
         }
         // One that waits for a schema has records to come, though they were at hand.
-        for input in self.assignment.inputs.values_mut().filter(|input| input.awaits.is_none() && ends.contains(&input.partition)) {
+        let is_at_end = |input: &Input| ends.iter().any(|(partition, _)| *partition == input.partition);
+        for input in self.assignment.inputs.values_mut().filter(|input| input.awaits.is_none() && is_at_end(input)) {
             // What is left of the stretch was aborted, or is a marker.
             if input.is_warm_up(input.position) {
                 input.warmed_up(input.warm_until - 1);

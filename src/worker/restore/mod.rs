@@ -265,6 +265,7 @@ impl Worker {
             awaits: None,
             ends_worker: false,
             counted: resumption.start,
+            stall: None,
             partition: found.partition,
             log: found.log,
         };
@@ -326,7 +327,13 @@ impl Worker {
             return self.truncated(found, committed);
         }
         if committed < low {
-            tracing::error!(partition = %partition, committed, oldest = low, records = low - committed, "records expired before they were read; raise the topic's retention");
+            tracing::error!(
+                %partition,
+                committed,
+                oldest = low,
+                records = low - committed,
+                "records expired before they were read, at most this many (aborted records and transaction markers have offsets, too); raise the topic's retention"
+            );
         }
         let resume = committed.max(low);
         if self.topics[found.topic].forward.is_some() {
