@@ -158,8 +158,10 @@ async fn livez(State(view): State<View>) -> Response {
 }
 
 async fn readyz(State(view): State<View>) -> Response {
-    match view.status().reason {
-        None => "ready\n".into_response(),
+    let status = view.status();
+    match status.reason {
+        // A restart would not help.
+        None => status.held_back().map_or_else(|| "ready\n".to_owned(), |held_back| format!("ready: {held_back}\n")).into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }
 }

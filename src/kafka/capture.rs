@@ -7,9 +7,10 @@ use super::Error;
 use super::admin::partitions;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::cluster;
+use super::fetch_error::{is_corrupt, is_out_of_range};
 use super::ffi::{Fetcher, Message};
 use super::observer::Observer;
-use super::source::{is_out_of_range, list, unanswered};
+use super::source::{list, unanswered};
 use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
@@ -261,9 +262,12 @@ fn read_again(consumer: &BaseConsumer<Observer>, range: &Range, code: RDKafkaErr
         .map_err(|error| Error::Fatal(format!("cannot go to offset {next} of {of}: {error}")))
 }
 
-/// Which errors are the end. The others pass: librdkafka goes on trying.
+/// Returns an error if the capture cannot continue without a gap. Otherwise librdkafka retries.
 fn fatal(error: &KafkaError) -> Result<(), Error> {
     match error {
+        KafkaError::MessageConsumption(code) if is_corrupt(*code) => {
+            Err(Error::Fatal(format!("a record batch is corrupt or unreadable ({code}); capture what is before or after it")))
+        }
         KafkaError::MessageConsumption(RDKafkaErrorCode::TopicAuthorizationFailed) => {
             Err(Error::Fatal("the brokers do not allow it; give this user Read on the topic".to_owned()))
         }

@@ -245,12 +245,14 @@ impl ChangelogReader {
         take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
     ) -> Result<bool, E> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot read {changelog}: {error}"));
-        let list = one(changelog, Position::Offset(from)).map_err(failed)?;
-        self.committed.assign(&list).map_err(failed)?;
+        let assign = |next| one(changelog, Position::Offset(next)).and_then(|list| self.committed.assign(&list)).map_err(failed);
+        assign(from)?;
+        let mut next = from;
         let ended = loop {
             match self.committed.poll(POLL) {
                 _ if stop() => break Ok(true),
                 Some(Ok(message)) => {
+                    next = message.offset() + 1;
                     let (time, value) = (message.timestamp().to_millis(), message.payload().unwrap_or_default());
                     match take(Logged { offset: message.offset(), time, value }) {
                         Ok(true) => {}
@@ -264,9 +266,14 @@ impl ChangelogReader {
                 Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
                     break Ok(false);
                 }
-                Some(Err(error)) => throttle::report(&format!("reading {changelog} {error}"), |left_out| {
-                    tracing::warn!(changelog = %changelog, error = %error, left_out, "trouble reading a changelog; still trying");
-                }),
+                Some(Err(error)) => {
+                    throttle::report(&format!("reading {changelog} {error}"), |left_out| {
+                        tracing::warn!(%changelog, error = %error, next, left_out, "failed to read a changelog; retrying");
+                    });
+                    // librdkafka may continue behind a gap: it skips corrupt batches.
+                    std::thread::sleep(POLL);
+                    assign(next)?;
+                }
             }
         };
         self.committed.unassign().map_err(failed)?;

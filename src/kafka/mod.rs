@@ -10,6 +10,7 @@ mod client_config;
 mod client_log;
 mod cluster;
 mod embedded;
+mod fetch_error;
 mod ffi;
 mod group;
 mod input_writer;

@@ -6,9 +6,9 @@
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::client_log;
+use super::fetch_error::{Errored, fatal, is_corrupt, is_out_of_range, report_corrupt};
 use super::ffi::{Fetcher, GroupMetadata, Message, topic_ids};
 use super::security::{self, Login};
-use super::throttle;
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -18,13 +18,17 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Most events, lines of the log above all, that are heard before records are looked at again.
 const EVENTS_MAX: usize = 1000;
+
+/// How long a broker may take to name the last stable offset of a partition: records wait meanwhile.
+const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the group wants of this consumer. Must be answered by [`Source::assign`] or [`Source::unassign`].
 #[derive(Debug)]
@@ -56,11 +60,8 @@ pub struct Batch<'a> {
     pub messages: Vec<Message<'a>>,
     /// Some partition's position lies outside its log.
     pub out_of_range: bool,
-    /// Partitions that there was trouble reading. librdkafka takes the news of it for a record that was read, and
-    /// might go on behind the next one: they are to be sought where they were read up to.
-    pub errored: Vec<TopicPartition>,
-    /// Partitions that were read to their end, and that end, where consumers hear of it. Of a replica that lags, it may be
-    /// before the real end.
+    /// Ends that partitions were read to, if consumers report them: offsets below are records that were read, or hold no
+    /// record to read.
     pub ends: Vec<(TopicPartition, Offset)>,
 }
 
@@ -68,14 +69,13 @@ impl Batch<'_> {
     /// Whether it brought nothing.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.out_of_range && self.errored.is_empty() && self.ends.is_empty()
+        self.messages.is_empty() && !self.out_of_range && self.ends.is_empty()
     }
 
     /// Makes it empty.
     pub fn clear(&mut self) {
         self.messages.clear();
         self.out_of_range = false;
-        self.errored.clear();
         self.ends.clear();
     }
 }
@@ -83,6 +83,9 @@ impl Batch<'_> {
 /// A consumer of the group.
 pub struct Source {
     fetcher: Fetcher<Context>,
+    errored: RefCell<Errored>,
+    /// True if the consumer reports the ends of partitions.
+    reports_ends: bool,
 }
 
 struct Context {
@@ -135,7 +138,7 @@ impl Source {
         let client = client::consumer(config, config.kafka.instance_id.as_deref(), worker);
         let consumer = BaseConsumer::from_config_and_context(&client, context).map_err(|error| client::property_error(&error))?;
         let fetcher = Fetcher::new(consumer).ok_or_else(|| Error::Fatal("librdkafka has no queue for the consumer".to_owned()))?;
-        Ok(Self { fetcher })
+        Ok(Self { fetcher, errored: RefCell::default(), reports_ends: config.shares_spaces() })
     }
 
     /// Joins the group.
@@ -178,34 +181,53 @@ impl Source {
         }
         let before = batch.messages.len();
         self.fetcher.take(records, timeout, &mut batch.messages);
-        if batch.messages[before..].iter().any(Message::is_error) {
-            self.hear(batch)?;
+        if self.errored.borrow().any() || batch.messages[before..].iter().any(Message::is_error) {
+            self.take_errors(batch, before)?;
         }
         Ok(())
     }
 
-    /// Takes the news of errors out of what came.
-    fn hear(&self, batch: &mut Batch<'_>) -> Result<(), Error> {
-        let mut answer = Ok(());
-        batch.messages.retain(|message| {
-            let Some((code, reason)) = message.error() else { return true };
+    /// Removes the errors from the messages that came after the first `before`, and the records that follow an error in
+    /// the same partition.
+    fn take_errors(&self, batch: &mut Batch<'_>, before: usize) -> Result<(), Error> {
+        let Batch { messages, out_of_range, ends } = batch;
+        let mut errored = self.errored.borrow_mut();
+        let (mut number, mut answer) = (0, Ok(()));
+        messages.retain(|message| {
+            number += 1;
+            if number <= before {
+                return true;
+            }
+            let follows_error = errored.contains(message.topic(), message.partition());
+            let Some((code, reason)) = message.error() else { return !follows_error };
+            let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             if code == RDKafkaErrorCode::PartitionEOF {
-                let partition = TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
-                batch.ends.push((partition, message.offset()));
+                // Behind a gap, the end of the partition is not the end of what was read.
+                ends.extend((!follows_error).then(|| (partition, message.offset())));
                 return false;
             }
             self.consumer().context().error(KafkaError::Global(code), &reason);
             if is_out_of_range(code) {
-                batch.out_of_range = true;
+                // Behind a corrupt batch, librdkafka may have read garbage as an offset.
+                *out_of_range |= !follows_error;
+                return false;
+            }
+            if is_corrupt(code) {
+                report_corrupt(&partition, &reason);
             } else {
-                batch.errored.push(TopicPartition { topic: message.topic().to_owned(), partition: message.partition() });
                 answer = std::mem::replace(&mut answer, Ok(())).and(fatal(&KafkaError::MessageConsumption(code)));
+            }
+            if !follows_error {
+                errored.add(partition, Instant::now());
             }
             false
         });
-        // They are read again, and come to their end again.
-        batch.ends.retain(|(partition, _)| !batch.errored.contains(partition));
         answer
+    }
+
+    /// Returns the partitions to seek because they reported an error. A partition whose seek fails is due again later.
+    pub fn errored_due(&self) -> Vec<TopicPartition> {
+        self.errored.borrow_mut().due(Instant::now())
     }
 
     fn rebalances(&self) -> std::sync::MutexGuard<'_, VecDeque<Rebalance>> {
@@ -240,6 +262,7 @@ impl Source {
             // The eager protocol knows only assignments as a whole.
             self.fetcher.retain(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
         }
+        self.errored.borrow_mut().forget(|partition| partitions.iter().any(|(assigned, _)| assigned == partition));
         // One that was paused, and comes back, is still paused to librdkafka. Whoever is to wait is paused after this.
         self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
     }
@@ -258,6 +281,7 @@ impl Source {
         };
         answer.map_err(|error| Error::Fatal(format!("cannot give back {partitions:?}: {error}")))?;
         self.fetcher.retain(|partition| is_partial && !partitions.contains(partition));
+        self.errored.borrow_mut().forget(|partition| !is_partial || partitions.contains(partition));
         Ok(())
     }
 
@@ -287,14 +311,36 @@ impl Source {
         self.fetcher.end(partition)
     }
 
-    /// Goes on reading the partition elsewhere.
+    /// Returns the offset up to which each partition was handed out by [`Source::poll`], control records included. `None`
+    /// before the first record since a seek, and after an error or the end of a partition, which librdkafka counts as records.
+    pub fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>> {
+        let errored = self.errored.borrow();
+        let known = |partition: &TopicPartition| !self.reports_ends && !errored.contains(&partition.topic, partition.partition);
+        let (partitions, known): (Vec<_>, Vec<_>) = partitions.map(|partition| (partition, known(partition))).unzip();
+        let positions = self.fetcher.positions(&partitions);
+        positions.into_iter().zip(known).map(|(position, known)| position.filter(|_| known)).collect()
+    }
+
+    /// Returns the offset before which a partition has no open transaction. Waits a second at most.
     ///
     /// # Errors
-    /// When the partition is not being read.
+    /// If no broker answered.
+    pub fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
+        // Consumers that read committed records are told this offset as the end.
+        let answer = self.consumer().fetch_watermarks(&partition.topic, partition.partition, STABLE_OFFSET_TIMEOUT);
+        answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("ask for the last stable offset of {partition}"), &error))
+    }
+
+    /// Continues to read the partition at another offset.
+    ///
+    /// # Errors
+    /// If the partition is not being read.
     pub fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         self.consumer()
             .seek(&partition.topic, partition.partition, Position::Offset(offset), CALL_TIMEOUT)
-            .map_err(|error| Error::Fatal(format!("cannot go to offset {offset} of {partition}: {error}")))
+            .map_err(|error| Error::Fatal(format!("cannot seek {partition} to offset {offset}: {error}")))?;
+        self.errored.borrow_mut().forget(|errored| errored == partition);
+        Ok(())
     }
 
     /// Stops reading partitions that are assigned, for their state is not there yet.
@@ -442,36 +488,4 @@ pub(super) fn list<'a>(partitions: impl Iterator<Item = (&'a TopicPartition, Pos
             .map_err(|error| Error::Fatal(format!("{partition} has an impossible offset: {error}")))?;
     }
     Ok(list)
-}
-
-pub(super) const fn is_out_of_range(code: RDKafkaErrorCode) -> bool {
-    matches!(code, RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange)
-}
-
-/// Which errors of a consumer are the end of it. The others pass: librdkafka goes on trying.
-fn fatal(error: &KafkaError) -> Result<(), Error> {
-    use RDKafkaErrorCode::{FencedInstanceId, GroupAuthorizationFailed, InconsistentGroupProtocol, TopicAuthorizationFailed};
-    match error {
-        KafkaError::MessageConsumptionFatal(FencedInstanceId) => Err(Error::Fenced),
-        KafkaError::MessageConsumptionFatal(code) => Err(Error::Fatal(format!("the consumer cannot go on: {code}"))),
-        KafkaError::MessageConsumption(code @ (GroupAuthorizationFailed | TopicAuthorizationFailed)) => {
-            Err(Error::Fatal(format!("the brokers do not allow it: {code}; give this user Read on the inputs and the group")))
-        }
-        KafkaError::MessageConsumption(InconsistentGroupProtocol) => {
-            throttle::report("inconsistent group protocol", |left_out| {
-                tracing::warn!(
-                    left_out,
-                    "the group does not take this member, because its other members share partitions out in another way: stop them all, then it is taken; a first or last space that topics share changes the way"
-                );
-            });
-            Ok(())
-        }
-        other => {
-            throttle::report(
-                &format!("reading {other}"),
-                |left_out| tracing::warn!(error = %other, left_out, "trouble reading; still trying"),
-            );
-            Ok(())
-        }
-    }
 }

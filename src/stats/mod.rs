@@ -199,6 +199,8 @@ pub struct InputReport {
     pub end: Option<Offset>,
     /// Stream time of its state.
     pub stream_time: Option<Timestamp>,
+    /// When it came to a stop before an open transaction of a producer.
+    pub open_transaction_since: Option<Timestamp>,
 }
 
 /// What is done with a partition.

@@ -216,6 +216,8 @@ pub struct PartitionStatus {
     pub lag: Option<Offset>,
     /// Stream time: the largest record time so far that was not too far ahead of the clock.
     pub stream_time_ms: Option<Timestamp>,
+    /// When the partition came to a stop before an open transaction of one of its producers; null if none holds it back.
+    pub open_transaction_since_ms: Option<Timestamp>,
 }
 
 /// Checkpoints.
@@ -329,6 +331,20 @@ impl Status {
             events,
         }
     }
+
+    /// Names the partitions that open transactions of producers hold back, as a message; `None` if there are none.
+    #[must_use]
+    pub fn held_back(&self) -> Option<String> {
+        let mut held: Vec<_> =
+            self.partitions.iter().filter_map(|partition| Some((partition.open_transaction_since_ms?, partition))).collect();
+        held.sort_by_key(|&(since, _)| since);
+        let (&(since, first), others) = held.split_first()?;
+        let others = others.len();
+        let seconds = (self.time_ms - since).max(0) / 1000;
+        let PartitionStatus { topic, partition, .. } = first;
+        let more = if others > 0 { format!(" and {others} other partitions") } else { String::new() };
+        Some(format!("an open transaction of a producer has held back {topic}[{partition}]{more} for {seconds} s"))
+    }
 }
 
 fn registry_status(report: &RegistryReport) -> RegistryStatus {
@@ -410,6 +426,7 @@ fn partitions(config: &Config, reports: &BTreeMap<usize, WorkerReport>) -> Vec<P
             end: input.end,
             lag: input.end.map(|end| (end - input.committed).max(0)),
             stream_time_ms: input.stream_time,
+            open_transaction_since_ms: input.open_transaction_since,
         };
         report.inputs.iter().map(status).collect::<Vec<_>>()
     };

@@ -11,7 +11,7 @@ use crate::kafka::Note;
 use crate::record::{Offset, TopicPartition, log_id};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The partitions that a worker has.
 pub(super) struct Assignment {
@@ -20,7 +20,13 @@ pub(super) struct Assignment {
     /// States that are not there yet.
     pub(super) waiting: BTreeMap<StateId, Waiting>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
-    /// Where partitions begin that others have, or will have; to be committed.
+    /// Partitions of topics that the group has not begun with.
+    pub(super) unbegun: Vec<Found>,
+    /// When to ask for them again.
+    pub(super) unbegun_due: Instant,
+    /// The ends of all partitions of these topics, as they were when this worker got partition 0.
+    pub(super) ends: BTreeMap<TopicPartition, Offset>,
+    /// Where the group begins, in partitions of any member, while that is being committed.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
     /// Whether any topic warms up that shares its state.
     pub(super) warming: bool,
@@ -46,6 +52,9 @@ impl Assignment {
             states: BTreeMap::new(),
             waiting: BTreeMap::new(),
             rebuilt: channel(),
+            unbegun: Vec::new(),
+            unbegun_due: Instant::now(),
+            ends: BTreeMap::new(),
             beginnings: BTreeMap::new(),
             warming: false,
             awaiting: false,
@@ -56,7 +65,7 @@ impl Assignment {
 
     /// The partitions that are paused until their state is there.
     pub(super) fn paused(&self) -> impl Iterator<Item = &Found> {
-        self.waiting.values().flat_map(|waiting| &waiting.found)
+        self.waiting.values().flat_map(|waiting| &waiting.found).chain(&self.unbegun)
     }
 
     /// Where each partition stands.
@@ -75,11 +84,6 @@ impl Assignment {
         let states: BTreeSet<_> =
             self.inputs.values().filter(|input| partitions.contains(&input.partition)).map(|input| input.state).collect();
         self.partitions(|input| states.contains(&input.state))
-    }
-
-    /// Whether any input reads this partition.
-    pub(super) fn has(&self, partition: &TopicPartition) -> bool {
-        self.inputs.values().any(|input| input.partition == *partition)
     }
 
     /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
@@ -114,6 +118,7 @@ impl Assignment {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
         self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
         self.waiting.retain(|_, waiting| !waiting.found.is_empty());
+        self.unbegun.retain(|found| !partitions.contains(&found.partition));
         let used: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
         self.states.retain(|id, _| used.contains(id));
     }
@@ -123,6 +128,7 @@ impl Assignment {
         self.inputs.clear();
         self.states.clear();
         self.waiting.clear();
+        self.unbegun.clear();
     }
 
     /// Returns the offsets to commit, each with its note: first those of partitions that were read further. Changelog records of
@@ -143,14 +149,14 @@ impl Assignment {
         let unmoved =
             unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        let beginnings = self.beginnings.iter().filter(|(partition, _)| !self.has(partition));
-        let beginnings = beginnings.map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
+        // Partition 0 of a topic comes last: others take its offset as the sign that all are committed, and without
+        // transactions, the requests of one commit take effect one after the other.
+        let beginnings = self.beginnings.iter().rev().map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
     /// These offsets, as [`Assignment::offsets`] gave them, are committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
-        self.beginnings.clear();
         for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
             input.group.offset = Some(input.position);
         }

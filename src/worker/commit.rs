@@ -83,8 +83,19 @@ impl Worker {
             // Its limits may be others than at the start.
             self.refresh_cluster()?;
             self.outbox.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
+        } else {
+            self.fence_unanswered_end()?;
         }
         Ok(Flow::On)
+    }
+
+    /// Replaces the producer if a delayed request could end its next transaction.
+    fn fence_unanswered_end(&mut self) -> Result<(), Error> {
+        if !self.outbox.sink.has_unanswered_end() {
+            return Ok(());
+        }
+        tracing::info!("a request to end the last transaction was never answered; replacing the producer to fence it");
+        self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())
     }
 
     /// Writes the changelog records of the open transaction: the changes that its records made, and the announcements that are due.
@@ -182,8 +193,9 @@ impl Worker {
             Err(SinkError::Refused(_)) => return self.resolve_in_doubt(source, "records were refused"),
         }
         fault::point("abort.aborted");
-        if let Some(batch_bytes) = batch_bytes {
-            self.outbox.replace_sink(&self.shared, self.number, batch_bytes)?;
+        match batch_bytes {
+            Some(batch_bytes) => self.outbox.replace_sink(&self.shared, self.number, batch_bytes)?,
+            None => self.fence_unanswered_end()?,
         }
         self.rewind(source)?;
         self.back_off();

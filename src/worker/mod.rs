@@ -14,6 +14,7 @@ mod ids;
 mod in_flight;
 mod key_conflicts;
 mod key_reader;
+mod log_end;
 mod outbox;
 mod partition;
 mod pausing;
@@ -43,6 +44,7 @@ use assignment::Assignment;
 use checkpointing::Schedule;
 pub use co_partitioning::CrossPartitionKeys;
 use key_reader::KeyReader;
+use log_end::LogEnds;
 use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
@@ -163,6 +165,7 @@ pub struct Worker {
     reporter: Reporter,
     buffers: Buffers,
     key_reader: KeyReader,
+    log_ends: LogEnds,
     /// When the group lately took another for this member.
     rejoins: Vec<Instant>,
 }
@@ -193,6 +196,7 @@ impl Worker {
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
             key_reader,
+            log_ends: LogEnds::new(),
             rejoins: Vec::new(),
             shared,
         })
@@ -215,7 +219,10 @@ impl Worker {
                     self.commit_and_read(source, &mut ahead)?;
                 }
             }
-            self.tend_waiting(source, &[])?;
+            self.tend_waiting(source)?;
+            if let Flow::Back = self.begin_topics(source)? {
+                ahead.clear();
+            }
             if let Flow::Back = self.commit_beginnings(source)? {
                 ahead.clear();
             }
@@ -223,14 +230,22 @@ impl Worker {
                 ahead.clear();
             }
             self.carry_less(source)?;
+            if ahead.batch.is_empty()
+                && let Flow::Back = self.look_at_log_ends(source)?
+            {
+                ahead.clear();
+            }
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
             self.outbox.sink.poll();
             let processed = self.process(source, &mut ahead)?;
-            self.seek_errored(source, &ahead.batch.errored);
-            // Set back, they were not read to those ends.
-            self.tend_waiting(source, if let Flow::On = processed { &ahead.batch.ends } else { &[] })?;
+            self.seek_errored(source)?;
+            // After a rewind, the partitions are not at these ends any more.
+            let ends = if let Flow::On = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
+            // First: a partition that is resumed has records to come, though its end was met.
+            self.step_over_to(source, &ends)?;
+            self.tend_waiting(source)?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
@@ -238,6 +253,7 @@ impl Worker {
         }
         tracing::info!("draining");
         fault::point("drain.begin");
+        self.step_over_control_records(source)?;
         self.commit(source)?;
         fault::point("drain.committed");
         self.checkpoint(true);
@@ -272,20 +288,12 @@ impl Worker {
         Some(due.saturating_sub(age))
     }
 
-    /// Commits where partitions begin, before anything of them is read: whoever is next begins at the same place.
+    /// Commits where this worker's partitions begin, before anything of them is read: their next owner begins at the same
+    /// offsets.
     fn commit_beginnings(&mut self, source: &Source) -> Result<Flow, Error> {
-        let Assignment { inputs, beginnings, .. } = &self.assignment;
-        let begins = inputs.values().any(|input| input.group.offset.is_none()) || !beginnings.is_empty();
+        let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
         if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
             return Ok(Flow::On);
-        }
-        // Whoever has got them since has said where they begin.
-        let others: Vec<_> = beginnings.keys().cloned().collect();
-        let committed = self.patiently(|| source.committed(&others))?;
-        for (partition, committed) in others.iter().zip(committed) {
-            if committed.offset.is_some() || self.assignment.has(partition) {
-                self.assignment.beginnings.remove(partition);
-            }
         }
         self.commit_at_once(source)
     }

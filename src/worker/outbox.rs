@@ -201,13 +201,11 @@ impl Outbox {
         }
     }
 
-    /// Has another producer take the place of ours, which ends what that left open.
+    /// Replaces the producer. The new one ends the transaction that the old one left open, and fences its late requests.
     pub(super) fn replace_sink(&mut self, shared: &Shared, number: usize, batch_bytes: usize) -> Result<(), Error> {
-        let names_records = self.sink.names_records();
-        self.sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
-        if names_records {
-            self.sink.expect_names();
-        }
+        let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
+        sink.learn_from(&self.sink);
+        self.sink = sink;
         Ok(())
     }
 }

@@ -17,13 +17,17 @@ use crate::stats::{SpaceCounts, Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Load past which a filter is said to fill up.
 const FILLING: f64 = 0.7;
 
 /// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
 const UNSAVED_URGENT: u64 = 1 << 20;
+
+/// How long a partition stands still before a broker is asked whether an open transaction holds it back, and how long its
+/// answer counts. Ordinary transactions are shorter.
+pub(super) const STALLED: Duration = Duration::from_secs(30);
 
 /// How a topic-partition waits: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,8 @@ pub(super) struct Input {
     pub(super) ends_worker: bool,
     /// Up to where its records are counted.
     pub(super) counted: Offset,
+    /// Set while it stands still before the end of its log.
+    pub(super) stall: Option<Stall>,
 }
 
 impl Input {
@@ -92,16 +98,6 @@ impl Input {
     /// The records whose effect is not in the changelog.
     pub(super) fn unlogged(&self) -> Span<'_> {
         Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
-    }
-
-    /// All records below `end` came, and it is the end of the partition for now. That ends a warm-up whose last offsets have no
-    /// records: they were aborted, or are markers. It does not if records were passed over and are to be read again, or if
-    /// the broker lags and does not know all records of the warm-up yet.
-    pub(super) fn read_to_end(&mut self, end: Offset) {
-        let has_read_all = self.wait == Wait::No && self.awaits.is_none() && end >= self.warm_until;
-        if has_read_all && self.is_warm_up(self.position) {
-            self.warmed_up(self.warm_until - 1);
-        }
     }
 
     /// A record of it comes too early, and is to be read again.
@@ -132,6 +128,63 @@ impl Input {
         self.position = self.committed;
         self.ends_worker = false;
         self.verdicts.reset_carried();
+    }
+
+    /// True if everything that was fetched of it has been processed.
+    fn is_up_to_date(&self) -> bool {
+        self.wait == Wait::No && self.awaits.is_none() && !self.ends_worker && self.verdicts.is_all_carried()
+    }
+
+    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the
+    /// new position is to be committed.
+    pub(super) fn step_over(&mut self, to: Offset) -> bool {
+        if to <= self.position || !self.is_up_to_date() {
+            return false;
+        }
+        if self.is_warm_up(self.position) {
+            self.warmed_up(to.min(self.warm_until) - 1);
+        }
+        if to <= self.position {
+            return false;
+        }
+        if self.first == Some(self.position) {
+            // Still nothing was judged.
+            self.first = Some(to);
+        }
+        self.position = to;
+        true
+    }
+
+    /// Notes whether it stands still before `end`, the end of its log.
+    pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
+        let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
+        let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
+        if !is_behind {
+            self.stall = None;
+        } else if !is_known {
+            self.stall = Some(Stall { position: self.position, since: now, since_ms: clock::now(), answer: None });
+        }
+    }
+}
+
+/// A partition that stands still before the end of its log.
+pub(super) struct Stall {
+    pub(super) position: Offset,
+    pub(super) since: Instant,
+    since_ms: Timestamp,
+    /// When a broker was last asked, and whether it named an open transaction as the cause.
+    pub(super) answer: Option<(Instant, bool)>,
+}
+
+impl Stall {
+    /// When the partition came to a stop before an open transaction; `None` if that is not known to be the cause.
+    pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
+        self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
+    }
+
+    pub(super) fn must_ask(&self, now: Instant) -> bool {
+        let last = self.answer.map_or(self.since, |(asked, _)| asked);
+        now.saturating_duration_since(last) >= STALLED
     }
 }
 
@@ -398,56 +451,83 @@ pub(super) fn names(partitions: &[TopicPartition]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::SchemaId;
+    use crate::record::Verdict;
 
-    /// An input that is at offset 10 of a warm-up up to offset 20.
-    fn warming_up() -> Input {
+    /// An input that is read up to an offset, where nothing was judged yet.
+    fn input(position: Offset) -> Input {
         Input {
-            partition: TopicPartition { topic: "news".to_owned(), partition: 0 },
-            log: "news".to_owned(),
+            partition: TopicPartition { topic: "in".to_owned(), partition: 0 },
+            log: "in".to_owned(),
             topic: TopicId(0),
             state: StateId::default(),
-            first: None,
-            position: 10,
-            committed: 10,
-            group: Committed::default(),
-            warm_until: 20,
-            warming_up: true,
+            first: Some(position),
+            position,
+            committed: position,
+            group: Committed { offset: Some(position), metadata: String::new() },
+            warm_until: position,
+            warming_up: false,
             warm_up_max_timestamp: None,
-            logged: 10,
+            logged: position,
             verdicts: Verdicts::default(),
             wait: Wait::No,
             awaits: None,
             ends_worker: false,
-            counted: 10,
+            counted: position,
+            stall: None,
         }
     }
 
-    /// The position after the end of the partition was met at `end`.
-    fn position_after(end: Offset, change: impl FnOnce(&mut Input)) -> Offset {
-        let mut input = warming_up();
-        change(&mut input);
-        input.read_to_end(end);
-        assert_eq!(input.committed, input.position);
-        input.position
+    #[test]
+    fn control_records_are_stepped_over_and_the_group_still_begins_behind_them() {
+        let mut input = input(5);
+        assert!(!input.step_over(5) && !input.step_over(3), "never back");
+        assert!(input.step_over(7));
+        assert_eq!((input.position, input.committed, input.first, input.is_ahead()), (7, 5, Some(7), true));
+        input.set_back();
+        assert_eq!(input.position, 5);
+        assert!(input.step_over(7), "again, after an abort");
     }
 
     #[test]
-    fn a_warm_up_ends_at_the_end_of_its_partition() {
-        assert_eq!([position_after(20, |_| ()), position_after(25, |_| ())], [20, 20]);
-        assert_eq!(position_after(40, |input| (input.position, input.committed) = (30, 30)), 30, "it had ended before");
-    }
-
-    #[test]
-    fn a_warm_up_does_not_end_while_passed_over_records_are_to_be_read_again() {
-        for wait in [Wait::PassedOver, Wait::Paused] {
-            assert_eq!(position_after(20, |input| input.wait = wait), 10, "{wait:?}");
+    fn nothing_is_stepped_over_while_records_are_still_to_come() {
+        let mut undecided = input(5);
+        undecided.wait = Wait::PassedOver;
+        let mut ending = input(5);
+        ending.ends_worker = true;
+        let mut repeating = input(5);
+        repeating.verdicts.carry(5, Verdict::Unseen);
+        repeating.position = 6;
+        repeating.set_back();
+        for mut input in [undecided, ending, repeating] {
+            assert!(!input.step_over(9));
+            assert_eq!(input.position, 5);
         }
-        assert_eq!(position_after(20, |input| input.awaits = Some(SchemaId::Number(1))), 10);
     }
 
     #[test]
-    fn a_warm_up_does_not_end_where_a_lagging_broker_ends_its_log() {
-        assert_eq!(position_after(19, |_| ()), 10);
+    fn a_warm_up_ends_at_control_records_and_commits_only_what_is_past_it() {
+        let mut input = Input { warm_until: 8, committed: 5, first: None, ..input(5) };
+        assert!(!input.step_over(7), "a warm-up has nothing to commit");
+        assert_eq!((input.position, input.is_warm_up(input.position)), (7, true));
+        assert!(input.step_over(10));
+        assert_eq!((input.position, input.committed, input.first), (10, 8, None));
+    }
+
+    #[test]
+    fn a_stall_lasts_from_when_the_partition_stopped_until_it_moves() {
+        let (mut input, start) = (input(5), Instant::now());
+        input.note_stall(Some(9), start);
+        input.note_stall(Some(12), start + STALLED);
+        let stall = input.stall.as_mut().expect("it stands still");
+        assert!(stall.must_ask(start + STALLED) && !stall.must_ask(start + STALLED / 2));
+        assert_eq!(stall.open_transaction_since(), None, "no broker was asked");
+        stall.answer = Some((start + STALLED, true));
+        assert!(!stall.must_ask(start + STALLED) && stall.must_ask(start + 2 * STALLED));
+        assert_eq!(stall.open_transaction_since(), Some(stall.since_ms));
+        input.position = 6;
+        input.note_stall(Some(12), start + 2 * STALLED);
+        assert_eq!(input.stall.as_ref().and_then(Stall::open_transaction_since), None);
+        input.note_stall(Some(6), start + 2 * STALLED);
+        assert!(input.stall.is_none());
     }
 }

@@ -6,11 +6,11 @@
 //! that may not come: a warm-up also ends at the end of its partition.
 
 use super::ids::InputId;
-use super::partition::{Input, Wait};
+use super::partition::Wait;
 use super::{Error, Worker};
 use crate::format::SchemaId;
 use crate::kafka::Source;
-use crate::record::{Offset, TopicPartition};
+use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
 impl Worker {
@@ -22,14 +22,9 @@ impl Worker {
         self.assignment.awaiting = true;
     }
 
-    /// Ends the warm-up of partitions that were read to their `ends`. Pauses partitions that must wait for others of their state,
-    /// for a schema, or for records that the transaction must carry, and resumes those that need not wait any more.
-    pub(super) fn tend_waiting(&mut self, source: &Source, ends: &[(TopicPartition, Offset)]) -> Result<(), Error> {
-        for input in self.assignment.inputs.values_mut() {
-            if let Some((_, end)) = ends.iter().rfind(|(partition, _)| *partition == input.partition) {
-                input.read_to_end(*end);
-            }
-        }
+    /// Pauses partitions that must wait for others of their state, for a schema, or for records that the transaction must carry,
+    /// and resumes those that need not wait any more.
+    pub(super) fn tend_waiting(&mut self, source: &Source) -> Result<(), Error> {
         if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
         }

@@ -35,6 +35,7 @@ impl Worker {
                     self.lose(source, &partitions)?;
                 } else {
                     fault::point("revoke.begin");
+                    self.step_over_control_records(source)?;
                     self.commit(source)?;
                     fault::point("revoke.committed");
                     self.checkpoint(true);

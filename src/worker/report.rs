@@ -5,7 +5,7 @@
 
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
-use super::partition::{Input, PartitionState};
+use super::partition::{Input, PartitionState, Stall};
 use super::topics::{InputTopic, Topics};
 use crate::kafka::Source;
 use crate::record::SpaceId;
@@ -86,6 +86,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> V
         committed: input.group.offset.unwrap_or(input.committed),
         end: source.end(&input.partition),
         stream_time: stream_time(input.state),
+        open_transaction_since: input.stall.as_ref().and_then(Stall::open_transaction_since),
     });
     let waiting = assignment.paused().map(|found| InputReport {
         partition: found.partition.clone(),
@@ -95,6 +96,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> V
         committed: found.paused_at(),
         end: Some(found.high),
         stream_time: None,
+        open_transaction_since: None,
     });
     read.chain(waiting).collect()
 }

@@ -18,8 +18,6 @@ pub(super) struct Found {
     pub(super) committed: Committed,
     pub(super) low: Offset,
     pub(super) high: Offset,
-    /// Where it is read from if nobody knows how far it was read.
-    pub(super) first: Offset,
 }
 
 /// A state that is being rebuilt, and the partitions that wait for it.

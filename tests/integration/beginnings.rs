@@ -5,10 +5,12 @@ use crate::harness::{
     produce, read_committed, reset_offset, topic, wait_for_output, wait_until,
 };
 use crate::stream::LIMIT;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeSet;
 use std::fs;
 use std::ops::Range;
+use std::time::Duration;
 
 const LINES: &str = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
 
@@ -199,4 +201,73 @@ fn a_group_that_has_lost_its_offsets_begins_nowhere_anew() {
     let all = keys.len();
     keys.dedup();
     assert_eq!((all, keys.len()), (200, 200), "a record was lost, or came twice");
+}
+
+/// A member of a group that holds the next generation back while it is not polled, so that all who join meanwhile begin
+/// together.
+struct Gate(BaseConsumer);
+
+impl Gate {
+    fn hold(group: &str, topic: &str) -> Self {
+        let consumer: BaseConsumer = client(broker())
+            .set("group.id", group)
+            .set("partition.assignment.strategy", "range")
+            .set("enable.auto.commit", "false")
+            .create()
+            .expect("a consumer");
+        consumer.subscribe(&[topic]).expect("a subscription");
+        wait_until("the gate is a member", LIMIT, || {
+            let _ = consumer.poll(Duration::from_millis(100));
+            (consumer.assignment().ok()?.count() > 0).then_some(())
+        });
+        Self(consumer)
+    }
+
+    /// Opens the gate once so many others have joined.
+    fn open(self, group: &str, others: usize) {
+        wait_until("the others have joined", LIMIT, || {
+            let groups = self.0.fetch_group_list(Some(group), LIMIT).ok()?;
+            (groups.groups().first()?.members().len() == others + 1).then_some(())
+        });
+    }
+}
+
+/// Two members find that the group has committed nothing. By the time the slower one commits where the group begins, the
+/// faster one has emitted what came since.
+#[test]
+fn a_slow_member_does_not_set_the_group_back_to_its_beginning() {
+    let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
+    // They are stopped for a while, and stay members.
+    topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");
+    let setup = &topics.setup;
+    let (fast, slow) = (["kafka.instance_id=a"], ["kafka.instance_id=b"]);
+    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
+    let gate = Gate::hold(setup.group(), &topics.input);
+    let mut a = setup.start_armed("a", &fast, "restore.offsets:1:stop");
+    let mut b = setup.start_armed("b", &slow, "transaction.begun:1:stop");
+    gate.open(setup.group(), 2);
+    a.wait_for_log("fault point reached", LIMIT);
+    wait_until("the slow member is about to commit, or waits for the other", LIMIT, || {
+        let log = b.log();
+        (log.contains("fault point reached") || log.contains("waiting until the group begins")).then_some(())
+    });
+    a.sigcont();
+    topics.wait_until_read(0, 50, &mut a);
+    produce(broker(), &topics.input, records(100..150, 0..1, TIME));
+    topics.wait_until_read(0, 100, &mut a);
+    // What the slow member was about to do is done once it has read this.
+    produce(broker(), &topics.input, records(150..151, 1..2, TIME));
+    wait_until("the slow member has read its partition", LIMIT, || {
+        b.sigcont();
+        (committed_offset(broker(), setup.group(), &topics.input, 1) == Some(51)).then_some(())
+    });
+    assert_eq!(committed_offset(broker(), setup.group(), &topics.input, 0), Some(100), "the group was set back");
+    a.kill9();
+    b.kill9();
+    let mut a = setup.start_with("a", &fast);
+    topics.wait_until_read(0, 100, &mut a);
+    produce(broker(), &topics.input, records(200..201, 0..1, TIME));
+    topics.wait_until_read(0, 101, &mut a);
+    a.drain();
+    assert_eq!(read_committed(broker(), &topics.output, 2).iter().map(Vec::len).collect::<Vec<_>>(), [51, 1]);
 }

@@ -58,7 +58,7 @@ fn records_that_expire_under_a_running_worker_are_told_of() {
     let end = stream.records.iter().filter(|record| record.partition == 0).count();
     delete_records_before(broker(), &stream.input, 0, i64::try_from(end).expect("few enough") - 100);
     worker.sigcont();
-    let sentence = "records expired before they were read; raise the topic's retention";
+    let sentence = "records expired before they were read";
     worker.wait_for_log(sentence, LIMIT);
     // How far it had come is its own to say: some of what was deleted may have been on its way already.
     let log = worker.log();

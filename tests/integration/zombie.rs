@@ -1,6 +1,6 @@
 //! Promise: a process that stood still while others took over cannot write what is not its own any more.
 
-use crate::harness::{Reader, broker, wait_until};
+use crate::harness::{OwnBroker, Reader, Setup, TestRecord, broker, committed_offset, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
 
 /// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
@@ -105,4 +105,42 @@ fn stopped_in_a_warm_up() {
         let log = stream.check(logged);
         assert!(log.contains("state rebuilt from the changelog") && log.contains("warm_up_records=0"), "{log}");
     }
+}
+
+/// A network may deliver a request long after its client has given the connection up and sent the request again. By then,
+/// the same producer may have begun its next transaction.
+#[test]
+fn a_delayed_end_of_a_transaction_does_not_end_the_next_one() {
+    let own = OwnBroker::start();
+    let broker = own.address();
+    let (input, output) = (topic(broker, "late-end-in", 1), topic(broker, "late-end-out", 1));
+    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker, "late-end").worker("transaction_timeout = \"60s\"").topic(&input, &output, lines);
+    let record = |number: u8| TestRecord {
+        key: Some(vec![b'0' + number]),
+        timestamp: 1_700_000_000_000 + i64::from(number),
+        ..TestRecord::default()
+    };
+    let servers = format!("kafka.bootstrap_servers={}", own.way().address());
+    // The first commit is of where the partition begins; the third never comes to its end.
+    let mut worker = setup.start_armed("a", &[&servers], "commit.begin:3:hang");
+    let wait_until_read = |end| {
+        wait_until("all is read", LIMIT, || (committed_offset(broker, setup.group(), &input, 0) == Some(end)).then_some(()));
+    };
+    wait_until_read(0);
+    own.way().hold_end();
+    produce(broker, &input, [record(1)]);
+    own.way().wait_until_held();
+    wait_until_read(1);
+    produce(broker, &input, [record(2)]);
+    let reader = Reader::new(broker, &output, 1);
+    wait_until("the next transaction is open", LIMIT, || (reader.has_open_transaction()?).then_some(()));
+    let code = own.way().release_end();
+    worker.kill9();
+    let mut worker = setup.start("a");
+    wait_until_read(2);
+    let log = worker.log();
+    worker.kill9();
+    assert_eq!(read_committed(broker, &output, 1)[0], [record(1), record(2)], "{log}");
+    assert!(code != 0, "the broker took the request for the end of the next transaction");
 }

@@ -10,6 +10,7 @@ use super::{millis, text};
 use crate::record::{Offset, TopicPartition};
 use rdkafka::bindings as rd;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -117,8 +118,21 @@ impl<C: ConsumerContext + 'static> Fetcher<C> {
         taken
     }
 
-    /// The offset after the last record that a reader of committed records may have, by what came with the records that
-    /// were fetched; no broker is asked. `None` before that.
+    /// Returns the offset after the last message that was taken of each partition, control records and errors included.
+    /// `None` before the first since it was assigned or sought.
+    pub(in crate::kafka) fn positions(&self, partitions: &[&TopicPartition]) -> Vec<Option<Offset>> {
+        let mut list = TopicPartitionList::with_capacity(partitions.len());
+        for of in partitions {
+            list.add_partition(&of.topic, of.partition);
+        }
+        // SAFETY: client and list live; librdkafka writes to the list's elements only.
+        unsafe { rd::rd_kafka_position(self.consumer.client().native_ptr(), list.ptr()) };
+        let offset = |position| if let Position::Offset(offset) = position { Some(offset) } else { None };
+        list.elements().iter().map(|element| offset(element.offset())).collect()
+    }
+
+    /// The end of the partition's log (its high watermark), as it came with the last records that were fetched. `None`
+    /// before that.
     pub(in crate::kafka) fn end(&self, of: &TopicPartition) -> Option<Offset> {
         let topic = CString::new(of.topic.as_str()).ok()?;
         let (mut low, mut high) = (-1, -1);

@@ -32,8 +32,12 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn written(&self, topic: &str, partition: i32, offset: i64);
     /// A record was not written.
     fn failed(&self, undelivered: &Undelivered<'_>);
-    /// A broker answered a request, but for those by which a client connects.
+    /// A broker answered a request, except for those by which a client connects.
     fn answered(&self);
+    /// A request to end a transaction was sent to a broker.
+    fn end_sent(&self);
+    /// A broker answered a request to end a transaction.
+    fn end_answered(&self);
 }
 
 /// A record that was not written.
@@ -286,6 +290,7 @@ unsafe extern "C" fn created<C: Reports>(
 ) -> rd::rd_kafka_resp_err_t {
     // SAFETY: librdkafka calls this with the client that it makes.
     unsafe {
+        rd::rd_kafka_interceptor_add_on_request_sent(client, c"unseen".as_ptr(), Some(sent::<C>), null_mut());
         rd::rd_kafka_interceptor_add_on_response_received(client, c"unseen".as_ptr(), Some(responded::<C>), null_mut());
         rd::rd_kafka_interceptor_add_on_acknowledgement(client, c"unseen".as_ptr(), Some(acknowledged::<C>), null_mut())
     }
@@ -294,6 +299,28 @@ unsafe extern "C" fn created<C: Reports>(
 /// Requests by which a client connects: `SaslHandshake`, `ApiVersions`, `SaslAuthenticate`. A broker that answers these may yet
 /// let nobody in.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
+
+/// The request that ends a transaction.
+const END_TXN: i16 = 26;
+
+/// Called for each request once it was sent.
+unsafe extern "C" fn sent<C: Reports>(
+    client: *mut rd::rd_kafka_t,
+    _: c_int,
+    _: *const c_char,
+    _: i32,
+    api: i16,
+    _: i16,
+    _: i32,
+    _: usize,
+    _: *mut c_void,
+) -> rd::rd_kafka_resp_err_t {
+    if api == END_TXN {
+        // SAFETY: as in `acknowledged`.
+        unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.end_sent();
+    }
+    rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
+}
 
 /// Called for each request that a broker answered, and for each that none did.
 unsafe extern "C" fn responded<C: Reports>(
@@ -312,7 +339,11 @@ unsafe extern "C" fn responded<C: Reports>(
     let none = rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
     if error == none && !OF_CONNECTING.contains(&api) {
         // SAFETY: as in `acknowledged`.
-        unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.answered();
+        let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
+        context.answered();
+        if api == END_TXN {
+            context.end_answered();
+        }
     }
     none
 }

@@ -3,6 +3,7 @@
 //! Owns how often that is tried anew where another producer gets in between. Must never write anything.
 
 use super::error::{has_twin, is_fencing};
+use super::offsets::REQUEST_BYTES_MAX;
 use super::{Context, Sink};
 use crate::config::Config;
 use crate::fault;
@@ -11,7 +12,7 @@ use crate::kafka::ffi::{Producer, TransactionError};
 use crate::kafka::security::{self, Login};
 use crate::kafka::{Error, throttle};
 use crate::stats::Stats;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex};
 
 /// Where batches are to be smaller than this, each record has one.
@@ -63,10 +64,18 @@ impl Sink {
         let client = client::producer(config, transactional_id, partitions, most, records);
         let login = Login::of(&config.kafka);
         let stats = Arc::clone(stats);
-        let context = Context { login, stats, failures: Mutex::default(), logged: Mutex::default(), names_records: AtomicBool::new(false) };
+        let context = Context {
+            login,
+            stats,
+            failures: Mutex::default(),
+            logged: Mutex::default(),
+            names_records: AtomicBool::new(false),
+            unanswered_ends: AtomicUsize::new(0),
+        };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);
-        Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes })
+        let (group, offset_request_bytes) = (config.kafka.group_id.clone(), REQUEST_BYTES_MAX.into());
+        Ok(Self { producer, delivery, patience, one_record_per_batch, batch_bytes, group, offset_request_bytes })
     }
 
     /// Waits until the coordinator has ended what past selves left open.

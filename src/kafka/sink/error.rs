@@ -56,6 +56,9 @@ pub(super) fn next(error: &TransactionError) -> SinkError {
     if is_fencing(error.code) {
         return SinkError::Fenced(error.to_string());
     }
+    if error.code == RDKafkaErrorCode::OffsetMetadataTooLarge {
+        return SinkError::Exit(format!("{error}; set offset.metadata.max.bytes of the brokers to at least 256 (the default is 4096)"));
+    }
     // Else it has timed out, or there is something that librdkafka has no way back from.
     if error.must_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
 }

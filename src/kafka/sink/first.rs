@@ -2,10 +2,10 @@
 //!
 //! Must never commit while the group has members: nothing but the question keeps the two apart.
 
-use super::{CALL_TIMEOUT, Sink, SinkError, offsets};
+use super::error::next;
+use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};
 use crate::fault;
 use crate::kafka::GroupView;
-use crate::record::{Offset, TopicPartition};
 
 impl Sink {
     /// Waits until all that was sent is written.
@@ -24,18 +24,18 @@ impl Sink {
     /// [`SinkError`] says what to do.
     pub fn commit_first(
         &self,
-        first: &[(TopicPartition, Offset, String)],
+        first: &[OffsetToCommit],
         group: &GroupView,
         check: impl FnOnce() -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
-        let list = offsets::list(first)?;
+        let requests = self.offset_requests(first)?;
         let outsider = group.outsider().ok_or_else(|| SinkError::Exit("librdkafka names no group".to_owned()))?;
         let commit = || {
             fault::point("seed.written");
-            self.repeat(|| self.producer.send_offsets(&list, &outsider, CALL_TIMEOUT))?;
+            self.send_offsets(&requests, &outsider)?;
             fault::point("seed.offsets_sent");
             check()?;
-            self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))?;
+            self.attempt(|| self.producer.commit_transaction(CALL_TIMEOUT)).map_err(|error| next(&error))?;
             fault::point("seed.committed");
             Ok(())
         };

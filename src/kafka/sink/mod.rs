@@ -24,6 +24,7 @@ use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::route::AddedHeaders;
 use crate::stats::Stats;
 use error::{may_repeat, next, not_allowed};
+use offsets::OffsetToCommit;
 use origin::WrittenFrom;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -31,7 +32,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use refused::{BYSTANDER, Failed, oversize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -76,6 +77,9 @@ pub struct Sink {
     one_record_per_batch: bool,
     /// Most bytes of a batch.
     batch_bytes: usize,
+    group: String,
+    /// Most estimated bytes of the offsets in one request. Shrinks when the group coordinator refuses a request as too large.
+    offset_request_bytes: AtomicUsize,
 }
 
 struct Context {
@@ -86,6 +90,8 @@ struct Context {
     logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
     /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
     names_records: AtomicBool,
+    /// `EndTxn` requests that brokers have not answered.
+    unanswered_ends: AtomicUsize,
 }
 
 impl ClientContext for Context {
@@ -135,6 +141,14 @@ impl Reports for Context {
     fn answered(&self) {
         self.stats.broker_contact.note();
     }
+
+    fn end_sent(&self) {
+        self.unanswered_ends.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end_answered(&self) {
+        self.unanswered_ends.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Sink {
@@ -150,15 +164,22 @@ impl Sink {
         self.batch_bytes
     }
 
-    /// Whether the brokers were heard to say which records of a batch they refuse.
-    #[must_use]
-    pub fn names_records(&self) -> bool {
+    fn names_records(&self) -> bool {
         self.producer.context().names_records.load(Ordering::Relaxed)
     }
 
-    /// The brokers are known to say that.
-    pub fn expect_names(&self) {
-        self.producer.context().names_records.store(true, Ordering::Relaxed);
+    /// Takes over what `previous` learned about the brokers.
+    pub fn learn_from(&self, previous: &Self) {
+        self.producer.context().names_records.fetch_or(previous.names_records(), Ordering::Relaxed);
+        self.offset_request_bytes.store(previous.offset_request_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// True if a request to end a transaction was sent and never answered. librdkafka sent it again, but the first one may
+    /// still arrive, and would end the next transaction of this producer: only another producer has another epoch. Brokers
+    /// tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
+    #[must_use]
+    pub fn has_unanswered_end(&self) -> bool {
+        self.producer.context().unanswered_ends.load(Ordering::Relaxed) > 0
     }
 
     /// Begins a transaction.
@@ -280,21 +301,16 @@ impl Sink {
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
-    pub fn commit(
-        &mut self,
-        offsets: &[(TopicPartition, Offset, String)],
-        source: &Source,
-        meanwhile: Option<Meanwhile<'_>>,
-    ) -> Result<(), SinkError> {
-        let list = offsets::list(offsets)?;
+    pub fn commit(&mut self, offsets: &[OffsetToCommit], source: &Source, meanwhile: Option<Meanwhile<'_>>) -> Result<(), SinkError> {
+        let requests = self.offset_requests(offsets)?;
         let committed = match (self.transactional(), meanwhile) {
-            (false, _) => self.commit_plain(&list, source),
-            (true, None) => self.commit_transaction(&list, source.group()),
+            (false, _) => self.commit_plain(&requests, source),
+            (true, None) => self.commit_transaction(&requests, source.group()),
             (true, Some(meanwhile)) => {
                 let (group, this) = (source.group(), &mut *self);
                 std::thread::scope(|scope| {
                     let thread = std::thread::Builder::new().name("commit".to_owned());
-                    let Ok(commit) = thread.spawn_scoped(scope, move || this.commit_transaction(&list, group)) else {
+                    let Ok(commit) = thread.spawn_scoped(scope, move || this.commit_transaction(&requests, group)) else {
                         return Err(SinkError::Abort("the system has no thread for the commit".to_owned()));
                     };
                     meanwhile(&|| commit.is_finished());
@@ -379,40 +395,40 @@ impl Sink {
         }
     }
 
-    fn commit_transaction(&self, offsets: &TopicPartitionList, group: Option<GroupMetadata>) -> Result<(), SinkError> {
+    /// Commits the open transaction with these requests of offsets. A warm-up commits without any.
+    fn commit_transaction(&self, requests: &[TopicPartitionList], group: Option<GroupMetadata>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
-        // What lingers is on its way while the offsets are sent.
+        // librdkafka sends lingering records while we wait for the offset commits.
         let _ = self.producer.flush(HEAD_START);
         let group = group.ok_or_else(|| SinkError::Abort("the consumer has left its group".to_owned()))?;
-        // What was remembered in a warm-up is logged without any.
-        if offsets.count() > 0 {
-            self.repeat(|| self.producer.send_offsets(offsets, &group, CALL_TIMEOUT))?;
-        }
+        self.send_offsets(requests, &group)?;
         fault::step("commit.offsets_sent").map_err(SinkError::Abort)?;
         self.flush()?;
         fault::step("commit.flushed").map_err(SinkError::Unknown)?;
-        self.repeat(|| self.producer.commit_transaction(CALL_TIMEOUT))?;
+        self.attempt(|| self.producer.commit_transaction(CALL_TIMEOUT)).map_err(|error| next(&error))?;
         fault::step("commit.committed").map_err(SinkError::Unknown)
     }
 
-    fn commit_plain(&self, offsets: &TopicPartitionList, source: &Source) -> Result<(), SinkError> {
+    fn commit_plain(&self, requests: &[TopicPartitionList], source: &Source) -> Result<(), SinkError> {
         self.flush()?;
         fault::step("commit.flushed").map_err(SinkError::Abort)?;
-        if offsets.count() == 0 {
-            return Ok(());
-        }
-        source.commit(offsets).map_err(|error| match error.rdkafka_error_code().and_then(security::missing_right) {
-            Some(right) => SinkError::Exit(format!("the brokers do not allow to commit offsets: {error}; give this user {right}")),
-            None => SinkError::Abort(format!("cannot commit offsets: {error}")),
+        requests.iter().try_for_each(|request| {
+            source.commit(request).map_err(|error| match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::InvalidCommitOffsetSize) => self.shrink_offset_requests(),
+                code => match code.and_then(security::missing_right) {
+                    Some(right) => SinkError::Exit(format!("the brokers do not allow offset commits: {error}; give this user {right}")),
+                    None => SinkError::Abort(format!("offset commit failed: {error}")),
+                },
+            })
         })
     }
 
-    /// Does it again while librdkafka says that it may succeed, for as long as a transaction can live.
-    fn repeat(&self, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), SinkError> {
-        Self::repeat_for(self.patience, call)
+    /// Calls librdkafka until it succeeds, as long as the call may be repeated and a transaction can live.
+    fn attempt(&self, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), TransactionError> {
+        Self::attempt_for(self.patience, call)
     }
 
-    fn repeat_for(patience: Duration, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), SinkError> {
+    fn attempt_for(patience: Duration, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), TransactionError> {
         let started = Instant::now();
         loop {
             match call() {
@@ -420,11 +436,11 @@ impl Sink {
                 Err(error) if may_repeat(&error) && started.elapsed() < patience => {
                     if started.elapsed() > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |left_out| {
-                            tracing::warn!(error = %error, left_out, "no answer from the brokers yet; still trying");
+                            tracing::warn!(error = %error, left_out, "no answer from the brokers yet; retrying");
                         });
                     }
                 }
-                Err(error) => return Err(next(&error)),
+                Err(error) => return Err(error),
             }
         }
     }
@@ -461,7 +477,8 @@ impl Sink {
     fn abort_transaction(&self, patience: Duration) -> Result<(), SinkError> {
         // librdkafka waits until the purged records are reported, and reports only to who asks: so
         // it is given little time, again and again, and asked in between.
-        Self::repeat_for(patience, || self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports()))
+        let abort = || self.producer.abort_transaction(TURN).inspect_err(|_| self.take_reports());
+        Self::attempt_for(patience, abort).map_err(|error| next(&error))
     }
 
     /// Takes the delivery reports that are there, and those that come in a moment.

@@ -1,18 +1,136 @@
-//! Offsets to be committed in a transaction.
+//! Offset commits, split into requests that the group coordinator can store.
+//!
+//! The coordinator writes all offsets of one request as one record batch, and refuses the request if the batch exceeds
+//! `max.message.bytes` of `__consumer_offsets` (1 MiB by default). Must never make a request that is empty.
 
-use super::SinkError;
+use super::error::next;
+use super::{CALL_TIMEOUT, Sink, SinkError};
+use crate::kafka::ffi::GroupMetadata;
 use crate::record::{Offset, TopicPartition};
+use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
+use std::sync::atomic::Ordering;
 
-/// Offsets, each with its note, as librdkafka takes them.
-pub(super) fn list(offsets: &[(TopicPartition, Offset, String)]) -> Result<TopicPartitionList, SinkError> {
-    let mut list = TopicPartitionList::new();
-    for (partition, offset, note) in offsets {
+/// A partition, its offset to commit, and the metadata of that offset.
+pub(super) type OffsetToCommit = (TopicPartition, Offset, String);
+
+/// Initial limit on the estimated bytes of one request: a quarter of the default of `__consumer_offsets`.
+pub(super) const REQUEST_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of a stored offset besides its group, topic, and metadata: the record's own fields, rounded up.
+const OFFSET_BYTES: usize = 80;
+
+/// Factor by which requests shrink when the coordinator refuses one as too large.
+const SHRINK: usize = 8;
+
+/// Returns the next smaller limit, or `None` if requests of this limit already carry a single offset.
+const fn smaller(limit: usize) -> Option<usize> {
+    if limit <= OFFSET_BYTES { None } else { Some(limit / SHRINK) }
+}
+
+impl Sink {
+    pub(super) fn offset_requests(&self, offsets: &[OffsetToCommit]) -> Result<Vec<TopicPartitionList>, SinkError> {
+        let limit = self.offset_request_bytes.load(Ordering::Relaxed);
+        split(offsets, self.group.len(), limit).into_iter().map(list).collect()
+    }
+
+    /// Adds offsets to the open transaction. librdkafka takes any number of requests per transaction.
+    pub(super) fn send_offsets(&self, requests: &[TopicPartitionList], group: &GroupMetadata) -> Result<(), SinkError> {
+        requests.iter().try_for_each(|request| {
+            self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
+                RDKafkaErrorCode::InvalidCommitOffsetSize => self.shrink_offset_requests(),
+                _ => next(&error),
+            })
+        })
+    }
+
+    /// The group coordinator refused a request of offsets as too large: the next attempt sends smaller ones.
+    pub(super) fn shrink_offset_requests(&self) -> SinkError {
+        let limit = self.offset_request_bytes.load(Ordering::Relaxed);
+        let Some(smaller) = smaller(limit) else {
+            return SinkError::Exit(
+                "the group coordinator refuses to store a single offset; raise max.message.bytes of __consumer_offsets".to_owned(),
+            );
+        };
+        self.offset_request_bytes.store(smaller, Ordering::Relaxed);
+        SinkError::Abort(format!(
+            "the group coordinator refused an offset commit as too large; splitting it into requests of {smaller} bytes"
+        ))
+    }
+}
+
+/// Splits offsets into requests of at most `limit` estimated bytes each. An offset that exceeds the limit by itself gets
+/// a request of its own.
+fn split(offsets: &[OffsetToCommit], group_bytes: usize, limit: usize) -> Vec<&[OffsetToCommit]> {
+    let (mut requests, mut start, mut bytes) = (Vec::new(), 0, 0);
+    for (at, (partition, _, metadata)) in offsets.iter().enumerate() {
+        let more = OFFSET_BYTES + group_bytes + partition.topic.len() + metadata.len();
+        if at > start && bytes + more > limit {
+            requests.push(&offsets[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += more;
+    }
+    if start < offsets.len() {
+        requests.push(&offsets[start..]);
+    }
+    requests
+}
+
+fn list(offsets: &[OffsetToCommit]) -> Result<TopicPartitionList, SinkError> {
+    let mut list = TopicPartitionList::with_capacity(offsets.len());
+    for (partition, offset, metadata) in offsets {
         let mut element = list.add_partition(&partition.topic, partition.partition);
         element
             .set_offset(Position::Offset(*offset))
-            .map_err(|error| SinkError::Exit(format!("{partition} has an impossible offset: {error}")))?;
-        element.set_metadata(note);
+            .map_err(|error| SinkError::Exit(format!("offset {offset} of {partition} cannot be committed: {error}")))?;
+        element.set_metadata(metadata);
     }
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(count: i32, topic_bytes: usize, metadata_bytes: usize) -> Vec<OffsetToCommit> {
+        let of = |partition| (TopicPartition { topic: "t".repeat(topic_bytes), partition }, 7, "m".repeat(metadata_bytes));
+        (0..count).map(of).collect()
+    }
+
+    #[test]
+    fn every_offset_is_in_exactly_one_request_in_order() {
+        for (count, limit) in [(0, 1000), (1, 1000), (1, 1), (9, 1000), (10, 1000), (11, 1000), (1000, 1), (10_000, REQUEST_BYTES_MAX)] {
+            let all = offsets(count, 9, 10);
+            let requests = split(&all, 1, limit);
+            assert!(requests.iter().all(|request| !request.is_empty()), "{count} by {limit}");
+            assert_eq!(requests.concat(), all, "{count} by {limit}");
+        }
+    }
+
+    #[test]
+    fn requests_stay_within_the_limit_whatever_the_names_and_metadata() {
+        for (topic, metadata, group) in [(1, 0, 1), (249, 110, 249), (249, 4096, 249)] {
+            let all = offsets(10_000, topic, metadata);
+            let requests = split(&all, group, REQUEST_BYTES_MAX);
+            let each = OFFSET_BYTES + group + topic + metadata;
+            assert!(requests.iter().all(|request| request.len() * each <= REQUEST_BYTES_MAX), "{topic} {metadata} {group}");
+            assert_eq!(requests.len(), all.len().div_ceil(REQUEST_BYTES_MAX / each), "no more requests than needed");
+        }
+    }
+
+    #[test]
+    fn an_offset_larger_than_the_limit_is_sent_alone() {
+        let mut all = offsets(3, 1, 10);
+        all[1].2 = "m".repeat(2000);
+        assert_eq!(split(&all, 1, 1000).iter().map(|request| request.len()).collect::<Vec<_>>(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn limits_shrink_to_one_offset_per_request_and_then_end() {
+        let limits: Vec<_> = std::iter::successors(Some(REQUEST_BYTES_MAX), |&limit| smaller(limit)).collect();
+        let last = limits[limits.len() - 1];
+        assert!(limits.len() < 8, "{limits:?}");
+        assert_eq!(split(&offsets(5, 1, 0), 1, last).len(), 5);
+    }
 }

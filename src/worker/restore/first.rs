@@ -1,51 +1,130 @@
-//! Where a group begins that has committed nothing.
+//! The offsets at which a group begins that has committed nothing, if `kafka.start` is `latest`.
 //!
-//! Owns the question whether it begins now, or has lost its offsets. Must never pass over what it may have been about
-//! to read.
+//! Owns the question whether the group begins now, or has lost its offsets. Must never pass over what it may have been about
+//! to read, nor let two members commit for one partition.
+//!
+//! The group begins with all partitions of a topic at once. Otherwise, a member that finds some of them committed could not
+//! tell a partition that another member has not begun yet from one that was added later, which is read from its beginning.
+//! But any owner commits as soon as it has read. A member that committed for the partitions of others might therefore set
+//! the group back: brokers cannot order the commits of two members of one generation. So the owner of partition 0 commits
+//! for all partitions, and nothing of the topic is read, nor committed by anyone else, before that. A member of an earlier
+//! generation cannot commit any more.
 
 use super::super::waiting::Found;
-use super::{Error, Worker};
+use super::{Error, Flow, Worker};
 use crate::config::Start;
 use crate::kafka::Source;
 use crate::record::{TopicId, TopicPartition};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How often members ask whether the group has begun.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 impl Worker {
-    /// Says where partitions are read from that the group has committed nothing of, if that is at their end. One of
-    /// several was added since the group began, and nothing of it was ever read. If there is nothing of any, the group
-    /// begins now, and with all of them: whoever has the others begins at the same place, and later. But where a checkpoint,
-    /// a changelog or a topic in between shows that it had begun, its offsets were lost: then nothing is passed over.
-    pub(super) fn find_first(&mut self, source: &Source, all: &mut [Found]) -> Result<(), Error> {
+    /// Takes the partitions out of `all` that wait until the group begins with their topic.
+    ///
+    /// If a checkpoint, a changelog, or a topic in between shows that the group began before, its offsets were lost: then
+    /// nothing waits, and nothing is passed over.
+    pub(super) fn take_unbegun(&mut self, source: &Source, all: &mut Vec<Found>) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
-        for (id, topic) in self.topics.iter().filter(|(_, topic)| !topic.is_internal) {
-            let is_new = |found: &&mut Found| found.topic == id && found.committed.offset.is_none();
-            if !all.iter_mut().any(|found| is_new(&found)) {
-                continue;
-            }
-            let count = self.shared.cluster.partitions.get(&topic.config.input).copied().unwrap_or(0).cast_signed();
-            let partitions: Vec<_> = (0..count).map(|partition| TopicPartition { topic: topic.config.input.clone(), partition }).collect();
+        let is_new = |found: &Found| found.committed.offset.is_none() && !self.topics[found.topic].is_internal;
+        let topics: BTreeSet<_> = all.iter().filter(|found| is_new(found)).map(|found| found.topic).collect();
+        for topic in topics {
+            let partitions = self.input_partitions(topic);
             if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
                 continue;
             }
-            if self.has_begun(source, id, all)? {
+            if self.has_begun(source, topic, all)? {
                 tracing::warn!(
-                    topic = topic.config.input,
+                    topic = self.topics[topic].config.input,
                     "the group has no committed offsets, but it has begun before; reading what nothing is known of from its beginning"
                 );
                 continue;
             }
-            for found in all.iter_mut().filter(is_new) {
-                found.first = found.high;
-                // It may have to wait for its state, and go to someone else meanwhile.
-                self.assignment.beginnings.insert(found.partition.clone(), found.high);
+            if all.iter().any(|found| found.topic == topic && found.partition.partition == 0) {
+                self.find_ends(source, &partitions, all)?;
             }
-            for partition in partitions.into_iter().filter(|partition| all.iter().all(|found| found.partition != *partition)) {
-                let (_, high) = self.patiently(|| source.watermarks(&partition))?;
-                self.assignment.beginnings.insert(partition, high);
-            }
+            let (unbegun, begun) = std::mem::take(all).into_iter().partition(|found| found.topic == topic);
+            *all = begun;
+            tracing::info!(topic = self.topics[topic].config.input, "waiting until the group begins with this topic");
+            self.assignment.unbegun.extend::<Vec<_>>(unbegun);
         }
         Ok(())
+    }
+
+    fn input_partitions(&self, topic: TopicId) -> Vec<TopicPartition> {
+        let name = &self.topics[topic].config.input;
+        let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
+        (0..count).map(|partition| TopicPartition { topic: name.clone(), partition }).collect()
+    }
+
+    /// Notes where partitions end now: the group begins there, unless this worker loses partition 0 before it commits.
+    fn find_ends(&mut self, source: &Source, partitions: &[TopicPartition], known: &[Found]) -> Result<(), Error> {
+        for partition in partitions {
+            self.alive();
+            let end = match known.iter().find(|found| found.partition == *partition) {
+                Some(found) => found.high,
+                None => self.patiently(|| source.watermarks(partition))?.1,
+            };
+            self.assignment.ends.insert(partition.clone(), end);
+        }
+        Ok(())
+    }
+
+    /// Begins with topics whose partition 0 this worker has, and restores the partitions of those that have begun.
+    pub(in super::super) fn begin_topics(&mut self, source: &Source) -> Result<Flow, Error> {
+        let now = Instant::now();
+        if self.assignment.unbegun.is_empty() || now < self.assignment.unbegun_due || self.outbox.is_open() || self.assignment.must_repeat()
+        {
+            return Ok(Flow::On);
+        }
+        self.assignment.unbegun_due = now + INTERVAL;
+        let unbegun = &self.assignment.unbegun;
+        let own: BTreeSet<_> = unbegun.iter().filter(|found| found.partition.partition == 0).map(|found| found.topic).collect();
+        let mut begun = BTreeSet::new();
+        for topic in own {
+            let partitions = self.input_partitions(topic);
+            if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
+                begun.insert(topic);
+                continue;
+            }
+            let ends = partitions.iter().filter_map(|partition| self.assignment.ends.get_key_value(partition));
+            let ends: Vec<_> = ends.map(|(partition, &end)| (partition.clone(), end)).collect();
+            self.assignment.beginnings.extend(ends);
+        }
+        if !self.assignment.beginnings.is_empty() {
+            let flow = self.commit_at_once(source)?;
+            self.assignment.beginnings.clear();
+            if let Flow::Back = flow {
+                return Ok(Flow::Back);
+            }
+        }
+        self.restore_begun(source, begun)?;
+        Ok(Flow::On)
+    }
+
+    /// Restores the partitions of these topics, and of those whose partition 0 is committed.
+    fn restore_begun(&mut self, source: &Source, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
+        let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(|found| found.topic).collect();
+        let first = |&topic: &TopicId| TopicPartition { topic: self.topics[topic].config.input.clone(), partition: 0 };
+        let firsts: Vec<_> = topics.iter().map(first).collect();
+        let committed = self.patiently(|| source.committed(&firsts))?;
+        begun.extend(topics.into_iter().zip(committed).filter(|(_, of)| of.offset.is_some()).map(|(topic, _)| topic));
+        let (ready, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.assignment.unbegun).into_iter().partition(|found| begun.contains(&found.topic));
+        self.assignment.unbegun = waiting;
+        if self.assignment.unbegun.is_empty() {
+            self.assignment.ends.clear();
+        }
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let partitions: Vec<_> = ready.into_iter().map(|found| found.partition).collect();
+        self.restore(source, &partitions)?;
+        self.fetch_again(source, &partitions)
     }
 
     /// Returns true if anything shows that the group has run before: a checkpoint of this topic, or records in a topic that

@@ -11,7 +11,7 @@ use super::ids::{InputId, StateId};
 use super::partition::{Announced, Input, PartitionState, Wait};
 use super::rebuild::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
-use super::{Error, Worker};
+use super::{Error, Flow, Worker};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
 use crate::kafka::{Committed, Note, Source};
@@ -66,7 +66,7 @@ impl Worker {
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
             self.alive();
             let (low, high) = self.patiently(|| source.watermarks(partition))?;
-            all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high, first: low });
+            all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high });
         }
         fault::point("restore.offsets");
         for found in &all {
@@ -87,7 +87,8 @@ impl Worker {
                 fault::point("restore.loaded");
             }
         }
-        self.find_first(source, &mut all)?;
+        let unbegun = self.assignment.unbegun.len();
+        self.take_unbegun(source, &mut all)?;
         // Topics of one space share their state: if it reaches past one's committed offset, it is of no use to any.
         for found in &all {
             self.drop_if_beyond(source, found)?;
@@ -100,7 +101,8 @@ impl Worker {
                 self.rebuild(id, of_state);
             }
         }
-        let mut starts = Vec::new();
+        let unbegun = self.assignment.unbegun[unbegun..].iter();
+        let mut starts: Vec<_> = unbegun.map(|found| (found.partition.clone(), found.paused_at())).collect();
         for found in all {
             if self.assignment.waiting.contains_key(&self.state_of(&found)) {
                 starts.push((found.partition.clone(), found.paused_at()));
@@ -207,17 +209,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Has partitions that there was trouble reading be read on from where they stand, and from nowhere else.
-    pub(super) fn seek_errored(&self, source: &Source, errored: &[TopicPartition]) {
+    /// Seeks partitions that reported an error back to their current position.
+    pub(super) fn seek_errored(&self, source: &Source) -> Result<(), Error> {
+        let errored = source.errored_due();
         if errored.is_empty() {
-            return;
+            return Ok(());
         }
-        for (partition, position) in self.assignment.positions().iter().filter(|(partition, _)| errored.contains(partition)) {
-            // One that cannot be sought is not being read: it will be given where to begin.
-            if let Err(error) = source.seek(partition, *position) {
-                tracing::debug!(partition = %partition, error = %error, "not being read");
-            }
-        }
+        let positions = self.assignment.positions();
+        let own = positions.iter().filter(|(partition, _)| errored.contains(partition));
+        let stopped: Vec<_> = own
+            .filter(|(partition, position)| source.seek(partition, *position).is_err())
+            .map(|(partition, _)| partition.clone())
+            .collect();
+        if stopped.is_empty() { Ok(()) } else { self.fetch_again(source, &stopped) }
     }
 
     /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
@@ -287,6 +291,7 @@ impl Worker {
             awaits: None,
             ends_worker: false,
             counted: resumption.start,
+            stall: None,
             partition: found.partition,
             log: found.log,
         };
@@ -349,14 +354,20 @@ impl Worker {
                 }
                 // The group had begun: what came since is still to be read.
                 Some(_) => Ok(Resumption::at(low)),
-                None => Ok(Resumption::at(found.first)),
+                None => Ok(Resumption::at(low)),
             };
         };
         if committed > high {
             return self.truncated(found, committed);
         }
         if committed < low {
-            tracing::error!(partition = %partition, committed, oldest = low, records = low - committed, "records expired before they were read; raise the topic's retention");
+            tracing::error!(
+                %partition,
+                committed,
+                oldest = low,
+                records = low - committed,
+                "records expired before they were read, at most this many (aborted records and transaction markers have offsets, too); raise the topic's retention"
+            );
         }
         let resume = committed.max(low);
         if self.topics[found.topic].forward.is_some() {

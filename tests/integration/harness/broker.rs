@@ -192,6 +192,11 @@ impl OwnBroker {
         signal(self.dir.path(), 0, "-CONT");
     }
 
+    /// The first segment of a partition, as it lies on the broker's disk.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        self.dir.path().join("broker1").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
+    }
+
     /// Waits until the only broker serves again.
     pub fn wait_until_back(&mut self) {
         assert_eq!(numbered(&said(&self.lines, "ready")), (0, self.script.address.clone()), "the broker came back elsewhere");

@@ -40,7 +40,7 @@ pub use topic::{
     first_offset, make_topic, make_topic_with, move_offset, reset_offset, topic, topic_on, topic_with,
 };
 pub use way::Way;
-pub use wire::{elect_first_replicas, move_leaders, produce_raw};
+pub use wire::{crc32c, elect_first_replicas, move_leaders, produce_raw};
 pub use worker::{Worker, logged, unseen, unseen_with};
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,6 @@
-//! A way to a broker that can be cut, and made narrow.
+//! A way to a broker that can be cut and made narrow, and that can delay the end of a transaction.
 
+use super::{PATIENCE, wait_until};
 use std::io::{Read, Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,14 @@ struct Shared {
     width: Option<u32>,
     /// Both ends of what was passed on.
     ends: Vec<TcpStream>,
+    /// True if the next `EndTxn` request is to be held.
+    holds_end: bool,
+    /// The request that is held, with its length.
+    held_end: Option<Vec<u8>>,
 }
+
+/// The key of `EndTxn` in Kafka's protocol.
+const END_TXN: [u8; 2] = 26_i16.to_be_bytes();
 
 impl Way {
     /// One that leads nowhere yet.
@@ -31,7 +39,7 @@ impl Way {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let way = Arc::clone(&shared);
         // It ends with this process.
-        spawn(move || listener.incoming().flatten().for_each(|client| lead(client, &mut lock(&way))));
+        spawn(move || listener.incoming().flatten().for_each(|client| lead(client, &way)));
         Self { port, shared }
     }
 
@@ -63,6 +71,30 @@ impl Way {
         lock(&self.shared).width = Some(bytes_a_second);
     }
 
+    /// Keeps back the next `EndTxn` request, and ends the connection that it came by: the client has to send it again.
+    pub fn hold_end(&self) {
+        lock(&self.shared).holds_end = true;
+    }
+
+    /// Waits until an `EndTxn` request is held.
+    pub fn wait_until_held(&self) {
+        wait_until("an EndTxn request is held", PATIENCE, || lock(&self.shared).held_end.as_ref().map(drop));
+    }
+
+    /// Passes on the request that was held, and returns the broker's error code.
+    pub fn release_end(&self) -> i16 {
+        let (target, request) = {
+            let mut shared = lock(&self.shared);
+            (shared.target.clone().expect("a target"), shared.held_end.take().expect("a request"))
+        };
+        let mut broker = TcpStream::connect(target).expect("a broker");
+        broker.write_all(&request).expect("it is sent");
+        // Size, correlation, throttle time; then the code.
+        let mut answer = [0; 14];
+        broker.read_exact(&mut answer).expect("an answer");
+        i16::from_be_bytes([answer[12], answer[13]])
+    }
+
     /// Takes connections again.
     pub fn mend(&self) {
         lock(&self.shared).is_cut = false;
@@ -74,22 +106,46 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 /// Leads a client to the target, or drops it.
-fn lead(client: TcpStream, shared: &mut Shared) {
+fn lead(client: TcpStream, way: &Arc<Mutex<Shared>>) {
+    let mut shared = lock(way);
     let Some(target) = shared.target.as_ref().filter(|_| !shared.is_cut) else { return };
     let Ok(server) = TcpStream::connect(target) else { return };
-    let ways = [(&client, &server, shared.width), (&server, &client, None)];
-    for (from, to, width) in ways {
-        let [mut from, mut to] = [from, to].map(|end| end.try_clone().expect("another handle"));
-        spawn(move || {
-            // Either end may be gone; so is the other then.
-            let _ = match width {
-                Some(width) => copy_slowly(&mut from, &mut to, width),
-                None => copy(&mut from, &mut to).map(drop),
-            };
-            let _ = to.shutdown(Shutdown::Both);
-        });
-    }
+    let handles = |from: &TcpStream, to: &TcpStream| [from, to].map(|end| end.try_clone().expect("another handle"));
+    let ([mut from, mut to], width, requests) = (handles(&client, &server), shared.width, Arc::clone(way));
+    spawn(move || {
+        // Either end may be gone; so is the other then.
+        let _ = match width {
+            Some(width) => copy_slowly(&mut from, &mut to, width),
+            None => copy_requests(&mut from, &mut to, &requests),
+        };
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    });
+    let [mut from, mut to] = handles(&server, &client);
+    spawn(move || {
+        let _ = copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Both);
+    });
     shared.ends.extend([client, server]);
+}
+
+/// Passes requests on, until one is to be held.
+fn copy_requests(from: &mut TcpStream, to: &mut TcpStream, way: &Mutex<Shared>) -> std::io::Result<()> {
+    loop {
+        let mut length = [0; 4];
+        from.read_exact(&mut length)?;
+        let mut request = length.to_vec();
+        let body = u64::from(u32::from_be_bytes(length));
+        (&*from).take(body).read_to_end(&mut request)?;
+        if request.get(4..6) == Some(&END_TXN[..]) {
+            let mut shared = lock(way);
+            if std::mem::take(&mut shared.holds_end) {
+                shared.held_end = Some(request);
+                return Ok(());
+            }
+        }
+        to.write_all(&request)?;
+    }
 }
 
 fn copy_slowly(from: &mut TcpStream, to: &mut TcpStream, bytes_a_second: u32) -> std::io::Result<()> {

@@ -173,7 +173,7 @@ fn unsigned_varint(out: &mut Vec<u8>, mut left: u64) {
 }
 
 /// CRC-32C (Castagnoli), bit by bit.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
     !bytes.iter().fold(u32::MAX, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), step))
 }

@@ -1,0 +1,57 @@
+//! Promise: a worker commits the offsets of all its partitions, even if they do not fit into one record batch of
+//! `__consumer_offsets`.
+
+use crate::harness::{
+    Group, OwnBroker, PATIENCE, Setup, TestRecord, alter_topic, produce, read_committed, reset_offset, topic, wait_until,
+};
+use std::time::{Duration, Instant};
+
+/// Has a worker read one record from each partition, and checks that every offset and every record is committed once.
+fn commit_all(broker: &str, partitions: u32, delivery: &str, limit: Duration) -> String {
+    let (input, output) = (topic(broker, "many-in", partitions), topic(broker, "many-out", 1));
+    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker, "many").state("changelog = false").topic(&input, &output, lines);
+    let record = |partition: i32| TestRecord {
+        partition,
+        key: Some(partition.to_string().into_bytes()),
+        timestamp: 1_700_000_000_000,
+        ..TestRecord::default()
+    };
+    produce(broker, &input, (0..partitions.cast_signed()).map(record));
+    let mut worker = setup.start_with("a", &[&format!("worker.delivery={delivery}")]);
+    let group = Group::new(broker, setup.group(), &input, partitions as usize);
+    wait_until("all offsets are committed", limit, || {
+        assert!(worker.runs(), "the worker has ended");
+        group.committed()?.iter().all(|&offset| offset == 1).then_some(())
+    });
+    let log = worker.drain();
+    let mut keys: Vec<_> = read_committed(broker, &output, 1).concat().into_iter().map(|record| record.key).collect();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), partitions as usize);
+    log
+}
+
+#[test]
+fn offset_commits_are_split_until_the_coordinator_accepts_them() {
+    let broker = OwnBroker::start();
+    // The first commit of any group creates the offsets topic.
+    let first = topic(broker.address(), "first", 1);
+    reset_offset(broker.address(), "first", &first, 0, 0);
+    // Enough for the group's own record, and for a score of offsets.
+    alter_topic(broker.address(), "__consumer_offsets", "max.message.bytes", "3000");
+    for delivery in ["exactly_once", "at_least_once"] {
+        let log = commit_all(broker.address(), 64, delivery, PATIENCE);
+        assert!(log.contains("the group coordinator refused an offset commit as too large"), "{delivery}: {log}");
+    }
+}
+
+/// `cargo test --release --features faults --test integration -- --ignored --nocapture ten_thousand_partitions`
+#[test]
+#[ignore = "it creates 10,000 partitions, which takes minutes"]
+fn ten_thousand_partitions_of_one_worker_are_committed() {
+    let (broker, began) = (OwnBroker::start(), Instant::now());
+    let log = commit_all(broker.address(), 10_000, "exactly_once", Duration::from_secs(300));
+    assert!(!log.contains("transaction aborted"), "{log}");
+    println!("10,000 partitions: {:?}", began.elapsed());
+}
