@@ -134,7 +134,7 @@ pub struct Totals {
 /// How one worker stands.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
-    /// Whether it has met its group: it knows which partitions are its own, be it none.
+    /// True while it is a member of the group and knows its partitions, even if there are none.
     pub joined: bool,
     /// Why nothing can be committed, as a sentence.
     pub blocked: Option<String>,
