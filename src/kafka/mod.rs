@@ -13,6 +13,7 @@ mod embedded;
 mod ffi;
 mod group;
 mod input_writer;
+mod newest;
 mod note;
 mod observer;
 mod security;

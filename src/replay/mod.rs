@@ -111,6 +111,10 @@ pub struct Summary {
     pub envelopes: u64,
     /// Later than the max timestamp: judged, but moves no window.
     pub future: u64,
+    /// The time of the last of those.
+    pub future_time: Option<Timestamp>,
+    /// Stream time of the partition that is furthest.
+    pub stream_time: Option<Timestamp>,
     /// What the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
     /// Without a time.
@@ -362,7 +366,10 @@ impl<'t> Replay<'t> {
         };
         let Partition { dedup, truth } = partition(&mut self.partitions, number, self.rules, self.truth)?;
         let max_timestamp = max_timestamp();
-        self.counted.future += u64::from(recorded.time.is_some_and(|time| time > max_timestamp));
+        if let Some(time) = recorded.time.filter(|&time| time > max_timestamp) {
+            self.counted.future += 1;
+            self.counted.future_time = Some(time);
+        }
         let verdict = if self.topic.is_retraction(&headers) {
             dedup.retract(fingerprint, recorded.time, max_timestamp)
         } else {
@@ -434,6 +441,7 @@ impl<'t> Replay<'t> {
             summary.load = summary.load.max(usage.load);
             summary.memory += usage.bytes;
             if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {
+            summary.stream_time = summary.stream_time.max(dedup.stream_time());
                 sum.add(truth.counts());
             }
         }

@@ -8,9 +8,10 @@ use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
 use super::partition::{Input, PartitionState};
 use super::topics::{InputTopic, Topics};
+use crate::clock;
 use crate::kafka::Source;
 use crate::record::{SpaceId, TopicPartition};
-use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, WorkerReport};
+use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChange, WorkerReport};
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,16 @@ impl Reporter {
         // The session of a member without partitions may end without a rebalance.
         let joined = self.joined && source.generation().is_some();
         let blocked = self.blocked.as_ref().map(|blocked| blocked.reason.clone());
-        shared.stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
+        let stats = &shared.stats;
+        stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
+        stats.check_times(&shared.config, clock::now()).iter().for_each(log_times);
+    }
+}
+
+fn log_times(TimesChange { topic, warning }: &TimesChange) {
+    match warning {
+        Some(warning) => tracing::warn!(topic, "{warning}"),
+        None => tracing::info!(topic, "record times move the window again"),
     }
 }
 
