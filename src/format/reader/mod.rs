@@ -21,11 +21,6 @@ pub trait Schemas: fmt::Debug + Send + Sync {
     /// What is known of a schema. Must not block for long: it is asked for each record whose schema was not seen yet.
     fn get(&self, id: SchemaId) -> Lookup;
 
-    /// The same, without asking for it.
-    fn peek(&self, id: SchemaId) -> Lookup {
-        self.get(id)
-    }
-
     /// Why schemas are still being asked for, as a sentence.
     fn trouble(&self) -> Option<String> {
         None
@@ -41,16 +36,6 @@ pub enum Lookup {
     Unknown(Arc<str>),
     /// It is being asked for.
     Awaited,
-}
-
-/// Schemas that are there; none is asked for.
-#[derive(Debug)]
-pub struct Unasked<'s>(pub &'s dyn Schemas);
-
-impl Schemas for Unasked<'_> {
-    fn get(&self, id: SchemaId) -> Lookup {
-        self.0.peek(id)
-    }
 }
 
 /// Where there is no registry: knows none.
