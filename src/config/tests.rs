@@ -513,6 +513,50 @@ fn no_part_of_a_secret_is_shown_where_nothing_can_be_put_in() {
     assert!(errors.contains("x.toml: topics[0].hash.siphash: a `${...}` in it ") && !errors.contains("hunter"), "{errors}");
 }
 
+/// The paths of all options of a schema that hold a secret. A place in a list is the first.
+fn secrets(schema: &serde_json::Value, path: &str) -> Vec<String> {
+    let options = schema["properties"].as_object().into_iter().flatten();
+    let options = options.map(|(name, option)| (if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, option));
+    let mut found: Vec<_> = options.flat_map(|(path, option)| secrets(option, &path)).collect();
+    found.extend(schema.get("items").into_iter().flat_map(|item| secrets(item, &format!("{path}[0]"))));
+    if super::secrets::is_secret(path) {
+        found.push(path.to_owned());
+    }
+    found
+}
+
+#[test]
+fn no_error_shows_the_value_of_a_secret_whatever_its_type() {
+    let mut paths = secrets(&super::schema(), "");
+    assert!(paths.contains(&"schema_registry.password".to_owned()) && paths.contains(&"serve.password".to_owned()), "{paths:?}");
+    paths.push("topics[0].hash.siphash".to_owned());
+    paths.extend(["sasl.password", "ssl.key.password", "sasl.jaas.config"].map(|name| format!("kafka.properties.{name}")));
+    for path in paths {
+        for value in ["47114711", "4711.4711", "-47114711", "[47114711]", "{ x: 47114711 }", "0x47114711", "47114711e9"] {
+            let (parent, name) = match path.split_once("kafka.properties.") {
+                Some((_, name)) => ("kafka.properties".to_owned(), name),
+                None => path.rsplit_once('.').map(|(parent, name)| (parent.to_owned(), name)).unwrap(),
+            };
+            let text = parent.replace("[0]", "").split('.').rev().fold(format!("{{ {name}: {value} }}"), |inner, section| {
+                let inner = if section == "topics" { format!("[{inner}]") } else { inner };
+                format!("{{ {section}: {inner} }}")
+            });
+            let errors = load_as("x.yaml", &text, &[], &[]).unwrap_err();
+            assert!(errors.lines().any(|line| line.starts_with(&format!("x.yaml: {}", path.replace(".siphash", "")))), "{text}: {errors}");
+            assert!(!errors.contains("47114711") && !errors.contains("4711.4711") && !errors.contains("1192314641"), "{text}: {errors}");
+        }
+    }
+}
+
+#[test]
+fn addresses_with_a_password_are_not_shown() {
+    let errors = refused("\"localhost:9092\"", "\"SASL_SSL://ann:hunter2@broker:9092\"");
+    assert!(
+        errors.starts_with("x.toml: kafka.bootstrap_servers: expected host:port; leave out") && !errors.contains("hunter2"),
+        "{errors}"
+    );
+}
+
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
