@@ -203,6 +203,17 @@ fn replay_warns_of_times_that_do_not_move_the_window() {
     assert_eq!(warning(|ms| ms, &["--read-at", "2026-01-01T13:00:00Z"]), "");
 }
 
+#[test]
+fn replay_of_a_compressed_file_asks_for_the_decompressed_one() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    fs::write(&input, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\n").unwrap();
+    for format in ["ndjson", "kcat"] {
+        let (code, _, error) = setup.run(&["replay", "--set", "topics[0].on_invalid=drop", "--format", format, &input.to_string_lossy()]);
+        assert!(code == Some(1) && error.contains("the input is compressed with gzip; decompress it first"), "{error}");
+    }
+}
+
 /// Lines of a stream in which a record came two hours ahead of the others, and its key a second time.
 fn with_one_ahead(at: Duration) -> String {
     let ms = at.as_millis();

@@ -38,6 +38,8 @@ pub use partitioner::Partitioner;
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
 pub use schema::schema;
+#[cfg(feature = "worker")]
+pub(crate) use secrets::is_secret;
 pub use serve::{Partitions, Serve, Tls};
 pub use space::KeySpace;
 pub use units::window_text;

@@ -186,6 +186,9 @@ pub enum LineError {
     /// It is longer than any record.
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
+    /// The whole input is compressed.
+    #[error("the input is compressed with {0}; decompress it first, for example by a pipe: `{0} -dc FILE | unseen ...`")]
+    Compressed(&'static str),
     /// It is not in the format that was named.
     #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
     Envelope(String),
@@ -438,10 +441,10 @@ impl<'t> Replay<'t> {
             summary.partitions += 1;
             let usage = dedup.usage();
             summary.corrected += dedup.corrected();
+            summary.stream_time = summary.stream_time.max(dedup.stream_time());
             summary.load = summary.load.max(usage.load);
             summary.memory += usage.bytes;
             if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {
-            summary.stream_time = summary.stream_time.max(dedup.stream_time());
                 sum.add(truth.counts());
             }
         }
