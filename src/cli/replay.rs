@@ -156,7 +156,9 @@ pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Tim
 
 /// Returns what is wrong with the record times, if the window did not move because of them.
 fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option<String> {
-    topic.window.length_ms()?;
+    if !topic.forgets_by_time() {
+        return None;
+    }
     let &Summary { records, future, future_time, stream_time, .. } = summary;
     let recent = RecentTimes { records, future, future_time, stream_time };
     recent.warning(topic.max_future, "the time at which they were read", clock::millis(read_at))

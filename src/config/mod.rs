@@ -408,6 +408,12 @@ impl Topic {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
     }
 
+    /// True if record times decide how long a key stays seen. A window by count has no time, and a `stable` filter has no window.
+    #[must_use]
+    pub fn forgets_by_time(&self) -> bool {
+        self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
+    }
+
     /// Whether a record with these headers retracts its key.
     #[must_use]
     pub fn is_retraction(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {

@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Returns a warning for each topic whose newest records do not move its window, or move it too slowly.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
-    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.window.length_ms().is_some());
+    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time());
     timed
         .filter_map(|(at, topic)| {
             let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;

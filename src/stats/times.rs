@@ -150,7 +150,7 @@ impl Stats {
         self.times_checked.note();
         let stream_times = self.stream_times(config);
         let mut changes = Vec::new();
-        for (topic, counts) in config.topics.iter().zip(&self.topics) {
+        for (topic, counts) in config.topics.iter().zip(&self.topics).filter(|(topic, _)| topic.forgets_by_time()) {
             let mut watch = counts.time_watch();
             let (records, future) = (counts.records(), get(&counts.future));
             let Some(&stream_time) = stream_times.get(&*topic.input) else {
@@ -181,7 +181,9 @@ impl Stats {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{InputReport, InputState, LastTime, WorkerReport, add};
     use super::*;
+    use crate::record::{SpaceId, TopicPartition};
 
     const NOW: Timestamp = 1_767_268_800_000;
     const MAX_FUTURE: Duration = Duration::from_secs(300);
@@ -225,6 +227,62 @@ mod tests {
             assert!(!watch.check(total(records), MAX_FUTURE, NOW));
         }
         assert!(watch.check(total(RECORDS_MIN), MAX_FUTURE, NOW));
+    }
+
+    /// Stats of three topics after ten records from the future in each, whose partitions a worker has or has not.
+    fn of_future_records(is_assigned: bool) -> (Config, Stats) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let topic = |name: &str, window: &str, filter: &str| {
+            format!("{{ input: {name}, output: out, key: {{ record: key }}, window: {window}, filter: {filter} }}")
+        };
+        let topics = [
+            topic("timed", "1h", "{ kind: exact }"),
+            topic("counted", "{ keys: 10 }", "{ kind: exact }"),
+            topic("stable", "1h", "{ kind: stable, memory: 1MiB }"),
+        ];
+        std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}]", topics.join(", "))).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let stats = Stats::new(&config);
+        let input = |topic: &str| InputReport {
+            partition: TopicPartition { topic: topic.to_owned(), partition: 0 },
+            space: SpaceId(0),
+            state: InputState::Running,
+            position: 0,
+            committed: 0,
+            end: None,
+            stream_time: None,
+        };
+        let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
+        stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });
+        for counts in &stats.topics {
+            add(&counts.unseen, 10);
+            add(&counts.future, 10);
+            counts.future_time.store(NOW * 1000, Ordering::Relaxed);
+        }
+        (config, stats)
+    }
+
+    #[test]
+    fn only_assigned_topics_that_forget_by_time_are_watched() {
+        let (config, stats) = of_future_records(true);
+        let changes = stats.check_times(&config, NOW);
+        assert_eq!(changes.iter().map(|change| &*change.topic).collect::<Vec<_>>(), ["timed"]);
+        assert_eq!(changes[0].warning, stats.topics[0].time_warning());
+        assert_eq!(stats.check_times(&config, NOW), [], "the next check is not due");
+        let (config, stats) = of_future_records(false);
+        assert_eq!(stats.check_times(&config, NOW), []);
+    }
+
+    #[test]
+    fn a_topic_that_moved_to_other_processes_is_not_suspect_here() {
+        let (config, mut stats) = of_future_records(true);
+        stats.check_times(&config, NOW);
+        assert!(stats.topics[0].time_warning().is_some());
+        stats.times_checked = LastTime::default();
+        stats.report(0, WorkerReport::default());
+        assert_eq!(stats.check_times(&config, NOW), []);
+        assert_eq!(stats.topics[0].time_warning(), None);
     }
 
     #[test]
