@@ -69,8 +69,8 @@ pub(super) fn unread(side: Side, text: &[u8], error: &serde_json::Error) -> Inva
     } else if matches!((text.first(), text.len()), (Some(0), 5..) | (Some(1), 17..)) {
         // The frame of a schema registry: a zero and an id, or a one and a GUID.
         let side = side.name();
-        invalid.message +=
-            &format!("; it begins like a record that names its schema: set {side}_format to \"avro\", \"protobuf\" or \"json_schema\"");
+        let hint = "it begins like a record that names its schema";
+        invalid.message = format!("{}; {hint}: set {side}_format to \"avro\", \"protobuf\" or \"json_schema\"", invalid.message);
     }
     invalid
 }
@@ -89,7 +89,7 @@ pub(super) fn missing(part: &Part) -> Invalid {
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
-        invalid.message += &format!(", but header `{other}`: header names are case-sensitive");
+        invalid.message = format!("{}, but header `{other}`: header names are case-sensitive", invalid.message);
     }
     invalid
 }
@@ -147,7 +147,7 @@ fn explain(side: Side, at: &str, step: &str, text: &str) -> Option<String> {
             };
         }
         b'{' => {
-            let members = serde_json::from_str::<BTreeMap<Cow<'_, str>, IgnoredAny>>(text).ok()?;
+            let members = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text).ok()?;
             let other = members.keys().find(|name| name.eq_ignore_ascii_case(step))?;
             let other = other.replace('~', "~0").replace('/', "~1");
             return Some(format!(", but `{at}/{other}`: field names are case-sensitive"));

@@ -78,7 +78,7 @@ impl Node {
     }
 }
 
-/// Returns what to write instead of a path that is spelled as in JSONPath, jq, or a programming language.
+/// Returns what to write instead of a path that is spelled as in `JSONPath`, jq, or a programming language.
 fn spelling_advice(path: &str) -> Option<String> {
     let is_pointer = path.is_empty() || path.starts_with('/');
     if path.split(['/', '.']).any(|step| step == "*" || step.ends_with("[*]") || step.ends_with("[]")) {

@@ -122,7 +122,9 @@ fn wait_for_missing(heard: &mut Heard, ids: std::ops::Range<u32>) -> Duration {
             return took;
         }
         let asked: Vec<_> = heard.questions.keys().copied().collect();
-        asked.into_iter().for_each(|id| heard.hear(id, missing()));
+        for id in asked {
+            heard.hear(id, missing());
+        }
         later(heard, STEP);
         took += STEP;
     }

@@ -99,9 +99,10 @@ impl Reporter {
 }
 
 fn log_times(TimesChange { topic, warning }: &TimesChange) {
-    match warning {
-        Some(warning) => tracing::warn!(topic, "{warning}"),
-        None => tracing::info!(topic, "record times move the window again"),
+    if let Some(warning) = warning {
+        tracing::warn!(topic, "{warning}");
+    } else {
+        tracing::info!(topic, "record times move the window again");
     }
 }
 
