@@ -178,6 +178,42 @@ fn a_file_of_kcat_taken_for_values_is_reported() {
     assert_eq!(setup.run(&["replay", "--set", "topics[0].on_invalid=drop", &name]).0, Some(0));
 }
 
+#[test]
+fn replay_warns_of_times_that_do_not_move_the_window() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    let name = input.to_string_lossy();
+    let minute = |id: u32| 1_767_268_800_000 + u128::from(id) * 60_000;
+    let warning = |scale: fn(u128) -> u128, args: &[&str]| {
+        fs::write(&input, (0..20).map(|id| kcat(id % 2, scale(minute(id)))).collect::<String>()).unwrap();
+        let (code, _, said) = setup.run(&[&["replay", "--format", "kcat", &name], args].concat());
+        assert_eq!(code, Some(0), "{said}");
+        said.lines().find_map(|line| line.strip_prefix("warning: ")).unwrap_or_default().to_owned()
+    };
+    let micros = warning(|ms| ms * 1000, &[]);
+    assert!(micros.starts_with("20 of the last 20 records are more than 5m ahead of the time at which they were read"), "{micros}");
+    assert!(
+        micros.ends_with("times such as 1767269940000000 look like microseconds: make the producers write milliseconds since 1970"),
+        "{micros}"
+    );
+    let seconds = warning(|ms| ms / 1000, &["-q"]);
+    assert!(seconds.starts_with("record times such as 1767269940 look like seconds"), "{seconds}");
+    let slow = warning(|ms| ms, &["--read-at", "2026-01-01T11:00:00Z"]);
+    assert!(slow.contains("the last one was 1h 19m ahead"), "{slow}");
+    assert_eq!(warning(|ms| ms, &["--read-at", "2026-01-01T13:00:00Z"]), "");
+}
+
+#[test]
+fn replay_of_a_compressed_file_asks_for_the_decompressed_one() {
+    let setup = Setup::new("", ID);
+    let input = setup.path("input");
+    fs::write(&input, b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\n").unwrap();
+    for format in ["ndjson", "kcat"] {
+        let (code, _, error) = setup.run(&["replay", "--set", "topics[0].on_invalid=drop", "--format", format, &input.to_string_lossy()]);
+        assert!(code == Some(1) && error.contains("the input is compressed with gzip; decompress it first"), "{error}");
+    }
+}
+
 /// Lines of a stream in which a record came two hours ahead of the others, and its key a second time.
 fn with_one_ahead(at: Duration) -> String {
     let ms = at.as_millis();

@@ -198,6 +198,20 @@ fn bad_usage_is_reported_in_one_sentence() {
 }
 
 #[test]
+fn a_sample_whose_times_are_in_another_unit_is_warned_of() {
+    let line = |ts: i64| format!("{{\"partition\":0,\"tstype\":\"create\",\"ts\":{ts},\"key\":\"a\",\"payload\":\"x\"}}\n");
+    let warned = |time| {
+        let output = plan(&["--sample", "-", "--format", "kcat"]).write_stdin(line(time)).assert().success().get_output().clone();
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    for (time, unit) in [(1_767_268_800_000_000, "microseconds"), (1_767_268_800, "seconds")] {
+        let warning = warned(time);
+        assert!(warning.starts_with(&format!("warning: times such as {time} look like {unit}")), "{warning}");
+    }
+    assert_eq!(warned(1_767_268_800_000), "");
+}
+
+#[test]
 fn a_broken_sample_is_named() {
     let good = "{\"partition\":0,\"ts\":1,\"key\":\"a\",\"payload\":\"x\"}\n";
     let args = ["--sample", "-", "--format", "kcat"];

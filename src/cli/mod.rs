@@ -95,9 +95,9 @@ impl ConfigArgs {
         Config::effective(&self.config, &self.set)
     }
 
-    /// Refuses librdkafka properties that librdkafka would refuse.
+    /// Refuses properties that librdkafka would refuse.
     fn check_properties(&self, config: &Config) -> Result<(), config::Errors> {
-        kafka::check_properties(config).map_err(|error| self.refuse(vec![error.to_string()]))
+        kafka::check_properties(config).map_err(|errors| self.refuse(errors.iter().map(ToString::to_string).collect()))
     }
 
     /// Faults that only show outside of the configuration, as those of its file.

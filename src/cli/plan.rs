@@ -16,6 +16,7 @@ use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
 use unseen::key::{Field, KeySpec, Part};
 use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
 use unseen::replay::Format;
+use unseen::stats::wrong_unit;
 
 /// What is planned for where nothing says it.
 const RATE: f64 = 1e-4;
@@ -188,7 +189,13 @@ fn sample(
     } else {
         Box::new(BufReader::with_capacity(1 << 16, File::open(path).with_context(|| name.clone())?))
     };
-    Sample::count(input, &options).context(name)
+    let sample = Sample::count(input, &options).context(name)?;
+    if let Some((time, unit)) = sample.last_time.and_then(|time| Some((time, wrong_unit(time)?))) {
+        eprintln!(
+            "warning: times such as {time} look like {unit}, so the keys in a window are not counted right; times must be milliseconds since 1970"
+        );
+    }
+    Ok(sample)
 }
 
 /// Parts of a window.

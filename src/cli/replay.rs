@@ -14,6 +14,7 @@ use unseen::content::Conflicts;
 use unseen::dedup::Late;
 use unseen::record::Timestamp;
 use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
+use unseen::stats::RecentTimes;
 use unseen::values::Counted;
 
 /// Most values that a line is printed for, beside one for the rest.
@@ -111,6 +112,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !args.quiet {
         eprint!("{}", report(&replay.summary(), topic, args, started.elapsed()));
     }
+    if let Some(warning) = time_warning(&replay.summary(), topic, read_at.unwrap_or_else(SystemTime::now)) {
+        eprintln!("warning: {warning}");
+    }
     let Summary { records, invalid, .. } = replay.summary();
     anyhow::ensure!(records == 0 || invalid.values().sum::<u64>() < records, "{name}: no record has a key{kcat}");
     Ok(())
@@ -148,6 +152,16 @@ fn output() -> Box<dyn Write> {
 /// The max timestamp of a record that is read then.
 pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
     read_at.checked_add(max_future).map_or(Timestamp::MAX, clock::millis)
+}
+
+/// Returns what is wrong with the record times, if the window did not move because of them.
+fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option<String> {
+    if !topic.forgets_by_time() {
+        return None;
+    }
+    let &Summary { records, future, future_time, stream_time, .. } = summary;
+    let recent = RecentTimes { records, future, future_time, stream_time };
+    recent.warning(topic.max_future, "the time at which they were read", clock::millis(read_at))
 }
 
 /// The records without a valid key, by reason.

@@ -269,7 +269,7 @@ fn refuse_lists(tree: &mut Json, diagnostics: &mut Diagnostics) {
     }
 }
 
-/// Reads the tree; whatever is wrong is reported, taken out, and reading begins anew.
+/// Reads the tree. Reports each fault, takes it out, and reads again.
 fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
     for _ in 0..FAULTS_MAX {
         let error = match serde_path_to_error::deserialize::<_, Raw>(&tree) {
@@ -277,7 +277,9 @@ fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
             Err(error) => error,
         };
         let segments: Vec<Segment> = error.path().iter().cloned().collect();
-        diagnostics.add(&error.path().to_string(), plain(&error.into_inner().to_string()));
+        let path = error.path().to_string();
+        let message = plain(&error.into_inner().to_string());
+        diagnostics.add(&path, secrets::withhold_value(&path, message));
         if !remove(&mut tree, &segments) {
             break;
         }

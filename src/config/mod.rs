@@ -38,6 +38,8 @@ pub use partitioner::Partitioner;
 pub(crate) use properties::first_name;
 pub use registry::SchemaRegistry;
 pub use schema::schema;
+#[cfg(feature = "worker")]
+pub(crate) use secrets::is_secret;
 pub use serve::{Partitions, Serve, Tls};
 pub use space::KeySpace;
 pub use units::window_text;
@@ -404,6 +406,12 @@ impl Topic {
     #[must_use]
     pub fn max_timestamp(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(i64::try_from(self.max_future.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// True if record times decide how long a key stays seen. A window by count has no time, and a `stable` filter has no window.
+    #[must_use]
+    pub fn forgets_by_time(&self) -> bool {
+        self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
     }
 
     /// Whether a record with these headers retracts its key.

@@ -54,6 +54,58 @@ pub(super) const OWNED: [(&str, &str); 27] = [
     ("transactional.id", "unseen makes it from kafka.group_id and kafka.instance_id"),
 ];
 
+/// Properties that only Kafka's Java clients have, and what to do instead.
+const JAVA: [(&str, &str); 40] = [
+    ("auto.include.jmx.reporter", NOT_NEEDED),
+    ("buffer.memory", "use queue.buffering.max.kbytes"),
+    ("default.api.timeout.ms", NOT_NEEDED),
+    ("exclude.internal.topics", NOT_NEEDED),
+    ("fetch.max.wait.ms", "use fetch.wait.max.ms"),
+    ("interceptor.classes", NOT_NEEDED),
+    ("key.deserializer", BYTES),
+    ("key.serializer", BYTES),
+    ("max.block.ms", NOT_NEEDED),
+    ("max.poll.records", "leave it out; worker.max_transaction_records limits what a transaction carries"),
+    ("max.request.size", "leave it out; unseen takes the output topic's own limit, max.message.bytes"),
+    ("metadata.max.idle.ms", NOT_NEEDED),
+    ("metric.reporters", METRICS),
+    ("metrics.num.samples", METRICS),
+    ("metrics.recording.level", METRICS),
+    ("metrics.sample.window.ms", METRICS),
+    ("partitioner.class", "leave it out; unseen keeps a record's partition, or places it by its key as Java clients do"),
+    ("receive.buffer.bytes", "use socket.receive.buffer.bytes"),
+    ("sasl.client.callback.handler.class", LOGIN),
+    ("sasl.jaas.config", LOGIN),
+    ("sasl.login.callback.handler.class", LOGIN),
+    ("sasl.login.class", LOGIN),
+    ("security.providers", OPENSSL),
+    ("send.buffer.bytes", "use socket.send.buffer.bytes"),
+    ("ssl.enabled.protocols", OPENSSL),
+    ("ssl.engine.factory.class", OPENSSL),
+    ("ssl.keymanager.algorithm", OPENSSL),
+    ("ssl.keystore.certificate.chain", "use ssl.certificate.pem"),
+    ("ssl.keystore.key", "use ssl.key.pem"),
+    (
+        "ssl.keystore.type",
+        "leave it out; ssl.keystore.location takes PKCS #12, which `keytool -importkeystore -deststoretype PKCS12` makes of a JKS keystore",
+    ),
+    ("ssl.protocol", OPENSSL),
+    ("ssl.provider", OPENSSL),
+    ("ssl.secure.random.implementation", OPENSSL),
+    ("ssl.trustmanager.algorithm", OPENSSL),
+    ("ssl.truststore.certificates", "use ssl.ca.pem"),
+    ("ssl.truststore.location", "use ssl.ca.location, with the CA's certificate in PEM, as `keytool -exportcert -rfc` prints it"),
+    ("ssl.truststore.password", "leave it out; the file of ssl.ca.location has no password"),
+    ("ssl.truststore.type", "leave it out; the file of ssl.ca.location is in PEM"),
+    ("value.deserializer", BYTES),
+    ("value.serializer", BYTES),
+];
+const NOT_NEEDED: &str = "leave it out";
+const BYTES: &str = "leave it out; unseen copies keys and values byte for byte";
+const LOGIN: &str = "use sasl.mechanism, sasl.username and sasl.password";
+const METRICS: &str = "leave it out; http.listen serves metrics";
+const OPENSSL: &str = "leave it out; unseen uses OpenSSL";
+
 /// librdkafka's second names of its properties, each with the first.
 const ALIASES: [(&str, &str); 12] = [
     ("acks", "request.required.acks"),
@@ -93,14 +145,18 @@ fn is_text(name: &str) -> bool {
 /// Path of the properties in the configuration.
 pub(super) const PATH: &str = "kafka.properties";
 
-/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own. Each property gets its
-/// first name, so that none is set twice: librdkafka takes the last, and clients set theirs in no order.
+/// Takes text, numbers and booleans as librdkafka would read them, and refuses what is unseen's own or the Java clients'. Each
+/// property gets its first name, so that none is set twice: librdkafka takes the last, and clients set theirs in no order.
 pub(super) fn resolve(raw: &BTreeMap<String, Value>, diagnostics: &mut Diagnostics) -> BTreeMap<String, String> {
     let mut properties = BTreeMap::new();
     for (name, value) in raw {
         let path = format!("{PATH}.{name}");
         if let Some((_, instead)) = OWNED.iter().find(|(owned, _)| target(owned) == target(name)) {
             diagnostics.add(&path, format!("set by unseen and not to be changed: {instead}"));
+            continue;
+        }
+        if let Some((_, instead)) = JAVA.iter().find(|(java, _)| *java == target(name)) {
+            diagnostics.add(&path, format!("only Kafka's Java clients have this property: {instead}"));
             continue;
         }
         if let Some(other) = raw.keys().take_while(|other| *other != name).find(|other| target(other) == target(name)) {

@@ -83,8 +83,10 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
     }
     let has_scheme = |server: &&str| server.contains("://");
     if let Some(server) = bootstrap_servers.iter().flat_map(|servers| servers.split(',').map(str::trim)).find(has_scheme) {
+        // A user and a password may stand before the host.
+        let got = if server.contains('@') { String::new() } else { format!(", got {server:?}") };
         let message = format!(
-            "expected host:port, got {server:?}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
+            "expected host:port{got}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
         );
         diagnostics.add("kafka.bootstrap_servers", message);
     }

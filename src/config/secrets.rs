@@ -11,8 +11,8 @@ const HIDDEN: &str = "(hidden)";
 /// Parts of the paths whose values are secrets: of librdkafka's properties, of a schema registry, and of a hash.
 const SECRETS: [&str; 7] = ["password", "passphrase", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "siphash"];
 
-/// Whether the value at a path, such as `kafka.properties.sasl.password`, is a secret.
-pub(super) fn is_secret(path: &str) -> bool {
+/// True if the value at a path, such as `kafka.properties.sasl.password`, is a secret.
+pub(crate) fn is_secret(path: &str) -> bool {
     let path = path.to_ascii_lowercase();
     SECRETS.iter().any(|part| path.contains(part))
 }
@@ -25,6 +25,14 @@ pub(super) fn withhold(path: &str, text: &str, message: String) -> String {
         return message;
     }
     "a `${...}` in it stands for nothing; it is not shown, for it may be part of the secret; write `$$` for a dollar sign".to_owned()
+}
+
+/// Returns what is wrong with a value, without showing it if it is a secret.
+pub(super) fn withhold_value(path: &str, message: String) -> String {
+    if !is_secret(path) {
+        return message;
+    }
+    "expected text in quotes; what is there is not shown, because it may be the secret".to_owned()
 }
 
 /// Hides the secrets below a path of a tree; the path of the whole is empty.

@@ -181,7 +181,7 @@ x.toml: kafka.properties.sasl.password: expected text, a number, true or false
 x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got "wran"
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
-x.toml: topics[0].key[0]: `user` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1
+x.toml: topics[0].key[0]: `user` is not a JSON pointer: write `/user`
 x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" } or { content = "value" }, got {"jsn":"/a"}
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
@@ -513,6 +513,93 @@ fn no_part_of_a_secret_is_shown_where_nothing_can_be_put_in() {
     assert!(errors.contains("x.toml: topics[0].hash.siphash: a `${...}` in it ") && !errors.contains("hunter"), "{errors}");
 }
 
+/// The paths of all options of a schema that hold a secret. A place in a list is the first.
+fn secrets(schema: &serde_json::Value, path: &str) -> Vec<String> {
+    let options = schema["properties"].as_object().into_iter().flatten();
+    let options = options.map(|(name, option)| (if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, option));
+    let mut found: Vec<_> = options.flat_map(|(path, option)| secrets(option, &path)).collect();
+    found.extend(schema.get("items").into_iter().flat_map(|item| secrets(item, &format!("{path}[0]"))));
+    if super::secrets::is_secret(path) {
+        found.push(path.to_owned());
+    }
+    found
+}
+
+#[test]
+fn no_error_shows_the_value_of_a_secret_whatever_its_type() {
+    let mut paths = secrets(&super::schema(), "");
+    assert!(paths.contains(&"schema_registry.password".to_owned()) && paths.contains(&"serve.password".to_owned()), "{paths:?}");
+    paths.push("topics[0].hash.siphash".to_owned());
+    paths.extend(["sasl.password", "ssl.key.password", "sasl.jaas.config"].map(|name| format!("kafka.properties.{name}")));
+    for path in paths {
+        for value in ["47114711", "4711.4711", "-47114711", "[47114711]", "{ x: 47114711 }", "0x47114711", "47114711e9"] {
+            let (parent, name) = match path.split_once("kafka.properties.") {
+                Some((_, name)) => ("kafka.properties".to_owned(), name),
+                None => path.rsplit_once('.').map(|(parent, name)| (parent.to_owned(), name)).unwrap(),
+            };
+            let text = parent.replace("[0]", "").split('.').rev().fold(format!("{{ {name}: {value} }}"), |inner, section| {
+                let inner = if section == "topics" { format!("[{inner}]") } else { inner };
+                format!("{{ {section}: {inner} }}")
+            });
+            let errors = load_as("x.yaml", &text, &[], &[]).unwrap_err();
+            assert!(errors.lines().any(|line| line.starts_with(&format!("x.yaml: {}", path.replace(".siphash", "")))), "{text}: {errors}");
+            assert!(!errors.contains("47114711") && !errors.contains("4711.4711") && !errors.contains("1192314641"), "{text}: {errors}");
+        }
+    }
+}
+
+#[test]
+fn addresses_with_a_password_are_not_shown() {
+    let errors = refused("\"localhost:9092\"", "\"SASL_SSL://ann:hunter2@broker:9092\"");
+    assert!(
+        errors.starts_with("x.toml: kafka.bootstrap_servers: expected host:port; leave out") && !errors.contains("hunter2"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn every_property_of_java_clients_is_named_with_what_to_do() {
+    let with = |lines: &str| load(&MINIMAL.replace("[[topics]]", &format!("[kafka.properties]\n{lines}\n[[topics]]"))).unwrap_err();
+    let java = "only Kafka's Java clients have this property";
+    assert_eq!(
+        with("\"security.protocol\" = \"SSL\"\n\"ssl.truststore.location\" = \"/etc/t.jks\"\n\"ssl.truststore.password\" = \"s3cret\""),
+        format!(
+            "x.toml: kafka.properties.ssl.truststore.location: {java}: use ssl.ca.location, with the CA's certificate in PEM, as `keytool -exportcert -rfc` prints it\n\
+             x.toml: kafka.properties.ssl.truststore.password: {java}: leave it out; the file of ssl.ca.location has no password"
+        )
+    );
+    for rest in ["", "\"sasl.username\" = \"a\"\n\"sasl.password\" = \"p\""] {
+        let module = "org.apache.kafka.common.security.plain.PlainLoginModule required username='a' password='s3cret';";
+        let errors = with(&format!(
+            "\"sasl.jaas.config\" = \"{module}\"\n\"security.protocol\" = \"SASL_SSL\"\n\"sasl.mechanism\" = \"PLAIN\"\n{rest}"
+        ));
+        assert_eq!(
+            errors,
+            format!("x.toml: kafka.properties.sasl.jaas.config: {java}: use sasl.mechanism, sasl.username and sasl.password")
+        );
+    }
+    assert_eq!(
+        with("\"max.request.size\" = 12000000\n\"max.partition.fetch.bytes\" = 12000000"),
+        format!(
+            "x.toml: kafka.properties.max.request.size: {java}: leave it out; unseen takes the output topic's own limit, max.message.bytes"
+        )
+    );
+}
+
+#[test]
+fn fields_in_another_notation_are_refused_with_the_pointer_to_write() {
+    for (field, advice) in [
+        ("/data[0]/id", "write `/data/0/id`"),
+        ("/data/*/id", "it has no wildcards; name one element, such as `/data/0/id`"),
+        ("$.event.id", "write `/event/id`"),
+        ("event.id", "write `/event/id`"),
+        ("id", "write `/id`"),
+    ] {
+        let errors = refused("{ record = \"key\" }", &format!("{{ field = \"{field}\" }}"));
+        assert_eq!(errors, format!("x.toml: topics[0].key: `{field}` is not a JSON pointer: {advice}"));
+    }
+}
+
 #[test]
 fn the_configuration_in_the_readme_is_accepted() {
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
@@ -720,10 +807,7 @@ fn a_content_key_names_what_does_not_count() {
             "{ content = \"value\", except = [\"\"] }",
             "x.toml: topics[0].key: a content key that leaves out the whole value has nothing left".to_owned(),
         ),
-        (
-            "{ content = \"value\", except = [\"a\"] }",
-            "x.toml: topics[0].key: `a` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1".to_owned(),
-        ),
+        ("{ content = \"value\", except = [\"a\"] }", "x.toml: topics[0].key: `a` is not a JSON pointer: write `/a`".to_owned()),
     ] {
         assert_eq!(load(&with(part)).unwrap_err().trim(), error);
     }
@@ -751,7 +835,7 @@ fn key_conflicts_name_what_may_differ() {
         ),
         (
             "{ except = [\"a\"] }",
-            "x.toml: topics[0].key_conflicts: `a` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1"
+            "x.toml: topics[0].key_conflicts: `a` is not a JSON pointer: write `/a`"
                 .to_owned(),
         ),
     ] {

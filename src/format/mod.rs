@@ -14,7 +14,7 @@ mod protobuf;
 mod reader;
 
 pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
-pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas, Unasked};
+pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas};
 
 use crate::key::Scalar;
 #[cfg(feature = "formats")]

@@ -59,6 +59,9 @@ fn records(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
     encoder.counters("unseen_consumed_bytes_total", "Bytes of keys and values read", of(|topic| topic.consumed_bytes))?;
     encoder.counters("unseen_dead_letters_total", "Records written to the topic for dead letters", of(|topic| topic.dead_letters))?;
     encoder.counters("unseen_future_records_total", "Records whose time was too far ahead of the clock", of(|topic| topic.future))?;
+    let suspect = status.topics.iter().map(|topic| ([("topic", topic.topic.clone())], f64::from(u8::from(topic.time_warning.is_some()))));
+    let help = "1 for a topic whose window does not move, or moves too slowly, because of its record times";
+    encoder.gauges("unseen_record_times_suspect", help, suspect)?;
     encoder.counters("unseen_warmed_up_records_total", "Records read again without emitting", of(|topic| topic.warmed_up))?;
     let by_value = |count: fn(&ValueStatus) -> u64| {
         status.topics.iter().flat_map(move |topic| {

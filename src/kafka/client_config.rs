@@ -3,7 +3,7 @@
 use super::Error;
 use super::observer::Observer;
 use super::security;
-use crate::config::{Config, Delivery, Kafka, Partitioner, first_name};
+use crate::config::{Config, Delivery, Kafka, Partitioner, first_name, is_secret};
 use rdkafka::ClientConfig;
 use rdkafka::client::Client;
 use rdkafka::config::RDKafkaLogLevel;
@@ -19,6 +19,9 @@ pub(super) const BATCH_BYTES: usize = 1_000_000;
 
 /// Largest record librdkafka can be configured to write; the real limit is the topic's, and the broker's to say.
 const RECORD_BYTES_MAX: &str = "1000000000";
+
+/// The least that librdkafka takes for `fetch.max.bytes`: its own `message.max.bytes` of a consumer.
+const FETCH_BYTES_MIN: u64 = 1_000_000;
 
 /// A client without a role: for looking at the cluster.
 pub(super) fn observer(kafka: &Kafka) -> ClientConfig {
@@ -212,12 +215,19 @@ fn with_defaults(kafka: &Kafka, defaults: &[(&str, &str)]) -> ClientConfig {
     client
 }
 
-/// Whether librdkafka knows the configured properties, and takes their values, each and together: makes the clients that
+/// Checks that librdkafka knows the configured properties and takes their values, each and together: makes the clients that
 /// `run` makes. They know no broker to talk to.
 ///
 /// # Errors
-/// [`Error::Property`] with librdkafka's own words. The value is not shown: it may be a secret.
-pub fn check_properties(config: &Config) -> Result<(), Error> {
+/// An [`Error::Property`] for each property that librdkafka refuses, or one for what does not fit together.
+pub fn check_properties(config: &Config) -> Result<(), Vec<Error>> {
+    let refused = |(name, value): (&String, &String)| ClientConfig::new().set(name, value).create_native_config().err();
+    let refused: Vec<_> = config.kafka.properties.iter().filter_map(refused).map(|error| property_error(&error)).collect();
+    if refused.is_empty() { check_together(config).map_err(|error| vec![error]) } else { Err(refused) }
+}
+
+/// Checks what depends on more than one property.
+fn check_together(config: &Config) -> Result<(), Error> {
     security::check(&config.kafka).map_err(Error::Property)?;
     let consumer = consumer(config, None, 0);
     let number = |name| consumer.get(name).and_then(|text| text.parse::<u64>().ok());
@@ -225,6 +235,11 @@ pub fn check_properties(config: &Config) -> Result<(), Error> {
         && heartbeat >= session
     {
         let message = format!("heartbeat.interval.ms ({heartbeat}) must be less than session.timeout.ms ({session}), best a third of it");
+        return Err(Error::Property(message));
+    }
+    if let Some(fetch) = number("fetch.max.bytes").filter(|&bytes| bytes < FETCH_BYTES_MIN) {
+        // It is a limit on what a fetch brings of all partitions, and a larger record comes all the same.
+        let message = format!("fetch.max.bytes ({fetch}) must be at least {FETCH_BYTES_MIN}; it does not limit the size of a record");
         return Err(Error::Property(message));
     }
     // With as long a linger as it may have.
@@ -237,9 +252,17 @@ pub fn check_properties(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
+/// What librdkafka refuses, in its own words unless they may hold a secret.
 pub(super) fn property_error(error: &KafkaError) -> Error {
     match error {
-        KafkaError::ClientConfig(_, _, name, _) => Error::Property(format!("librdkafka does not take {name:?}, or not with this value")),
+        KafkaError::ClientConfig(_, words, name, value) => {
+            let shows_value = words.contains(value.as_str()) && value.parse::<f64>().is_err();
+            if is_secret(name) || shows_value {
+                Error::Property(format!("librdkafka does not take this value of {name:?}"))
+            } else {
+                Error::Property(format!("librdkafka does not take {name:?}: {}", words.trim_end_matches('.')))
+            }
+        }
         KafkaError::ClientCreation(message) => Error::Property(match message.split_once(" failed: ") {
             Some((name, why)) if name.starts_with("ssl.") => {
                 format!("{name}: OpenSSL does not take it ({why}); is it in PEM, a keystore in PKCS #12, and its password right?")
@@ -309,12 +332,34 @@ mod tests {
             ("\"socket.timeout.ms\" = 60000", "`socket.timeout.ms` must be set <= `transaction.timeout.ms` + 100"),
             ("\"delivery.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
             ("\"topic.message.timeout.ms\" = 60000", "`message.timeout.ms` must be set <= `transaction.timeout.ms`"),
-            ("\"fetch.max.bytes\" = 1000", "`fetch.max.bytes` must be >= `message.max.bytes`"),
+            ("\"fetch.max.bytes\" = 1000", "fetch.max.bytes (1000) must be at least 1000000; it does not limit the size of a record"),
+            ("\"max.in.flight.requestz\" = 1", "No such configuration property: \"max.in.flight.requestz\""),
+            ("\"fetch.wait.max.ms\" = 400000", "\"fetch.wait.max.ms\" value 400000 is outside allowed range 0..300000"),
         ] {
-            let error = check_properties(&config(properties)).map_err(|error| error.to_string());
-            assert!(error.as_ref().is_err_and(|error| error.contains(what)), "{properties}: {error:?}");
+            let error = refused(properties).join("\n");
+            assert!(error.contains(what), "{properties}: {error}");
         }
-        check_properties(&config("\"session.timeout.ms\" = 30000")).unwrap();
+        assert_eq!(refused("\"session.timeout.ms\" = 30000"), [""; 0]);
+    }
+
+    /// All messages about these properties.
+    fn refused(properties: &str) -> Vec<String> {
+        let errors = check_properties(&config(properties)).err().unwrap_or_default();
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_property_that_librdkafka_refuses_is_named_and_no_secret_is_shown() {
+        let all = refused("\"no.such\" = 1\n\"security.protocol\" = \"s3cret\"\n\"sasl.passwordd\" = \"s3cret\"\n\"nor.such\" = 2");
+        assert_eq!(
+            all,
+            [
+                "kafka.properties: librdkafka does not take \"no.such\": No such configuration property: \"no.such\"",
+                "kafka.properties: librdkafka does not take \"nor.such\": No such configuration property: \"nor.such\"",
+                "kafka.properties: librdkafka does not take this value of \"sasl.passwordd\"",
+                "kafka.properties: librdkafka does not take this value of \"security.protocol\"",
+            ]
+        );
     }
 
     #[test]
@@ -324,8 +369,8 @@ mod tests {
         std::fs::write(&file, "garbage").unwrap();
         for name in ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.crl.location"] {
             let properties = format!("\"security.protocol\" = \"SSL\"\n\"{name}\" = {file:?}");
-            let error = check_properties(&config(&properties)).map_err(|error| error.to_string());
-            assert!(error.as_ref().is_err_and(|error| error.contains(&format!("{name}: OpenSSL does not take it"))), "{error:?}");
+            let error = refused(&properties).join("\n");
+            assert!(error.contains(&format!("{name}: OpenSSL does not take it")), "{error}");
         }
     }
 }

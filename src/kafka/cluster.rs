@@ -3,6 +3,7 @@
 use super::Error;
 use super::admin::{block_on, partitions};
 use super::client_config::{self as client, BATCH_BYTES};
+use super::newest;
 use super::observer::{Complaint, Observer};
 use super::security;
 use super::throttle;
@@ -49,14 +50,17 @@ pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) 
     look(config, true, stop, report)
 }
 
-/// What `unseen check --connect` says: warnings, or everything that is wrong. Does not wait for a
-/// broker that refuses us to change its mind. What is waited for is reported meanwhile.
+/// Checks the cluster for `unseen check --connect`, and compares record times with this machine's clock. Returns warnings.
+/// Does not wait for a broker that refuses us to change its mind. What it waits for is reported meanwhile.
 ///
 /// # Errors
-/// One sentence for each thing that is wrong.
+/// One message for each thing that is wrong.
 pub fn check(config: &Config, report: &dyn Fn(&str)) -> Result<Vec<String>, Vec<String>> {
     match look(config, false, &|| false, report) {
-        Ok(cluster) => Ok(cluster.warnings),
+        Ok(Cluster { partitions, mut warnings, .. }) => {
+            warnings.extend(newest::warnings(config, &partitions));
+            Ok(warnings)
+        }
         Err(Error::Cluster(problems)) => Err(problems),
         Err(other) => Err(vec![other.to_string()]),
     }

@@ -14,6 +14,7 @@ mod fetch_error;
 mod ffi;
 mod group;
 mod input_writer;
+mod newest;
 mod note;
 mod observer;
 mod security;

@@ -5,7 +5,7 @@
 //! of a tag and its bytes. That of an object is over its members' names and digests, sorted by name; an array's takes
 //! one element after the other. Must never read a text that is not one JSON value.
 
-use super::invalid::{Side, broken};
+use super::invalid::{Side, unread};
 use super::node::{DEPTH_MAX, Node};
 use super::scalar::unescape;
 use super::scan::{Scan, behind};
@@ -90,7 +90,7 @@ fn room_for_few(room: &mut Room) {
 /// Why a text has no digest. Slow, and in other words than the walk that failed.
 fn refused(json: &[u8]) -> Invalid {
     match serde_json::from_slice::<serde_json::Value>(json) {
-        Err(error) => broken(Side::Value, &error),
+        Err(error) => unread(Side::Value, json, &error),
         Ok(_) => Invalid {
             reason: Reason::Malformed,
             message: format!("the record value has more than {DEPTH_MAX} JSON containers within each other"),

@@ -27,7 +27,8 @@ pub use scalar::Scalar;
 
 use crate::record::{Invalid, Reason, Record};
 use content::Content;
-use invalid::{Side, broken};
+use invalid::{Side, broken, missing, missing_field, missing_header, tombstone};
+pub(crate) use invalid::{compression, disguise};
 use json::{Buffers, Pointers};
 use scalar::unescape;
 use std::borrow::Cow;
@@ -122,9 +123,14 @@ pub enum SpecError {
     /// There are no parts.
     #[error("a key needs at least one part")]
     Empty,
-    /// A pointer that RFC 6901 does not allow.
-    #[error("`{0}` is not a JSON pointer: it must start with `/`, and `~` must be followed by 0 or 1")]
-    Pointer(String),
+    /// A pointer that RFC 6901 does not allow, or that means another place than its spelling suggests.
+    #[error("`{pointer}` is not a JSON pointer: {advice}")]
+    Pointer {
+        /// The pointer as it was given.
+        pointer: String,
+        /// What to write.
+        advice: String,
+    },
     /// A pointer that is deeper than the parser reads.
     #[error("a JSON pointer has at most {0} steps")]
     Deep(usize),
@@ -280,7 +286,7 @@ impl KeySpec {
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
         self.pointers.find(Side::Value, json, &mut scratch.json, &mut found)?;
-        let [Some(found)] = &found else { return Err(Box::new(missing(part))) };
+        let [Some(found)] = &found else { return Err(Box::new(missing_field(part, Some(json)))) };
         if let Scalar::Null = found {
             return Err(Box::new(self.null_key()));
         }
@@ -348,11 +354,15 @@ impl KeySpec {
                 Part::RecordValue => add(raw(record.value)),
                 Part::Header(name) => {
                     let header = record.headers.iter().rev().find(|(key, _)| key == name);
-                    add(raw(header.ok_or_else(|| missing(part))?.1));
+                    add(raw(header.ok_or_else(|| missing_header(part, name, record.headers))?.1));
                 }
                 Part::Field(_) | Part::KeyField(_) => {
                     let found = if let Part::Field(_) = part { fields.next() } else { key_fields.next() };
-                    let scalar = found.and_then(Option::as_ref).ok_or_else(|| missing(part))?;
+                    let scalar = found.and_then(Option::as_ref).ok_or_else(|| match (part, value, key) {
+                        (Part::Field(_), Fields::Json, _) => missing_field(part, record.value),
+                        (Part::KeyField(_), _, Fields::Json) => missing_field(part, record.key),
+                        _ => missing(part),
+                    })?;
                     scalar.encoded(&mut add).map_err(|error| broken(Side::Value, &error))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
@@ -472,14 +482,6 @@ fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
 
 fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
     bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
-}
-
-fn tombstone() -> Invalid {
-    Invalid { reason: Reason::Tombstone, message: "the record value is null, and the key is made of it".to_owned() }
-}
-
-fn missing(part: &Part) -> Invalid {
-    Invalid { reason: Reason::MissingKey, message: format!("the record has no {}", part.to_string().trim_start_matches("the ")) }
 }
 
 fn list(parts: &[Part]) -> String {

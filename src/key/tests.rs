@@ -145,6 +145,74 @@ fn broken_json_says_where() {
     assert_eq!(spec(&["/id"]).fingerprint(&not_text, &mut scratch).unwrap_err().reason, Reason::Malformed);
 }
 
+/// The message of a record without a key.
+fn message(spec: &KeySpec, value: &[u8], headers: &[(&str, Option<&[u8]>)]) -> String {
+    let record = Record { value: Some(value), headers, ..Record::default() };
+    spec.fingerprint(&record, &mut Scratch::default()).unwrap_err().message
+}
+
+#[test]
+fn values_in_another_encoding_are_named() {
+    for spec in [spec(&["/id"]), KeySpec::new(vec![Part::Content { except: vec![] }]).unwrap()] {
+        for (value, words) in [
+            (&b"\xef\xbb\xbf{\"id\":1}"[..], "it begins with a byte-order mark; make the producer write UTF-8 without one"),
+            (b"{\0\"\0", "key must be a string"),
+            (b"\xff\xfe{\0}\0", "it is in UTF-16; make the producer write UTF-8"),
+            (
+                b"\x1f\x8b\x08\x00\x00",
+                "it is compressed with gzip; send it as it is, and let the producer compress (compression.type = gzip)",
+            ),
+            (
+                b"\x28\xb5\x2f\xfd\x24",
+                "it is compressed with zstd; send it as it is, and let the producer compress (compression.type = zstd)",
+            ),
+        ] {
+            let message = message(&spec, value, &[]);
+            assert!(message.starts_with(&format!("the record value is not JSON: {words}")), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_field_says_where_its_pointer_ends() {
+    for (pointer, value, words) in [
+        (
+            "/Message/Records/0/s3/object/key",
+            r#"{"Type": "Notification", "Message": "{\"Records\": [{\"s3\": {\"object\": {\"key\": \"a.csv\"}}}]}"}"#,
+            ": `/Message` is a string with JSON in it, and a pointer does not lead into a string",
+        ),
+        (
+            "/id",
+            r#""{\"id\": 1}""#,
+            ": the record value is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself",
+        ),
+        ("/user/id", r#"{"user": "ann"}"#, ": `/user` is a string"),
+        ("/user/id", r#"{"user": null}"#, ": `/user` is null"),
+        ("/a~1b/0/id", r#"{"a/b": [7]}"#, ": `/a~1b/0` is a number"),
+        ("/user/id", r#"{"user": [{"id": 1}]}"#, ": `/user` is a list"),
+        ("/user/id", r#"{"user": {"ID": 1}}"#, ", but `/user/ID`: field names are case-sensitive"),
+        ("/id", r#"{"key": "id"}"#, ""),
+        ("/id", r#""id""#, ""),
+        ("/user/id", r#"{"user": {}}"#, ""),
+    ] {
+        let wanted = format!("the record has no field `{pointer}`{words}");
+        assert_eq!(message(&spec(&[pointer]), value.as_bytes(), &[]), wanted);
+        // The same where the key has more parts.
+        assert_eq!(message(&spec(&["", pointer]), value.as_bytes(), &[]), wanted);
+    }
+}
+
+#[test]
+fn a_header_in_another_case_is_named() {
+    let spec = KeySpec::new(vec![Part::Header("X-Shopify-Event-Id".to_owned())]).unwrap();
+    let header = [("x-shopify-event-id", Some(&b"e-1"[..]))];
+    assert_eq!(
+        message(&spec, b"x", &header),
+        "the record has no header `X-Shopify-Event-Id`, but header `x-shopify-event-id`: header names are case-sensitive"
+    );
+    assert_eq!(message(&spec, b"x", &[("x", None)]), "the record has no header `X-Shopify-Event-Id`");
+}
+
 #[test]
 fn a_tombstone_has_no_key_where_the_key_needs_the_value() {
     let record = Record { key: Some(b"a"), ..Record::default() };

@@ -56,6 +56,9 @@ pub struct Sample {
     pub untimed: u64,
     /// Time between the first and the last record, in milliseconds, or `None` if no record has a time.
     pub span_ms: Option<u64>,
+    /// The last time, or `None` if no record has a time.
+    #[serde(skip)]
+    pub last_time: Option<Timestamp>,
     /// Number of distinct keys in the busiest window. As in a filter, windows end at slice boundaries, and time never goes back.
     pub window_keys: Option<u64>,
 }
@@ -128,6 +131,7 @@ fn count(input: impl BufRead, options: &SampleOptions, keys_max: usize) -> Resul
     }
     sample.distinct = windows.estimate(windows.last.len() as u64).min(keyed);
     sample.repeats = keyed - sample.distinct;
+    sample.last_time = windows.time;
     sample.span_ms = first.zip(windows.time).map(|(first, last)| last.abs_diff(first));
     sample.window_keys = windows.time.and(windows.window).map(|_| windows.most);
     let fewest = sample.window_keys.map_or(sample.distinct, |keys| keys.min(sample.distinct));
@@ -256,6 +260,7 @@ mod tests {
             invalid: 2,
             untimed: 3,
             span_ms: Some(9),
+            last_time: Some(9),
             window_keys: None,
         };
         assert_eq!(counted(Format::Ndjson, Part::Field("/id".into()), Some("/t"), None, lines), expected);

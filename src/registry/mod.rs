@@ -21,9 +21,22 @@ const BYTES_MAX: usize = 256 << 20;
 /// Schemas that are known not to be there. They are counted by themselves: records may name any.
 const UNKNOWN_MAX: usize = 4096;
 
-/// How long a registry must say, each time, that it does not know a schema before that is taken for true. One that starts
+/// Schemas that are asked for at a time. Records may name any number of schemas, and a registry is not to be flooded.
+const QUESTIONS_MAX: usize = 1024;
+
+/// How long a registry must say, each time, that it does not know a schema before unseen believes it. A registry that starts
 /// knows none for a while (so does Karapace), and one that follows another hears late.
 const MISSING_AFTER: Duration = Duration::from_secs(10);
+
+/// The same once records have waited for [`WAITED_MAX`] in vain: random bytes name a new schema in each record.
+const MISSING_AFTER_LONG_WAIT: Duration = Duration::from_secs(1);
+
+/// How long records may wait in all for schemas that turn out to be missing. A tenth of the time that passes is given back,
+/// and all of it when a schema turns up that was missing at first.
+const WAITED_MAX: Duration = Duration::from_secs(60);
+
+/// Missing schemas that are logged one by one. Past that, each time that their number has doubled.
+const MISSING_LOGGED_MAX: u64 = 8;
 
 /// How long it then stands.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
@@ -56,6 +69,10 @@ struct Heard {
     unknown: VecDeque<SchemaId>,
     /// What has no answer yet.
     questions: BTreeMap<SchemaId, Question>,
+    /// Schemas that turned out to be missing, how long records waited for them in all, and when the last did.
+    missing: u64,
+    waited: Duration,
+    missing_at: Option<Instant>,
     answers: u64,
     failures: u64,
     closing: bool,
@@ -140,10 +157,6 @@ impl Schemas for Registry {
         self.shared.lock().look_up(id, &self.shared.news)
     }
 
-    fn peek(&self, id: SchemaId) -> Lookup {
-        self.shared.lock().peek(id).unwrap_or(Lookup::Awaited)
-    }
-
     fn trouble(&self) -> Option<String> {
         self.report().trouble
     }
@@ -191,7 +204,8 @@ impl Heard {
         }
     }
 
-    /// What is known; asks for it if it is not known yet.
+    /// Returns what is known, and asks for a schema that is not known yet. If too much is asked for, the schema is asked for
+    /// when it is looked up again.
     fn look_up(&mut self, id: SchemaId, news: &Condvar) -> Lookup {
         if let Some(found) = self.peek(id) {
             return found;
@@ -199,10 +213,12 @@ impl Heard {
         if self.entries.remove(&id).is_some() {
             self.unknown.retain(|other| *other != id);
         }
-        self.questions.entry(id).or_insert_with(|| {
-            news.notify_all();
-            Question::new()
-        });
+        if self.questions.len() < QUESTIONS_MAX {
+            self.questions.entry(id).or_insert_with(|| {
+                news.notify_all();
+                Question::new()
+            });
+        }
         Lookup::Awaited
     }
 
@@ -231,27 +247,51 @@ impl Heard {
         question.backoff = (question.backoff * 2).min(BACKOFF.1);
     }
 
-    /// Whether the registry has said for long, each time, that it does not know a schema.
-    fn is_missing_for_long(&self, id: SchemaId) -> bool {
-        let since = self.questions.get(&id).and_then(|question| question.missing_since);
-        since.is_some_and(|since| since.elapsed() >= MISSING_AFTER)
+    /// Since when the registry has said, each time, that it does not know a schema.
+    fn missing_since(&self, id: SchemaId) -> Option<Instant> {
+        self.questions.get(&id).and_then(|question| question.missing_since)
+    }
+
+    /// How long records have waited for missing schemas, less what was given back since.
+    fn waited(&self) -> Duration {
+        self.waited.saturating_sub(self.missing_at.map_or(Duration::ZERO, |at| at.elapsed() / 10))
+    }
+
+    /// How long the registry must say of a schema that it does not know it.
+    fn missing_after(&self) -> Duration {
+        if self.waited() < WAITED_MAX { MISSING_AFTER } else { MISSING_AFTER_LONG_WAIT }
+    }
+
+    /// Notes that a schema is missing. Schemas that were waited for at the same time add no time.
+    fn note_missing(&mut self, id: SchemaId, why: &str) {
+        if let Some(since) = self.missing_since(id) {
+            let waited = self.missing_at.map_or(since, |at| at.max(since)).elapsed();
+            self.waited = (self.waited() + waited).min(2 * WAITED_MAX);
+            self.missing_at = Some(Instant::now());
+        }
+        self.missing += 1;
+        if self.missing <= MISSING_LOGGED_MAX || self.missing.is_power_of_two() {
+            tracing::warn!(schema = %id, missing = self.missing, "there is no usable schema {id}: {why}; its records are invalid");
+        }
+        self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
     }
 
     /// Takes what the registry said of a schema.
     fn hear(&mut self, id: SchemaId, answer: Result<Schema, Failure>) {
         match answer {
             Ok(schema) => {
+                if self.missing_since(id).is_some() {
+                    self.waited = Duration::ZERO;
+                }
                 tracing::info!(schema = %id, format = %schema.format, references = schema.references.len(), "schema fetched");
                 self.note(id, Entry::Known(Arc::new(schema)));
             }
             Err(Failure::Trouble(trouble)) => self.put_off(id, trouble, false),
-            Err(Failure::Missing(why)) if !self.is_missing_for_long(id) => {
-                self.put_off(id, format!("{why}; it is asked again for {} s", MISSING_AFTER.as_secs()), true);
+            Err(Failure::Missing(why)) if self.missing_since(id).is_none_or(|since| since.elapsed() < self.missing_after()) => {
+                let trouble = format!("{why}; it is asked again for {} s", self.missing_after().as_secs());
+                self.put_off(id, trouble, true);
             }
-            Err(Failure::Missing(why) | Failure::Unusable(why)) => {
-                tracing::warn!(schema = %id, "there is no usable schema {id}: {why}; its records are invalid");
-                self.note(id, Entry::Unknown { why: why.into(), until: Instant::now() + UNKNOWN_FOR });
-            }
+            Err(Failure::Missing(why) | Failure::Unusable(why)) => self.note_missing(id, &why),
         }
     }
 
@@ -320,124 +360,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::{Body, Format};
-
-    fn known(bytes: usize) -> Entry {
-        Entry::Known(Arc::new(Schema::new(Format::Avro, Body::Text(" ".repeat(bytes)), Vec::new())))
-    }
-
-    fn unknown() -> Entry {
-        Entry::Unknown { why: "it is not there".into(), until: Instant::now() + UNKNOWN_FOR }
-    }
-
-    fn is_known(heard: &Heard, id: u32) -> bool {
-        matches!(heard.entries.get(&SchemaId::Number(id)), Some(Entry::Known(_)))
-    }
-
-    #[test]
-    fn schemas_that_are_not_there_displace_none_that_is() {
-        let mut heard = Heard::default();
-        heard.note(SchemaId::Number(0), known(1));
-        for id in 1..=10_000 {
-            heard.note(SchemaId::Number(id), unknown());
-        }
-        assert!(is_known(&heard, 0));
-        assert_eq!((heard.entries.len(), heard.unknown.len()), (UNKNOWN_MAX + 1, UNKNOWN_MAX));
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded() {
-        let mut heard = Heard::default();
-        for id in 0..10_000 {
-            heard.note(SchemaId::Number(id), known(1));
-        }
-        assert_eq!((heard.entries.len(), heard.known.len(), heard.bytes), (SCHEMAS_MAX, SCHEMAS_MAX, SCHEMAS_MAX));
-        assert!(is_known(&heard, 9_999) && !is_known(&heard, 0));
-        // Large ones leave room for few, and one that is too large for itself alone.
-        heard.note(SchemaId::Number(10_000), known(BYTES_MAX - 10));
-        assert_eq!((heard.known.len(), heard.bytes), (11, BYTES_MAX));
-        heard.note(SchemaId::Number(10_001), known(BYTES_MAX + 1));
-        assert_eq!((heard.known.len(), heard.bytes), (1, BYTES_MAX + 1));
-        heard.note(SchemaId::Number(10_002), known(1));
-        assert_eq!((heard.entries.len(), heard.bytes), (1, 1));
-    }
-
-    #[test]
-    fn what_was_unknown_is_asked_for_again() {
-        let mut heard = Heard::default();
-        let (id, news) = (SchemaId::Number(1), Condvar::new());
-        heard.note(id, Entry::Unknown { why: "it is not there".into(), until: Instant::now() });
-        assert!(matches!(heard.look_up(id, &news), Lookup::Awaited));
-        assert!(heard.unknown.is_empty() && heard.questions.contains_key(&id));
-        heard.note(id, known(3));
-        assert!(matches!(heard.look_up(id, &news), Lookup::Known(_)));
-        assert_eq!((heard.known.len(), heard.bytes), (1, 3));
-    }
-
-    fn missing() -> Result<Schema, Failure> {
-        Err(Failure::Missing("it is not there".to_owned()))
-    }
-
-    fn trouble() -> Result<Schema, Failure> {
-        Err(Failure::Trouble("it is away".to_owned()))
-    }
-
-    /// Lets time pass for the questions.
-    fn later(heard: &mut Heard, by: Duration) {
-        for question in heard.questions.values_mut() {
-            question.due -= by;
-            question.missing_since = question.missing_since.and_then(|since| since.checked_sub(by));
-        }
-    }
-
-    #[test]
-    fn one_schema_that_brings_trouble_holds_up_no_other() {
-        let (mut heard, news) = (Heard::default(), Condvar::new());
-        let ids: Vec<_> = (0..1000).map(SchemaId::Number).collect();
-        for &id in &ids {
-            heard.look_up(id, &news);
-            heard.hear(id, trouble());
-        }
-        let new = SchemaId::Number(5000);
-        later(&mut heard, BACKOFF.1);
-        heard.look_up(new, &news);
-        assert_eq!(heard.next(), Ok(new), "what was never asked goes first");
-        heard.hear(new, missing());
-        // Whatever becomes of the others meanwhile, its own time runs.
-        for _ in 0..3 {
-            later(&mut heard, MISSING_AFTER / 2);
-            for &id in &ids {
-                heard.hear(id, trouble());
-            }
-            heard.hear(new, missing());
-        }
-        assert!(matches!(heard.peek(new), Some(Lookup::Unknown(_))));
-        assert!(ids.iter().all(|&id| heard.peek(id).is_none()), "trouble is no answer");
-    }
-
-    #[test]
-    fn a_registry_that_was_away_has_not_said_that_there_is_none() {
-        let (mut heard, news, id) = (Heard::default(), Condvar::new(), SchemaId::Number(1));
-        heard.look_up(id, &news);
-        heard.hear(id, missing());
-        later(&mut heard, MISSING_AFTER);
-        heard.hear(id, trouble());
-        heard.hear(id, missing());
-        assert!(heard.peek(id).is_none());
-        later(&mut heard, MISSING_AFTER);
-        heard.hear(id, missing());
-        assert!(matches!(heard.peek(id), Some(Lookup::Unknown(_))));
-    }
-
-    #[test]
-    fn to_peek_asks_nothing() {
-        let mut heard = Heard::default();
-        assert!(heard.peek(SchemaId::Number(1)).is_none() && heard.questions.is_empty());
-        assert_eq!(heard.next(), Err(None));
-        heard.look_up(SchemaId::Number(1), &Condvar::new());
-        heard.hear(SchemaId::Number(1), trouble());
-        assert!(heard.next().is_err_and(|due| due.is_some_and(|due| due > Instant::now())));
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};
-use crate::key::Field;
+use crate::key::{self, Field};
 use crate::record::Timestamp;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -50,6 +50,11 @@ impl<R: BufRead> Lines<R> {
             (&mut self.input).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut self.line)?;
             if self.line.is_empty() {
                 return Ok(None);
+            }
+            if self.number == 1
+                && let Some(name) = key::compression(&self.line)
+            {
+                return Err(LineError::Compressed(name));
             }
             if self.line.len() as u64 > LINE_BYTES_MAX {
                 return Err(LineError::Long(LINE_BYTES_MAX));
@@ -139,6 +144,18 @@ mod tests {
     fn line_ends_are_no_part_of_the_value_and_empty_lines_no_records() {
         assert_eq!(lines("a\nb\r\n\r\nc"), [("a", 0), ("b", 2), ("c", 7)].map(|(line, offset)| (line.to_owned(), offset)));
         assert_eq!(lines(""), []);
+    }
+
+    #[test]
+    fn a_compressed_file_is_refused_at_its_beginning() {
+        for (magic, name) in [(&b"\x1f\x8b\x08\x00"[..], "gzip"), (b"\x28\xb5\x2f\xfd\x24", "zstd")] {
+            let error = Lines::new(magic).next_line().unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("the input is compressed with {name}; decompress it first, for example by a pipe: `{name} -dc FILE | unseen ...`")
+            );
+        }
+        assert_eq!(lines("a\n\u{1f}\u{8b}").len(), 2, "what a value is like is not looked at");
     }
 
     #[test]

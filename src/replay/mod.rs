@@ -111,6 +111,10 @@ pub struct Summary {
     pub envelopes: u64,
     /// Records later than the max timestamp. They are evaluated, but do not move the window.
     pub future: u64,
+    /// The timestamp of the last such record.
+    pub future_time: Option<Timestamp>,
+    /// Stream time of the most advanced partition.
+    pub stream_time: Option<Timestamp>,
     /// Records that the live run would have sent to a dead-letter topic.
     pub dead_letters: u64,
     /// Records without a time.
@@ -182,6 +186,9 @@ pub enum LineError {
     /// The line is longer than any record.
     #[error("expected at most {0} bytes in a line, got more")]
     Long(u64),
+    /// The whole input is compressed.
+    #[error("the input is compressed with {0}; decompress it first, for example by a pipe: `{0} -dc FILE | unseen ...`")]
+    Compressed(&'static str),
     /// The line is not in the given format.
     #[error("expected a record as `unseen capture` writes it or `kcat -J` prints it, got: {0}")]
     Envelope(String),
@@ -362,7 +369,10 @@ impl<'t> Replay<'t> {
         };
         let Partition { dedup, truth } = partition(&mut self.partitions, number, self.rules, self.truth)?;
         let max_timestamp = max_timestamp();
-        self.counted.future += u64::from(recorded.time.is_some_and(|time| time > max_timestamp));
+        if let Some(time) = recorded.time.filter(|&time| time > max_timestamp) {
+            self.counted.future += 1;
+            self.counted.future_time = Some(time);
+        }
         let verdict = if self.topic.is_retraction(&headers) {
             dedup.retract(fingerprint, recorded.time, max_timestamp)
         } else {
@@ -431,6 +441,7 @@ impl<'t> Replay<'t> {
             summary.partitions += 1;
             let usage = dedup.usage();
             summary.corrected += dedup.corrected();
+            summary.stream_time = summary.stream_time.max(dedup.stream_time());
             summary.load = summary.load.max(usage.load);
             summary.memory += usage.bytes;
             if let (Some(sum), Some(truth)) = (&mut summary.truth, truth) {

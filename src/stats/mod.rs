@@ -5,8 +5,11 @@
 //! [`crate::content::ContentSample`] of each topic.
 
 mod contents;
+mod times;
 
 pub use contents::SharedContents;
+use times::TimeWatch;
+pub use times::{RecentTimes, TimesChange, is_seconds, likely_cause, wrong_unit};
 
 use crate::config::{Config, Topic};
 use crate::dedup::Observed;
@@ -59,6 +62,7 @@ pub struct Stats {
     pub broker_contact: LastTime,
     /// When each worker thread last began a round of its loop, or another attempt at what it waits for.
     pub rounds: Vec<LastTime>,
+    times_checked: LastTime,
     reports: Mutex<BTreeMap<usize, WorkerReport>>,
 }
 
@@ -83,12 +87,23 @@ pub struct TopicCounts {
     pub dead_letters: AtomicU64,
     /// Records whose time was too far ahead of the clock.
     pub future: AtomicU64,
+    /// The time of the last of those.
+    pub future_time: AtomicI64,
+    times: Mutex<TimeWatch>,
     /// Records read again without emitting, to close the gap between a checkpoint and the committed offset.
     pub warmed_up: AtomicU64,
     /// Of a sample, by the value of `count_by`, if there is one.
     pub values: Option<Mutex<ValueCounts>>,
     /// Of a sample, what the content of repeats is held against, if there are `key_conflicts`.
     pub contents: Option<SharedContents>,
+}
+
+impl TopicCounts {
+    /// Records with a verdict.
+    fn records(&self) -> u64 {
+        let verdicts = [&self.unseen, &self.duplicate, &self.late, &self.retracted, &self.tombstone];
+        verdicts.into_iter().chain(&self.invalid).map(get).sum()
+    }
 }
 
 /// What became of one space's keys.
@@ -134,7 +149,7 @@ pub struct Totals {
 /// How one worker stands.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerReport {
-    /// Whether it has met its group: it knows which partitions are its own, be it none.
+    /// True while it is a member of the group and knows its partitions, even if there are none.
     pub joined: bool,
     /// Why nothing can be committed, as a sentence.
     pub blocked: Option<String>,
@@ -308,16 +323,13 @@ impl Stats {
     pub fn totals(&self) -> Totals {
         let mut all = Totals::default();
         for topic in &self.topics {
-            let verdicts = [&topic.unseen, &topic.duplicate, &topic.late, &topic.retracted, &topic.tombstone];
-            let [unseen, duplicates, late, retracted, tombstones] = verdicts.map(get);
-            let invalid: u64 = topic.invalid.iter().map(get).sum();
-            all.records += unseen + duplicates + late + retracted + tombstones + invalid;
-            all.unseen += unseen;
-            all.duplicates += duplicates;
-            all.late += late;
-            all.invalid += invalid;
-            all.retracted += retracted;
-            all.tombstones += tombstones;
+            all.records += topic.records();
+            all.unseen += get(&topic.unseen);
+            all.duplicates += get(&topic.duplicate);
+            all.late += get(&topic.late);
+            all.invalid += topic.invalid.iter().map(get).sum::<u64>();
+            all.retracted += get(&topic.retracted);
+            all.tombstones += get(&topic.tombstone);
             all.warmed_up += get(&topic.warmed_up);
         }
         for space in &self.spaces {
@@ -381,11 +393,17 @@ pub struct Tally {
     pub dead_letters: u64,
     /// See [`TopicCounts::warmed_up`].
     pub warmed_up: u64,
-    /// See [`TopicCounts::future`].
-    pub future: u64,
+    future: u64,
+    future_time: Timestamp,
 }
 
 impl Tally {
+    /// Counts a record whose time is too far ahead of the clock.
+    pub const fn count_future(&mut self, time: Timestamp) {
+        self.future += 1;
+        self.future_time = time;
+    }
+
     /// Counts a verdict.
     pub const fn count(&mut self, verdict: Verdict) {
         match verdict {
@@ -417,7 +435,10 @@ impl Tally {
         add(&counts.bytes, tally.bytes);
         add(&counts.dead_letters, tally.dead_letters);
         add(&counts.warmed_up, tally.warmed_up);
-        add(&counts.future, tally.future);
+        if tally.future > 0 {
+            counts.future_time.store(tally.future_time, Ordering::Relaxed);
+            add(&counts.future, tally.future);
+        }
     }
 }
 

@@ -103,8 +103,8 @@ pub(super) fn look(
     } else if let Some((worker, age)) = hung(config, rounds, ROUND_LIMIT) {
         (State::Hung, format!("worker {worker} has not gone on for {} s; its partitions are not read", age.as_secs()))
     } else if joined < usize::from(workers) {
-        let wait = "after a kill, it waits for the old session to end, up to session.timeout.ms";
-        (State::Connecting, format!("{joined} of {workers} workers have joined the group; {wait}"))
+        let wait = "a worker joins once the group's coordinator answers and, after a kill, the old session has ended (session.timeout.ms)";
+        (State::Connecting, format!("{joined} of {workers} workers are members of the group; {wait}"))
     } else if let Some(reason) = reports.values().find_map(|report| report.blocked.clone()) {
         (State::Blocked, reason)
     } else if let (1.., Some(trouble)) = (are(InputState::AwaitingSchema), registry.and_then(|registry| registry.trouble.as_ref())) {

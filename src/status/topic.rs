@@ -31,6 +31,9 @@ pub struct TopicStatus {
     pub dead_letters: u64,
     /// Records whose time was too far ahead of the clock.
     pub future: u64,
+    /// What is wrong with the record times if the window does not move, or moves too slowly: most records are too far ahead of
+    /// the clock, or times are in seconds. Null if they are as expected.
+    pub time_warning: Option<String>,
     /// Records read again without emitting.
     pub warmed_up: u64,
     /// A sample of one record in 32 by the value of `count_by`, most records first, and the rest at the end; none where there is
@@ -98,6 +101,7 @@ pub(super) fn topic_status(((name, topic), counts): ((String, &Topic), &TopicCou
         consumed_bytes: get(&counts.bytes),
         dead_letters: get(&counts.dead_letters),
         future: get(&counts.future),
+        time_warning: counts.time_warning(),
         warmed_up: get(&counts.warmed_up),
         values: counts.values.as_ref().map_or_else(Vec::new, values),
         key_conflicts: counts.contents.as_ref().map(|contents| {

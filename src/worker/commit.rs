@@ -7,6 +7,7 @@ use super::assignment::{Assignment, inputs_of};
 use super::outbox::BACKOFF;
 use super::partition::Input;
 use super::read_ahead::ReadAhead;
+use super::report::Blocked;
 use super::transaction::Load;
 use super::{Error, Flow, Worker};
 use crate::changelog::Span;
@@ -256,9 +257,12 @@ impl Worker {
         }
         let missing = kafka::missing(&self.shared.config, &self.shared.cluster);
         let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
-        let blocked = format!("nothing can be committed, {aborts} transactions were aborted one after the other: {why}");
-        tracing::error!("{blocked}");
-        self.reporter.blocked = Some(blocked);
+        let reason = format!("nothing can be committed, {aborts} transactions were aborted one after the other: {why}");
+        tracing::error!("{reason}");
+        // A transaction without records commits where partitions begin.
+        let ahead = self.assignment.partitions(Input::is_ahead);
+        let partitions = if ahead.is_empty() { self.assignment.partitions(|_| true) } else { ahead };
+        self.reporter.blocked = Some(Blocked { reason, partitions });
         self.reporter.hurry();
     }
 

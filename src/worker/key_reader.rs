@@ -4,7 +4,7 @@
 
 use super::topics::InputTopic;
 use crate::config::Topic;
-use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas, Unasked};
+use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
 use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Record, TopicId};
@@ -27,21 +27,16 @@ impl KeyReader {
         Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
     }
 
-    /// Takes the keys of records that come together. It asks for the first schema that is not there: the partition will wait
-    /// for that, and what comes behind it may not be real.
+    /// Takes the keys of records that come together. Asks for all schemas that are not known, so that their partition waits for
+    /// all of them at the same time.
     pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[Message<'_>], keys: &mut Vec<Keyed>) {
         let Topic { key, formats, .. } = &topic.config;
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
-        let unasked = Unasked(&*self.schemas);
-        let mut schemas = &*self.schemas;
+        let schemas = &*self.schemas;
         keys.extend(messages.iter().map(|message| {
             let headers: Vec<_> = if reads_headers { message.headers().collect() } else { Vec::new() };
             let record = Record { key: message.key(), value: message.value(), headers: &headers };
-            let fingerprint = reader.fingerprint(key, formats, &record, scratch, schemas);
-            if let Err(NoKey::Awaits(_)) = fingerprint {
-                schemas = &unasked;
-            }
-            Ok((fingerprint?, topic.config.is_retraction(&headers)))
+            Ok((reader.fingerprint(key, formats, &record, scratch, schemas)?, topic.config.is_retraction(&headers)))
         }));
     }
 

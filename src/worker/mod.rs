@@ -271,9 +271,12 @@ impl Worker {
         self.shared.is_stopped(self.number)
     }
 
-    /// Says how it stands, if it is time.
+    /// Publishes a status report if one is due.
     fn report(&mut self, source: &Source) {
-        self.reporter.report(&self.shared.stats, self.number, &self.topics, &mut self.assignment, source);
+        if self.reporter.unblock(&self.assignment) {
+            self.outbox.aborts = 0;
+        }
+        self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
     }
 
     /// Time until the open transaction is to be committed, or, if not all is in it that must be, to be given up.

@@ -12,12 +12,12 @@ use crate::stats::add;
 impl Worker {
     pub(super) fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
-        self.reporter.joined = true;
         self.reporter.hurry();
         let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
         key_conflicts::forget(&self.shared, &self.topics, partitions);
         match rebalance {
             Rebalance::Assigned(partitions) => {
+                self.reporter.joined = true;
                 fault::point("assign.begin");
                 self.commit(source)?;
                 fault::point("assign.committed");
@@ -50,11 +50,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Partitions went to someone else, and with them the right to commit what was read of them.
+    /// Drops partitions that the group took from this member, whose session has ended. Nothing that was read of them may be
+    /// committed.
     pub(super) fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
         self.assignment.forget(partitions);
         fault::point("lose.forgotten");
+        // Reported before the abort, which may wait for brokers that are gone.
+        self.reporter.joined = false;
+        self.reporter.hurry();
+        self.report(source);
         if self.outbox.is_open() {
             self.abort(source, SinkError::Abort("its partitions were lost".to_owned()))?;
         }

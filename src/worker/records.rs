@@ -305,8 +305,11 @@ impl RecordLoop<'_> {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        if time.is_some_and(|time| time > self.max_timestamp) {
-            self.tally.future += 1;
+        // A record that is written again after an abort was counted before.
+        if offset >= self.input.counted
+            && let Some(time) = time.filter(|&time| time > self.max_timestamp)
+        {
+            self.tally.count_future(time);
         }
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
             co_partitioning::watch(self.shared, self.topic, *fingerprint, message.partition());

@@ -70,9 +70,6 @@ impl Worker {
         );
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.lose(source, &partitions)?;
-        self.reporter.joined = false;
-        self.reporter.hurry();
-        self.report(source);
         let until = Instant::now() + PAUSE;
         while Instant::now() < until && !self.stopping() {
             std::thread::sleep(POLL_INTERVAL);

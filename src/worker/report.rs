@@ -1,15 +1,17 @@
-//! The state of a worker, reported once a second to whoever shows it.
+//! The state of a worker, reported once a second for the status, the metrics, and the probes.
 //!
-//! Owns what was counted since the last report. Must never hold up a record: what is asked here is known without asking
-//! a broker.
+//! Owns what was counted since the last report. Must never hold up a record: everything in a report is known without
+//! asking a broker.
 
+use super::Shared;
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
 use super::partition::{Input, PartitionState, Stall};
 use super::topics::{InputTopic, Topics};
+use crate::clock;
 use crate::kafka::Source;
-use crate::record::SpaceId;
-use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, WorkerReport};
+use crate::record::{SpaceId, TopicPartition};
+use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChange, WorkerReport};
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
@@ -33,12 +35,19 @@ impl IndexMut<CountsId> for Tallies {
     }
 }
 
-/// Reports how a worker stands.
+/// Why nothing can be committed.
+pub(super) struct Blocked {
+    pub(super) reason: String,
+    /// The partitions whose records are aborted again and again.
+    pub(super) partitions: Vec<TopicPartition>,
+}
+
+/// Reports the state of a worker.
 pub(super) struct Reporter {
-    /// Whether the group has said which partitions are this member's.
+    /// True while the group's last answer says which partitions are this member's, even if there are none.
     pub(super) joined: bool,
-    /// Why nothing can be committed, once that has been so for a while.
-    pub(super) blocked: Option<String>,
+    /// Set once nothing could be committed for a while.
+    pub(super) blocked: Option<Blocked>,
     /// What was counted of each topic.
     pub(super) tallies: Tallies,
     next: Instant,
@@ -49,7 +58,7 @@ impl Reporter {
         Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: Instant::now() }
     }
 
-    /// Something has changed that a person waits for: the next report comes at once.
+    /// Makes the next report come at once, because a person waits for what has changed.
     pub(super) fn hurry(&mut self) {
         self.next = Instant::now();
     }
@@ -59,16 +68,41 @@ impl Reporter {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Says how the worker `number` stands, if it is time.
-    pub(super) fn report(&mut self, stats: &Stats, number: usize, topics: &Topics, assignment: &mut Assignment, source: &Source) {
+    /// Forgets why nothing can be committed once all partitions of the aborted records are another member's: no commit of this
+    /// worker would tell. Returns true if it did.
+    pub(super) fn unblock(&mut self, assignment: &Assignment) -> bool {
+        let Some(blocked) = &self.blocked else { return false };
+        let assigned = assignment.positions();
+        if assigned.iter().any(|(partition, _)| blocked.partitions.contains(partition)) {
+            return false;
+        }
+        self.blocked = None;
+        self.hurry();
+        true
+    }
+
+    /// Publishes the state of worker `number` if a report is due.
+    pub(super) fn report(&mut self, shared: &Shared, number: usize, topics: &Topics, assignment: &mut Assignment, source: &Source) {
         if Instant::now() < self.next {
             return;
         }
         self.next = Instant::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
         let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space), state));
-        let report = WorkerReport { joined: self.joined, blocked: self.blocked.clone(), states: kept.collect(), inputs };
-        stats.report(number, report);
+        // The session of a member without partitions may end without a rebalance.
+        let joined = self.joined && source.generation().is_some();
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.reason.clone());
+        let stats = &shared.stats;
+        stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
+        stats.check_times(&shared.config, clock::now()).iter().for_each(log_times);
+    }
+}
+
+fn log_times(TimesChange { topic, warning }: &TimesChange) {
+    if let Some(warning) = warning {
+        tracing::warn!(topic, "{warning}");
+    } else {
+        tracing::info!(topic, "record times move the window again");
     }
 }
 

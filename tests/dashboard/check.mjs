@@ -295,6 +295,12 @@ const claims = {
     await picture('spaces');
   },
 
+  async 'a topic whose record times keep its window from moving shows why'() {
+    await given(large);
+    const shown = () => [...document.querySelectorAll('#topics .times')].filter((times) => times.checkVisibility()).map((times) => times.textContent);
+    assert.deepEqual(await browser.run(shown), large.topics.map(({ time_warning: warning }) => warning).filter((warning) => warning !== null));
+  },
+
   async 'hundreds of partitions are cut to those with the most lag, and shown on demand'() {
     await given(large);
     await compare(SHORT);

@@ -345,3 +345,23 @@ fn a_record_key_is_read_by_its_own_format() {
     stream.check(start(&stream, "a", &settings));
     assert_same(&by_partition(records, PARTITIONS), &read_committed(broker(), &stream.input, PARTITIONS));
 }
+
+/// A registry must say for ten seconds that it does not know a schema. So long must the records of a batch wait, and no longer,
+/// however many schemas they name.
+#[test]
+fn records_of_many_unknown_schemas_wait_once() {
+    let registry = registry();
+    let mut records = orders(4_000, |_, _| 0);
+    for number in 0..100_u8 {
+        let mut record = records[usize::from(number)].clone();
+        (record.key, record.value) = (Some(format!("bad-{number}").into_bytes()), Some(vec![0, 0, 1, number, 1, 2, b'a']));
+        record.partition = 0;
+        records.insert(usize::from(number) * 2, record);
+    }
+    let mut stream = Stream::of(broker(), "formats-unknown", records, WINDOW);
+    let is_good = |record: &TestRecord| !record.key.as_ref().is_some_and(|key| key.starts_with(b"bad-"));
+    stream.expected.iter_mut().for_each(|expected| expected.retain(is_good));
+    stream.produce(..);
+    let log = stream.check(start(&stream, "a", &[settings(&registry), vec!["topics[0].on_invalid=drop".to_owned()]].concat()));
+    assert_eq!(crate::harness::logged(&log, "invalid"), 100);
+}

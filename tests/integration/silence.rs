@@ -1,8 +1,10 @@
-//! Promise: a worker whose brokers are gone, or a thread of which hangs, says so, and is not ready.
+//! Promise: a worker is ready while it works, and not ready with the reason while it cannot: its brokers are gone, its session has
+//! ended, nothing can be committed, or a thread hangs.
 
-use crate::harness::{OwnBroker, broker, wait_until};
+use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
 use crate::stream::{LIMIT, Stream};
+use serde_json::{Value, json};
 
 const RECORDS: usize = 40_000;
 
@@ -11,6 +13,10 @@ fn metric(address: &str, name: &str) -> f64 {
     let text = ask(address, "/metrics").2;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+}
+
+fn status(address: &str) -> Value {
+    serde_json::from_str(&ask(address, "/api/v1/status").2).expect("JSON")
 }
 
 /// Waits until the worker is not ready, and says why.
@@ -60,4 +66,58 @@ fn a_thread_that_hangs() {
     assert_eq!(ask(&address, "/livez").0, 200);
     worker.kill9();
     stream.check(stream.setup.start("b"));
+}
+
+/// While the group's coordinator does not answer, the session ends, and the partitions are lost without another member.
+#[test]
+fn a_member_whose_session_has_ended_is_not_ready() {
+    let mut broker = OwnBroker::start();
+    let session = "\"session.timeout.ms\" = 6000\n\"heartbeat.interval.ms\" = 500";
+    let stream = Stream::remembered(broker.address(), "session-ended", RECORDS).with(|setup| setup.properties(session));
+    let mut worker = stream.setup.start("a");
+    stream.produce(..RECORDS / 2);
+    stream.wait_until_read(RECORDS / 2, &mut worker);
+    let address = address(&mut worker);
+    wait_until("it is ready", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    broker.pause();
+    let lost = wait_until("its partitions are lost", LIMIT, || Some(status(&address)).filter(|status| status["partitions"] == json!([])));
+    assert_eq!(lost["state"], "connecting", "{}", lost["reason"]);
+    assert!(lost["reason"].as_str().is_some_and(|reason| reason.starts_with("0 of 1 workers are members of the group")), "{lost}");
+    broker.resume();
+    wait_until("it is ready again", LIMIT, || (ask(&address, "/readyz").0 == 200).then_some(()));
+    stream.produce(RECORDS / 2..);
+    stream.check(worker);
+}
+
+/// No commit will tell that the partition whose records were aborted is another member's now.
+#[test]
+fn a_member_is_ready_again_once_its_blocked_partition_has_moved_away() {
+    let (input, output) = (topic(broker(), "moved", 2), topic(broker(), "moved-out", 2));
+    let lines = "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker(), "moved").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    // Static members share partitions out in the order of their names.
+    let name = |name: &str| format!("kafka.instance_id={}-{name}", setup.group());
+    let faults: Vec<_> = (3..500).map(|time| format!("commit.begin:{time}:error")).collect();
+    let mut first = setup.start_armed("a", &[&name("a")], &faults.join(","));
+    let address = address(&mut first);
+    let mut sent = 0;
+    wait_until("nothing of partition 1 can be committed", LIMIT, || {
+        let record = TestRecord { partition: 1, key: Some(format!("{sent}").into_bytes()), timestamp: 1, ..TestRecord::default() };
+        produce(broker(), &input, [record]);
+        sent += 1;
+        let (code, _, body) = ask(&address, "/readyz");
+        (code == 503 && body.contains("nothing can be committed")).then_some(())
+    });
+    let mut second = setup.start_with("b", &[&name("b")]);
+    let moved = wait_until("partition 1 has moved away, and the first is ready", LIMIT, || {
+        let status = status(&address);
+        let partitions = status["partitions"].as_array().expect("a list").clone();
+        (status["state"] == "running" && partitions.len() == 1).then_some(partitions)
+    });
+    assert_eq!(moved[0]["partition"], 0);
+    assert_eq!(ask(&address, "/readyz").0, 200);
+    let out = wait_for_output(broker(), &output, sent, 2, LIMIT, &mut second);
+    assert_eq!(out.iter().map(Vec::len).collect::<Vec<_>>(), [0, sent]);
+    second.drain();
+    first.drain();
 }

@@ -1,10 +1,12 @@
 //! Promise: a record goes out with the time that it came with, or without one.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, wait_for_output,
-    wait_until,
+    Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, topic_with,
+    wait_for_output, wait_until,
 };
+use crate::observed::{address, ask};
 use crate::stream::LIMIT;
+use std::time::SystemTime;
 
 /// What librdkafka takes for "no time".
 const NONE: i64 = -1;
@@ -86,4 +88,41 @@ fn a_record_from_the_epoch_itself() {
         worker.drain();
         assert_eq!(read_committed(broker(), &output, 1)[0].len(), sent.len());
     }
+}
+
+/// Most records are beyond `max_future`, so the window does not move, and ids that should be emitted again are dropped.
+#[test]
+fn times_in_microseconds_are_reported_until_they_end() {
+    let any_time = [("message.timestamp.after.max.ms", "9223372036854775807")];
+    let (input, output) = (topic_with(broker(), "micros", 1, &any_time), topic_with(broker(), "micros-out", 1, &any_time));
+    let lines = "key = { record = \"key\" }\nwindow = \"10m\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker(), "micros").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
+    // One record per minute, and each id again after an hour.
+    produce(broker(), &input, (0..180).map(|minute| record(minute % 60, (1_767_268_800_000 + i64::from(minute) * 60_000) * 1000)));
+    let (code, _, warnings) = setup.check_with("a", &[]);
+    let sentence = "look like microseconds: make the producers write milliseconds since 1970";
+    assert!(code == Some(0) && warnings.contains("warning: topics[0].input: ") && warnings.contains(sentence), "{warnings}");
+
+    let mut worker = setup.start("a");
+    worker.wait_for_log(sentence, LIMIT);
+    let address = address(&mut worker);
+    let warning = || {
+        let status: serde_json::Value = serde_json::from_str(&ask(&address, "/api/v1/status").2).expect("JSON");
+        status["topics"][0]["time_warning"].clone()
+    };
+    let metric = |value| ask(&address, "/metrics").2.contains(&format!("unseen_record_times_suspect{{topic=\"{input}\"}} {value}"));
+    assert!(
+        warning().as_str().is_some_and(|warning| warning.starts_with("180 of the last 180 records are more than 5m ahead")),
+        "{}",
+        warning()
+    );
+    assert!(metric(1));
+    assert_eq!(ask(&address, "/readyz").0, 200, "a restart would not help");
+
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
+    produce(broker(), &input, (0..60).map(|number| record(number, i64::try_from(now).expect("a time"))));
+    worker.wait_for_log("record times move the window again", LIMIT);
+    assert!(warning().is_null() && metric(0), "{}", warning());
+    assert_eq!(worker.drain().matches(sentence).count(), 1);
 }

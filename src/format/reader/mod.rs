@@ -7,7 +7,7 @@
 
 use super::frame::{self, Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
 use super::{Format, Message, Schema, Walk};
-use crate::key::{FEW, Fields, Fingerprint, KeySpec, Node, Scalar, Scratch, room_for};
+use crate::key::{FEW, Fields, Fingerprint, KeySpec, Node, Scalar, Scratch, disguise, room_for};
 use crate::record::{Invalid, Reason, Record};
 use std::collections::HashMap;
 use std::fmt;
@@ -20,11 +20,6 @@ const WALKS_MAX: usize = 1024;
 pub trait Schemas: fmt::Debug + Send + Sync {
     /// What is known of a schema. Must not block for long: it is asked for each record whose schema was not seen yet.
     fn get(&self, id: SchemaId) -> Lookup;
-
-    /// The same, without asking for it.
-    fn peek(&self, id: SchemaId) -> Lookup {
-        self.get(id)
-    }
 
     /// Why schemas are still being asked for, as a sentence.
     fn trouble(&self) -> Option<String> {
@@ -41,16 +36,6 @@ pub enum Lookup {
     Unknown(Arc<str>),
     /// It is being asked for.
     Awaited,
-}
-
-/// Schemas that are there; none is asked for.
-#[derive(Debug)]
-pub struct Unasked<'s>(pub &'s dyn Schemas);
-
-impl Schemas for Unasked<'_> {
-    fn get(&self, id: SchemaId) -> Lookup {
-        self.0.peek(id)
-    }
 }
 
 /// Where there is no registry: knows none.
@@ -251,7 +236,7 @@ impl Walks {
         let Some(text) = side.text(record) else { return Ok((None, None)) };
         let mut frame = Frame { head: &[], body: text };
         if format.is_framed() {
-            frame = Frame::split(format.format, text, side.header(record)).map_err(|what| side.invalid(Reason::Malformed, what))?;
+            frame = Frame::split(format.format, text, side.header(record)).map_err(|what| side.unframed(text, what))?;
         }
         if matches!(format.format, Format::Json | Format::JsonSchema) || places.1 == 0 {
             return Ok((Some(frame.body), None));
@@ -279,10 +264,13 @@ impl Walks {
         let walk = walk.as_ref().map_err(|error| side.invalid(Reason::UnknownSchema, error))?;
         let text = text.unwrap_or_default();
         if let Err(malformed) = walk.find(text, found) {
-            let hint = if head.is_empty() && frame::is_likely(text) {
-                "; it begins like a record that names its schema: leave out `schema` of the format to ask the registry for it"
-            } else {
-                ""
+            let hint = match disguise(text).filter(|_| head.is_empty()) {
+                Some(disguise) => format!("; {disguise}"),
+                None if head.is_empty() && frame::is_likely(text) => {
+                    "; it begins like a record that names its schema: leave out `schema` of the format to ask the registry for it"
+                        .to_owned()
+                }
+                None => String::new(),
             };
             return Err(side.invalid(Reason::Malformed, &format!("is not what its schema says: {malformed}{hint}")));
         }
@@ -348,6 +336,14 @@ impl Side {
             Err(format!("it is a schema for {}, not for {format}", schema.format))
         };
         Ok(walk.map_err(|error| format!("has schema {id}, which cannot be used: {error}")))
+    }
+
+    /// A text without the frame that its format has.
+    fn unframed(self, text: &[u8], what: &str) -> NoKey {
+        match disguise(text) {
+            Some(disguise) => self.invalid(Reason::Malformed, &format!("does not begin with the frame of a schema registry: {disguise}")),
+            None => self.invalid(Reason::Malformed, what),
+        }
     }
 
     fn invalid(self, reason: Reason, what: &str) -> NoKey {

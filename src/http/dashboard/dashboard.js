@@ -354,6 +354,9 @@ function showTopics(topics) {
       return [`, ${formats.words(reason)}: `, figure];
     });
     row.querySelector('.shadow').hidden = !topic.shadow;
+    const times = row.querySelector('.times');
+    times.hidden = topic.time_warning === null;
+    times.textContent = topic.time_warning ?? '';
     row.querySelector('.invalid').replaceChildren(...(reasons.length ? ['invalid', ...reasons] : []));
     const named = topic.values.map((counted, index) => ({ ...counted, index })).filter(({ value }) => value !== null);
     const worst = named.sort((a, b) => b.duplicates - a.duplicates).slice(0, ROWS_OF_VALUES);

@@ -1,0 +1,117 @@
+//! The times of the newest records compared with this machine's clock, for `unseen check --connect`.
+//!
+//! Must never fail a check: a partition that cannot be read in time is left out. Joins no group and commits nothing.
+
+use super::client_config as client;
+use super::observer::Observer;
+use crate::clock;
+use crate::config::{Config, Topic};
+use crate::record::Timestamp;
+use crate::stats::{is_seconds, likely_cause};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::Message;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How many offsets before the end are read. The last ones may be transaction markers.
+const TAIL: i64 = 16;
+
+/// Longest time to read all topics.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Longest wait for a record or the end of a partition.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly.
+pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
+    let deadline = Instant::now() + TIMEOUT;
+    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time());
+    timed
+        .filter_map(|(at, topic)| {
+            let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;
+            warning(topic, &newest, clock::now()).map(|warning| format!("topics[{at}].input: {warning}"))
+        })
+        .collect()
+}
+
+/// Returns the time of the newest record of each partition that has records.
+fn newest(config: &Config, topic: &str, partitions: u32, deadline: Instant) -> Option<BTreeMap<i32, Timestamp>> {
+    let mut client = client::capture(config);
+    // Retention may have left fewer records.
+    client.set("auto.offset.reset", "earliest");
+    let consumer: BaseConsumer<Observer> = BaseConsumer::from_config_and_context(&client, Observer::new(config)).ok()?;
+    let mut list = TopicPartitionList::new();
+    let mut unread: BTreeSet<_> = (0..partitions.cast_signed()).collect();
+    for &partition in &unread {
+        list.add_partition_offset(topic, partition, Offset::OffsetTail(TAIL)).ok()?;
+    }
+    consumer.assign(&list).ok()?;
+    let mut newest = BTreeMap::new();
+    while !unread.is_empty() && Instant::now() < deadline {
+        match consumer.poll(POLL_INTERVAL) {
+            Some(Ok(message)) => {
+                if let Some(time) = message.timestamp().to_millis().filter(|&time| time >= 0) {
+                    newest.insert(message.partition(), time);
+                }
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => drop(unread.remove(&partition)),
+            // librdkafka retries, until the deadline.
+            Some(Err(_)) | None => {}
+        }
+    }
+    Some(newest)
+}
+
+fn warning(topic: &Topic, newest: &BTreeMap<i32, Timestamp>, now: Timestamp) -> Option<String> {
+    let name = &topic.input;
+    let max_timestamp = topic.max_timestamp(now);
+    let future = newest.iter().filter(|&(_, &time)| time > max_timestamp);
+    if let Some((partition, &time)) = future.clone().max_by_key(|&(_, time)| time) {
+        return Some(format!(
+            "in {} of the {} partitions of {name:?} that have records, the newest record is more than {} ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; in partition {partition}, {}",
+            future.count(),
+            newest.len(),
+            humantime::format_duration(topic.max_future),
+            likely_cause(time, now)
+        ));
+    }
+    let (partition, time) = newest.iter().find(|&(_, &time)| is_seconds(time))?;
+    Some(format!(
+        "record times of {name:?} such as {time} in partition {partition} look like seconds, so keys stay seen 1000 times as long as the window; make the producers write milliseconds since 1970"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = 1_767_268_800_000;
+
+    fn warned(times: &[Timestamp]) -> Option<String> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "input = \"in\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\n";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        warning(&config.topics[0], &(0..).zip(times.iter().copied()).collect(), NOW)
+    }
+
+    #[test]
+    fn times_that_do_not_move_the_window_are_warned_of_with_their_cause() {
+        for (times, words) in [
+            (&[NOW, NOW * 1000][..], "in 1 of the 2 partitions of \"in\" that have records, the newest record is more than 5m ahead"),
+            (&[NOW * 1000], "in partition 0, times such as 1767268800000000 look like microseconds"),
+            (&[NOW + 3_600_000], "in partition 0, the last one was 1h ahead: check this machine's clock"),
+            (&[NOW, NOW / 1000], "such as 1767268800 in partition 1 look like seconds"),
+        ] {
+            let warning = warned(times).unwrap_or_default();
+            assert!(warning.contains(words), "{times:?}: {warning}");
+        }
+        for times in [&[][..], &[NOW, NOW - 86_400_000, NOW + 299_000], &[0, 1]] {
+            assert_eq!(warned(times), None, "{times:?}");
+        }
+    }
+}

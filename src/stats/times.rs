@@ -1,0 +1,315 @@
+//! Record times that keep a window from moving.
+//!
+//! Owns what such times look like, and when to warn about them. Must never look at a clock itself, nor change a verdict.
+
+use super::{Stats, TopicCounts, get, topics};
+use crate::config::Config;
+use crate::record::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Least time between two checks.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Least number of new records in a check: a few stray records decide nothing.
+const RECORDS_MIN: u64 = 5;
+
+/// Times from 2000 to 2100, in milliseconds. The same numbers times or by a thousand are in other units.
+const PLAUSIBLE: std::ops::Range<Timestamp> = 946_684_800_000..4_102_444_800_000;
+
+/// The advice for times in the wrong unit.
+const UNIT: &str = "make the producers write milliseconds since 1970";
+
+/// Recent record times of a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecentTimes {
+    /// Records with a verdict.
+    pub records: u64,
+    /// Of these, the ones whose time was beyond `max_future`.
+    pub future: u64,
+    /// The time of the last of those.
+    pub future_time: Option<Timestamp>,
+    /// Stream time of the partition that is furthest.
+    pub stream_time: Option<Timestamp>,
+}
+
+impl RecentTimes {
+    /// True if more than one in `share` records is beyond `max_future`.
+    const fn is_future(&self, share: u64) -> bool {
+        self.future.saturating_mul(share) > self.records
+    }
+
+    /// True if the times look like seconds: stream time is in January or February of 1970 then.
+    fn is_seconds(&self) -> bool {
+        self.stream_time.is_some_and(is_seconds)
+    }
+
+    /// Returns what is wrong if most records are beyond `max_future`, or if times look like seconds. `clock` is what the
+    /// record times were compared with, and `now` its time.
+    #[must_use]
+    pub fn warning(&self, max_future: Duration, clock: &str, now: Timestamp) -> Option<String> {
+        (self.is_future(2) || self.is_seconds()).then(|| self.describe(max_future, clock, now))
+    }
+
+    fn describe(&self, max_future: Duration, clock: &str, now: Timestamp) -> String {
+        let consequence = "records that should be emitted are dropped as duplicates";
+        let Self { records, future, future_time, stream_time } = *self;
+        if self.is_seconds() && !self.is_future(2) {
+            let time = stream_time.unwrap_or_default();
+            return format!(
+                "record times such as {time} look like seconds, so keys stay seen 1000 times as long as the window and {consequence}; {UNIT}"
+            );
+        }
+        format!(
+            "{future} of the last {records} records are more than {} ahead of {clock}; such records do not move the window, so keys are never forgotten and {consequence}; {}",
+            humantime::format_duration(max_future),
+            likely_cause(future_time.unwrap_or(now), now)
+        )
+    }
+}
+
+/// True for a time that is in seconds by all appearances.
+#[must_use]
+pub fn is_seconds(time: Timestamp) -> bool {
+    PLAUSIBLE.contains(&time.saturating_mul(1000))
+}
+
+/// Returns the unit that a time is in by all appearances, if it is not milliseconds.
+#[must_use]
+pub fn wrong_unit(time: Timestamp) -> Option<&'static str> {
+    match time {
+        time if PLAUSIBLE.start <= time / 1_000_000 => Some("nanoseconds"),
+        time if PLAUSIBLE.start <= time / 1000 => Some("microseconds"),
+        time => is_seconds(time).then_some("seconds"),
+    }
+}
+
+/// Returns the likely cause of a record time that is ahead of the clock, and what to do.
+#[must_use]
+pub fn likely_cause(time: Timestamp, now: Timestamp) -> String {
+    if let Some(unit) = wrong_unit(time) {
+        return format!("times such as {time} look like {unit}: {UNIT}");
+    }
+    let ahead = Duration::from_secs(time.saturating_sub(now).max(0).unsigned_abs() / 1000);
+    format!("the last one was {} ahead: check this machine's clock, then the producers' clocks", humantime::format_duration(ahead))
+}
+
+/// What a topic's counts were at the last check, and what it found.
+#[derive(Debug, Default)]
+pub(super) struct TimeWatch {
+    records: u64,
+    future: u64,
+    warning: Option<String>,
+}
+
+/// A topic whose record times became suspect, or are as expected again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimesChange {
+    /// The input topic.
+    pub topic: String,
+    /// What is wrong; `None` if nothing is any more.
+    pub warning: Option<String>,
+}
+
+impl TimeWatch {
+    /// Compares the counts since the start with those of the last check. Returns true if the topic became suspect, or is not
+    /// suspect any more. It stays suspect until less than a quarter of its records are beyond `max_future`.
+    fn check(&mut self, total: RecentTimes, max_future: Duration, now: Timestamp) -> bool {
+        let recent = RecentTimes { records: total.records - self.records, future: total.future.saturating_sub(self.future), ..total };
+        if recent.records < RECORDS_MIN {
+            return false;
+        }
+        let was_suspect = self.warning.is_some();
+        let is_suspect = recent.is_future(if was_suspect { 4 } else { 2 }) || recent.is_seconds();
+        let warning = is_suspect.then(|| recent.describe(max_future, "this machine's clock", now));
+        *self = Self { records: total.records, future: total.future, warning };
+        was_suspect != is_suspect
+    }
+}
+
+impl TopicCounts {
+    /// Returns what is wrong with the topic's record times, if anything is.
+    #[must_use]
+    pub fn time_warning(&self) -> Option<String> {
+        self.time_watch().warning.clone()
+    }
+
+    fn time_watch(&self) -> MutexGuard<'_, TimeWatch> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stats {
+    /// Checks the record times of all topics, if a check is due. Returns the topics whose state has changed.
+    pub fn check_times(&self, config: &Config, now: Timestamp) -> Vec<TimesChange> {
+        if self.times_checked.age().is_some_and(|age| age < INTERVAL) {
+            return Vec::new();
+        }
+        self.times_checked.note();
+        let stream_times = self.stream_times(config);
+        let mut changes = Vec::new();
+        for (topic, counts) in config.topics.iter().zip(&self.topics).filter(|(topic, _)| topic.forgets_by_time()) {
+            let mut watch = counts.time_watch();
+            let (records, future) = (counts.records(), get(&counts.future));
+            let Some(&stream_time) = stream_times.get(&*topic.input) else {
+                // Other processes have all partitions of the topic now.
+                *watch = TimeWatch { records, future, warning: None };
+                continue;
+            };
+            let future_time = Some(counts.future_time.load(Ordering::Relaxed)).filter(|_| future > 0);
+            if watch.check(RecentTimes { records, future, future_time, stream_time }, topic.max_future, now) {
+                changes.push(TimesChange { topic: topic.input.clone(), warning: watch.warning.clone() });
+            }
+        }
+        changes
+    }
+
+    /// Returns the stream time of each configured topic that has an assigned partition.
+    fn stream_times<'c>(&self, config: &'c Config) -> BTreeMap<&'c str, Option<Timestamp>> {
+        let inputs: BTreeMap<_, _> = topics(config).map(|(name, topic)| (name, &*topic.input)).collect();
+        let mut times = BTreeMap::new();
+        for report in self.lock().values().flat_map(|report| &report.inputs) {
+            let Some(&input) = inputs.get(&report.partition.topic) else { continue };
+            let time: &mut Option<Timestamp> = times.entry(input).or_default();
+            *time = (*time).max(report.stream_time);
+        }
+        times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{InputReport, InputState, LastTime, WorkerReport, add};
+    use super::*;
+    use crate::record::{SpaceId, TopicPartition};
+
+    const NOW: Timestamp = 1_767_268_800_000;
+    const MAX_FUTURE: Duration = Duration::from_secs(300);
+
+    /// A topic's totals after some more records, of which some are as far ahead as `time`.
+    fn after(watch: &TimeWatch, records: u64, future: u64, time: Timestamp) -> RecentTimes {
+        let [records, future] = [watch.records + records, watch.future + future];
+        RecentTimes { records, future, future_time: Some(time), stream_time: Some(NOW) }
+    }
+
+    fn checked(watch: &mut TimeWatch, records: u64, future: u64) -> bool {
+        watch.check(after(watch, records, future, NOW * 1000), MAX_FUTURE, NOW)
+    }
+
+    #[test]
+    fn stray_future_records_raise_no_warning() {
+        let mut watch = TimeWatch::default();
+        for (records, future) in [(1, 1), (4, 2), (100_000, 50_000), (5, 1)] {
+            assert!(!checked(&mut watch, records, future), "{future} of {records}");
+            assert_eq!(watch.warning, None);
+        }
+    }
+
+    #[test]
+    fn a_topic_that_is_mostly_future_warns_once_and_clears_once() {
+        let mut watch = TimeWatch::default();
+        assert!(checked(&mut watch, 100, 51));
+        assert!(!checked(&mut watch, 1000, 1000), "it is known");
+        assert!(!checked(&mut watch, 100, 30), "not many fewer");
+        assert!(watch.warning.is_some());
+        assert!(checked(&mut watch, 100, 20));
+        assert_eq!(watch.warning, None);
+        assert!(!checked(&mut watch, 100, 40), "not most of them");
+    }
+
+    #[test]
+    fn records_of_several_checks_add_up_while_they_are_few() {
+        let mut watch = TimeWatch::default();
+        let total = |records| RecentTimes { records, future: records, future_time: Some(NOW * 1000), stream_time: None };
+        for records in 1..RECORDS_MIN {
+            assert!(!watch.check(total(records), MAX_FUTURE, NOW));
+        }
+        assert!(watch.check(total(RECORDS_MIN), MAX_FUTURE, NOW));
+    }
+
+    /// Stats of three topics after ten records from the future in each, whose partitions a worker has or has not.
+    fn of_future_records(is_assigned: bool) -> (Config, Stats) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.yaml");
+        let topic = |name: &str, window: &str, filter: &str| {
+            format!("{{ input: {name}, output: out, key: {{ record: key }}, window: {window}, filter: {filter} }}")
+        };
+        let topics = [
+            topic("timed", "1h", "{ kind: exact }"),
+            topic("counted", "{ keys: 10 }", "{ kind: exact }"),
+            topic("stable", "1h", "{ kind: stable, memory: 1MiB }"),
+        ];
+        std::fs::write(&file, format!("kafka: {{ bootstrap_servers: a }}\ntopics: [{}]", topics.join(", "))).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        let stats = Stats::new(&config);
+        let input = |topic: &str| InputReport {
+            partition: TopicPartition { topic: topic.to_owned(), partition: 0 },
+            space: SpaceId(0),
+            state: InputState::Running,
+            position: 0,
+            committed: 0,
+            end: None,
+            stream_time: None,
+        };
+        let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
+        stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });
+        for counts in &stats.topics {
+            add(&counts.unseen, 10);
+            add(&counts.future, 10);
+            counts.future_time.store(NOW * 1000, Ordering::Relaxed);
+        }
+        (config, stats)
+    }
+
+    #[test]
+    fn only_assigned_topics_that_forget_by_time_are_watched() {
+        let (config, stats) = of_future_records(true);
+        let changes = stats.check_times(&config, NOW);
+        assert_eq!(changes.iter().map(|change| &*change.topic).collect::<Vec<_>>(), ["timed"]);
+        assert_eq!(changes[0].warning, stats.topics[0].time_warning());
+        assert_eq!(stats.check_times(&config, NOW), [], "the next check is not due");
+        let (config, stats) = of_future_records(false);
+        assert_eq!(stats.check_times(&config, NOW), []);
+    }
+
+    #[test]
+    fn a_topic_that_moved_to_other_processes_is_not_suspect_here() {
+        let (config, mut stats) = of_future_records(true);
+        stats.check_times(&config, NOW);
+        assert!(stats.topics[0].time_warning().is_some());
+        stats.times_checked = LastTime::default();
+        stats.report(0, WorkerReport::default());
+        assert_eq!(stats.check_times(&config, NOW), []);
+        assert_eq!(stats.topics[0].time_warning(), None);
+    }
+
+    #[test]
+    fn the_warning_names_the_likely_cause() {
+        let warning = |future, future_time, stream_time| {
+            let recent = RecentTimes { records: 10, future, future_time: Some(future_time), stream_time: Some(stream_time) };
+            recent.warning(MAX_FUTURE, "this machine's clock", NOW)
+        };
+        assert_eq!(
+            warning(6, NOW * 1000, NOW).as_deref(),
+            Some(
+                "6 of the last 10 records are more than 5m ahead of this machine's clock; such records do not move the window, so keys are never forgotten and records that should be emitted are dropped as duplicates; times such as 1767268800000000 look like microseconds: make the producers write milliseconds since 1970"
+            )
+        );
+        for (time, words) in [
+            (NOW * 1_000_000, "look like nanoseconds"),
+            (NOW + 3_540_000, "the last one was 59m ahead: check this machine's clock, then the producers' clocks"),
+        ] {
+            assert!(warning(10, time, NOW).is_some_and(|warning| warning.contains(words)), "{words}");
+        }
+        let seconds = warning(0, 0, NOW / 1000);
+        assert!(
+            seconds.as_ref().is_some_and(|warning| warning.starts_with("record times such as 1767268800 look like seconds")),
+            "{seconds:?}"
+        );
+        for stream_time in [0, 1, 86_400_000, NOW] {
+            assert_eq!(warning(5, NOW * 1000, stream_time), None);
+        }
+    }
+}
