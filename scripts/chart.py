@@ -282,9 +282,10 @@ def check_options():
 
 
 class Cluster(http.server.BaseHTTPRequestHandler):
-    """As much of a Kubernetes API as Helm asks for to see one StatefulSet, which has `replicas`."""
+    """As much of a Kubernetes API as Helm needs to look up the workers and the servers, which have `replicas`."""
 
     replicas = None
+    objects = {"statefulsets/news-unseen": "StatefulSet", "deployments/news-unseen-serve": "Deployment"}
 
     def do_GET(self):
         path = self.path.split("?")[0]
@@ -296,10 +297,13 @@ class Cluster(http.server.BaseHTTPRequestHandler):
                 "preferredVersion": {"groupVersion": "apps/v1", "version": "v1"}}]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
             "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
-                {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}]},
+                {"name": f"{kind.lower()}s", "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": ["get"]}
+                for kind in self.objects.values()]},
         }.get(path)
-        if path == "/apis/apps/v1/namespaces/streams/statefulsets/news-unseen" and self.replicas is not None:
-            answer = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "news-unseen"}, "spec": {"replicas": self.replicas}}
+        found = path.removeprefix("/apis/apps/v1/namespaces/streams/")
+        if found in self.objects and self.replicas is not None:
+            answer = {"apiVersion": "apps/v1", "kind": self.objects[found], "metadata": {"name": found.split("/")[1]},
+                      "spec": {"replicas": self.replicas}}
         self.send_response(200 if answer else 404)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -309,11 +313,12 @@ class Cluster(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def check_enabling_keda(directory):
-    """An upgrade that enables KEDA leaves as many pods as there are: without a number, Kubernetes takes 1."""
+def check_enabling_autoscaling(directory):
+    """An upgrade that enables KEDA or the servers' autoscaler keeps the number of pods: without a number, Kubernetes takes 1."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    keda = ["--set", "keda.enabled=true,keda.partitions=12,keda.maxReplicaCount=12", "--dry-run=server"]
+    scaled = ["--set", "keda.enabled=true,keda.partitions=12,keda.maxReplicaCount=12,serve.enabled=true,serve.autoscaling.enabled=true",
+              "--dry-run=server"]
     path = pathlib.Path(directory) / "kubeconfig"
     path.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "a",
@@ -322,9 +327,9 @@ def check_enabling_keda(directory):
     }))
     for replicas in (None, 0, 5):
         Cluster.replicas = replicas
-        objects = render("-f", CHART / "ci/minimal.yaml", *keda, "--kubeconfig", path)
-        got = only(objects, "StatefulSet")["spec"].get("replicas")
-        check(f"KEDA finds as many pods as there were, {replicas}", unequal(got, replicas))
+        objects = render("-f", CHART / "ci/minimal.yaml", *scaled, "--kubeconfig", path)
+        got = [only(objects, *kind)["spec"].get("replicas") for kind in (["StatefulSet"], ["Deployment", "-serve"])]
+        check(f"enabling autoscaling keeps {replicas} pods", unequal(got, [replicas] * 2))
     server.shutdown()
 
 
@@ -431,7 +436,7 @@ def main():
             check_case(path, directory)
         check_options()
         check_tests(directory)
-        check_enabling_keda(directory)
+        check_enabling_autoscaling(directory)
         check_grace()
         check_examples(directory)
         check_refusals()
