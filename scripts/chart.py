@@ -333,6 +333,37 @@ def check_enabling_autoscaling(directory):
     server.shutdown()
 
 
+def check_openshift():
+    """OpenShift's restricted-v2 assigns user and group ids, and refuses pods that name others."""
+    ids = {"runAsUser", "runAsGroup", "fsGroup"}
+    everything = ["-f", CHART / "ci/everything.yaml"]
+
+    def securities(*args):
+        objects = render(*everything, *args)
+        found = {item["kind"]: item["spec"]["template"]["spec"]["securityContext"] for item in objects
+                 if item["kind"] in ("StatefulSet", "Deployment", "Job")}
+        check("workers, servers and tests have pods", unequal(len(found), 3))
+        return objects, found.values()
+
+    openshift = ["--api-versions", "security.openshift.io/v1"]
+    text = (CHART / "README.md").read_text()
+    documented = re.search(r"^## OpenShift$.*?```yaml\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    values = yaml.safe_load(documented[1]) if documented else {}
+    for name, args in [("detected", openshift), ("documented values", ["--set-json", f"podSecurityContext={json.dumps(values.get('podSecurityContext', {}))}"])]:
+        objects, found = securities(*args)
+        for security in found:
+            check(f"OpenShift, {name}: no ids", unequal(ids & set(security), set()))
+            check(f"OpenShift, {name}: no more rights", unequal([security["runAsNonRoot"], security["seccompProfile"]], [True, {"type": "RuntimeDefault"}]))
+        for item in objects:
+            check(f"OpenShift, {name}: {item['kind']} {item['metadata']['name']}", invalid(item, NEWEST))
+    _, found = securities(*openshift, "--set", "podSecurityContext.runAsUser=1000650001")
+    for security in found:
+        check("OpenShift: an id of the user's stays", unequal({name: security[name] for name in ids & set(security)}, {"runAsUser": 1000650001}))
+    directories = re.search(r"install -d (.*?) (/\S+)", pathlib.Path("Dockerfile").read_text())
+    check("any user of group 0 can write to the image's state directory",
+          unequal(directories.groups(), ("-o 65532 -g 0 -m 0775", "/var/lib/unseen")))
+
+
 def check_grace():
     default = json.loads(pathlib.Path("config/schema.json").read_text())["properties"]["worker"]["properties"]["shutdown_timeout"]["default"]
     for drain, grace in [
@@ -437,6 +468,7 @@ def main():
         check_options()
         check_tests(directory)
         check_enabling_autoscaling(directory)
+        check_openshift()
         check_grace()
         check_examples(directory)
         check_refusals()

@@ -112,8 +112,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- /* OpenShift assigns user and group ids, and refuses the image's. Ids that the user has chosen stay. */}}
+{{- $security := .Values.podSecurityContext }}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" }}
+{{- if eq (get $security . | int64) 65532 }}
+{{- $security = omit $security . }}
+{{- end }}
+{{- end }}
+{{- end }}
 securityContext:
-  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+  {{- toYaml $security | nindent 2 }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
