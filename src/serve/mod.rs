@@ -16,6 +16,8 @@ mod pending;
 mod resp;
 mod session;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod writer;
 mod writes;
 
