@@ -1,7 +1,7 @@
 //! One client's connection: bytes in, commands done, answers out.
 //!
-//! Owns what is kept of a client, and how much of that there may be. Must never read more from a client that does not take
-//! its answers, nor keep room for one that is silent.
+//! Owns what is kept of a client, how much of that there may be, and how long a client may take. Must never read more from a
+//! client that does not take its answers, nor keep room for one that is silent.
 
 use super::Server;
 use super::command::Command;
@@ -16,9 +16,9 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// Most bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -28,9 +28,9 @@ const ANSWER_BYTES: usize = 1 << 20;
 const WAITING_MAX: usize = 1 << 10;
 /// Room that a silent connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
-/// How long a client may take to send the rest of a command, or the password.
+/// How long a client may take to send the password, and to send the rest of a command. Further bytes do not extend either.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may take to take what was sent.
+/// How long a client may read nothing while answers wait for it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -40,13 +40,17 @@ thread_local! {
     static PENDING: RefCell<Pending> = RefCell::default();
 }
 
-/// What is kept of a client.
+/// The state of a connection.
 struct Connection {
     session: Session,
     parser: Parser,
-    /// What was read, and is not done.
+    /// Bytes that were read and not processed yet: the beginning of a command.
     input: Vec<u8>,
     answers: Answers,
+    /// The deadline for the password, until the client has given it.
+    password_due: Option<Instant>,
+    /// The deadline for the rest of the command that `input` begins.
+    command_due: Option<Instant>,
 }
 
 /// What to do once the answers are sent.
@@ -58,10 +62,9 @@ enum Then {
     Close,
 }
 
-/// Serves a client until it leaves, or cannot be understood.
+/// Serves a client until it leaves, breaks the protocol, or misses a deadline.
 pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
-    let session = Session::new(id, server.password.is_none());
-    let mut connection = Connection { session, parser: Parser::default(), input: Vec::new(), answers: Answers::default() };
+    let mut connection = Connection::new(server, id);
     while connection.wait(&mut stream).await? > 0 {
         loop {
             let then = connection.work(server);
@@ -71,14 +74,14 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             if let Err(error) = connection.send(&mut stream).await {
                 if error.kind() == io::ErrorKind::TimedOut {
                     add(&server.stats.dropped, 1);
-                    tracing::warn!(client = id, limit_s = WRITE_TIMEOUT.as_secs(), "a client does not take its answers, and is dropped");
+                    tracing::warn!(client = id, "closing the connection of a client that does not read its answers");
                 }
                 return Err(error);
             }
             match then {
                 Then::Read => break,
                 Then::Work => {}
-                Then::Close => return in_time(WRITE_TIMEOUT, stream.shutdown()).await,
+                Then::Close => return before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await,
             }
         }
         connection.rest();
@@ -86,21 +89,47 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
     Ok(())
 }
 
-/// What a client does is waited for so long.
-async fn in_time<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+/// Waits for a client until a deadline.
+async fn before<T>(deadline: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout_at(deadline, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl Connection {
-    /// Waits for bytes, but not for ever where some must come. Says how many came; none at the end.
-    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
-        if self.input.is_empty() && self.session.is_authenticated {
-            return self.read(stream).await;
-        }
-        in_time(READ_TIMEOUT, self.read(stream)).await
+    fn new(server: &Server, id: u64) -> Self {
+        let mut connection = Self {
+            session: Session::new(id, server.password.is_none()),
+            parser: Parser::default(),
+            input: Vec::new(),
+            answers: Answers::default(),
+            password_due: None,
+            command_due: None,
+        };
+        connection.set_password_due();
+        connection
     }
 
-    /// Waits for bytes, and says how many came; none at the end.
+    /// Starts the time for the password if the client has yet to give it.
+    fn set_password_due(&mut self) {
+        if self.session.is_authenticated {
+            self.password_due = None;
+        } else if self.password_due.is_none() {
+            self.password_due = Some(Instant::now() + READ_TIMEOUT);
+        }
+    }
+
+    /// Reads bytes, and returns how many. Returns 0 once the client ends the connection.
+    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+        let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
+            return self.read(stream).await;
+        };
+        // A timer alone never ends a client that always has more bytes ready.
+        if deadline <= Instant::now() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        before(deadline, self.read(stream)).await
+    }
+
+    /// Reads bytes without a deadline, and returns how many.
     async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         poll_fn(|context| {
             READ.with_borrow_mut(|room| {
@@ -120,7 +149,7 @@ impl Connection {
 
     /// Does the commands that are there.
     fn work(&mut self, server: &Server) -> Then {
-        let (started, mut commands, mut begin) = (Instant::now(), 0, 0);
+        let (started, mut commands, mut begin) = (std::time::Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
             let then = loop {
                 if self.answers.bytes.len() >= ANSWER_BYTES || self.session.waiting.len() >= WAITING_MAX {
@@ -149,6 +178,12 @@ impl Connection {
             then
         });
         self.input.drain(..begin);
+        self.set_password_due();
+        if self.input.is_empty() {
+            self.command_due = None;
+        } else if begin > 0 || self.command_due.is_none() {
+            self.command_due = Some(Instant::now() + READ_TIMEOUT);
+        }
         if commands > 0 {
             add(&server.stats.commands, commands);
             server.stats.answer_time.observe(started.elapsed());
@@ -170,7 +205,8 @@ impl Connection {
         let written = at_once.await?.unwrap_or(0);
         let mut rest = &bytes[written..];
         while !rest.is_empty() {
-            let written = in_time(WRITE_TIMEOUT, stream.write(rest)).await?;
+            let limit = Instant::now() + WRITE_TIMEOUT;
+            let written = before(self.password_due.map_or(limit, |due| due.min(limit)), stream.write(rest)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -180,7 +216,7 @@ impl Connection {
         let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
         match flushed {
             Poll::Ready(done) => done?,
-            Poll::Pending => in_time(WRITE_TIMEOUT, stream.flush()).await?,
+            Poll::Pending => before(Instant::now() + WRITE_TIMEOUT, stream.flush()).await?,
         }
         self.answers.bytes.clear();
         Ok(())

@@ -1,7 +1,12 @@
 //! Connections of clients, without brokers: the server answers, but knows no key.
 
 use super::*;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::time::{Instant, sleep};
+
+/// The server's limit of 30 s, and the pause after the last piece.
+const READ_LIMIT: Duration = Duration::from_secs(40);
 
 /// A server whose table `[serve]` has these lines.
 fn server(options: &str) -> Arc<Server> {
@@ -29,6 +34,20 @@ fn connect(server: &Arc<Server>) -> DuplexStream {
     client
 }
 
+/// Sends `piece` every 10 s until the server closes the connection; returns how long the server took, and its answers.
+async fn drip(mut client: DuplexStream, piece: &[u8]) -> Option<(Duration, String)> {
+    let (started, mut answers) = (Instant::now(), Vec::new());
+    while client.write_all(piece).await.is_ok() {
+        if started.elapsed() > Duration::from_secs(600) {
+            return None;
+        }
+        sleep(Duration::from_secs(10)).await;
+    }
+    let taken = started.elapsed();
+    client.read_to_end(&mut answers).await.unwrap();
+    Some((taken, String::from_utf8(answers).unwrap()))
+}
+
 async fn answers(mut client: DuplexStream, question: &[u8]) -> String {
     client.write_all(question).await.unwrap();
     client.shutdown().await.unwrap();
@@ -50,5 +69,37 @@ async fn a_connection_that_speaks_http_is_closed_before_its_body_is_read() {
         }
         let command = b"*2\r\n$4\r\nPOST\r\n$1\r\n/\r\nPING\r\n";
         assert_eq!(answers(connect(&server), command).await, "");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_has_one_deadline_for_the_password() {
+    let server = server("password = \"secret\"");
+    // Bytes of one command, whole commands, and wrong passwords.
+    for piece in ["X", "PING\r\n", "AUTH wrong\r\n", "\r\n"] {
+        let (taken, answers) = drip(connect(&server), piece.as_bytes()).await.expect("the server closes the connection");
+        assert!(taken <= READ_LIMIT, "{piece:?}: {taken:?}");
+        assert!(!answers.contains("PONG"), "{answers}");
+    }
+    let mut client = connect(&server);
+    client.write_all(b"AUTH secret\r\n").await.unwrap();
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(answers(client, b"PING\r\n").await, "+OK\r\n+PONG\r\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
+    let server = server("");
+    let (taken, _) = drip(connect(&server), b"X").await.expect("the server closes the connection");
+    assert!(taken <= READ_LIMIT, "{taken:?}");
+    // Each command has a deadline of its own.
+    let mut client = connect(&server);
+    client.write_all(b"PI").await.unwrap();
+    for _ in 0..10 {
+        sleep(Duration::from_secs(20)).await;
+        client.write_all(b"NG\r\nPI").await.unwrap();
+        let mut answer = [0; 7];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"+PONG\r\n");
     }
 }
