@@ -3,10 +3,13 @@
 use super::*;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The server's limit of 30 s, and the pause after the last piece.
 const READ_LIMIT: Duration = Duration::from_secs(40);
+
+/// No step of a test takes as long.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server whose table `[serve]` has these lines.
 fn server(options: &str) -> Arc<Server> {
@@ -101,5 +104,61 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
         let mut answer = [0; 7];
         client.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"+PONG\r\n");
+    }
+}
+
+/// Opens the sockets and serves. Returns the addresses.
+async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr) {
+    let listening = server.listen().await.unwrap();
+    let redis = listening.redis.local_addr().unwrap();
+    let http = listening.http.as_ref().unwrap().local_addr().unwrap();
+    tokio::spawn(server.serve(listening, Some(2)));
+    (redis, http)
+}
+
+/// A client that has asked something and read the answer, so that the server knows the client.
+async fn client(redis: SocketAddr, question: &str, answer: &str) -> TcpStream {
+    let mut client = TcpStream::connect(redis).await.unwrap();
+    expect(&mut client, question, answer).await;
+    client
+}
+
+async fn expect(client: &mut TcpStream, question: &str, answer: &str) {
+    client.write_all(question.as_bytes()).await.unwrap();
+    let mut heard = vec![0; answer.len()];
+    timeout(LIMIT, client.read_exact(&mut heard)).await.unwrap().unwrap();
+    assert_eq!(String::from_utf8(heard).unwrap(), answer);
+}
+
+/// Everything that the server sends until it ends the connection.
+async fn rest(client: &mut TcpStream) -> String {
+    let mut rest = Vec::new();
+    timeout(LIMIT, client.read_to_end(&mut rest)).await.unwrap().unwrap();
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+async fn http(address: SocketAddr, request: &[u8]) -> String {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(request).await.unwrap();
+    rest(&mut client).await
+}
+
+#[tokio::test]
+async fn http_takes_any_password_that_redis_takes() {
+    let password = "pässwörd é\u{1f511}";
+    let (redis, status) = start(server(&format!("password = \"{password}\""))).await;
+    client(redis, &format!("*2\r\n$4\r\nAUTH\r\n${}\r\n{password}\r\n", password.len()), "+OK\r\n").await;
+    let ask = async |authorization: String| {
+        let head = "POST /api/v1/spaces/orders/contains HTTP/1.1\r\nHost: localhost\r\nConnection: close";
+        http(status, format!("{head}\r\n{authorization}\r\nContent-Length: 12\r\n\r\n{{\"keys\":[1]}}").as_bytes()).await
+    };
+    for scheme in ["Bearer", "bearer", "BEARER"] {
+        // The password is right, and the server knows no key.
+        let answer = ask(format!("Authorization: {scheme} {password}")).await;
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    }
+    for header in ["X-None: 1", "Authorization: Bearer", "Authorization: Bearer wrong", &format!("Authorization: Basic {password}")] {
+        let answer = ask(header.to_owned()).await;
+        assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("www-authenticate: Bearer\r\n"), "{header}: {answer}");
     }
 }
