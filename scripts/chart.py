@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -364,6 +365,36 @@ def check_openshift():
           unequal(directories.groups(), ("-o 65532 -g 0 -m 0775", "/var/lib/unseen")))
 
 
+def check_notes(directory):
+    """Servers listen on all addresses: without a password, anybody who can connect could write."""
+    # Helm prints the notes only if there is a cluster, so a copy of the chart has them as a manifest.
+    copy = pathlib.Path(directory) / "chart"
+    shutil.copytree(CHART, copy)
+    shutil.move(copy / "templates/NOTES.txt", copy / "NOTES.txt")
+    (copy / "templates/notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | quote }}\n')
+
+    def notes(*args):
+        run = helm("template", "news", copy, "--kube-version", OLDEST, "--show-only", "templates/notes.yaml", *args)
+        assert not run.returncode, run.stderr
+        return yaml.safe_load(run.stdout)["notes"]
+
+    warning = "anybody who can connect to port 6379 can write"
+    writes = ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true,config.serve.writes=true"]
+    certificates = ["--set", "config.serve.tls.certificate_location=a,config.serve.tls.key_location=b,config.serve.tls.client_ca_location=c"]
+    by_variable = ["--set-json", 'extraEnv=[{"name":"UNSEEN__SERVE__PASSWORD","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}]']
+    for what, args, warns in [
+        ("without a password", writes, True),
+        ("by a variable", ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true",
+                           "--set-json", 'extraEnv=[{"name":"UNSEEN__SERVE__WRITES","value":"true"}]'], True),
+        ("with a password", [*writes, "--set", "config.serve.password=${P}"], False),
+        ("with a password by a variable", [*writes, *by_variable], False),
+        ("with certificates of clients", [*writes, *certificates], False),
+        ("read-only", ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true"], False),
+        ("without servers", [*writes, "--set", "serve.enabled=false"], False),
+    ]:
+        check(f"notes warn of writes, {what}", unequal(warning in notes(*args), warns))
+
+
 def check_grace():
     default = json.loads(pathlib.Path("config/schema.json").read_text())["properties"]["worker"]["properties"]["shutdown_timeout"]["default"]
     for drain, grace in [
@@ -468,6 +499,7 @@ def main():
         check_options()
         check_tests(directory)
         check_enabling_autoscaling(directory)
+        check_notes(directory)
         check_openshift()
         check_grace()
         check_examples(directory)

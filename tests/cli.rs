@@ -74,6 +74,19 @@ fn check_says_of_a_topic_without_output_that_it_is_a_shadow() {
 }
 
 #[test]
+fn check_warns_of_writes_that_anybody_can_do() {
+    let setup = Setup::new("", ID);
+    let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];
+    let (code, _, warning) = setup.run(&open);
+    assert_eq!(code, Some(0));
+    assert!(warning.starts_with("warning: serve.writes: anybody who can connect to 0.0.0.0:6379 can write"), "{warning}");
+    let certificates = "serve.tls={ certificate_location = \"a\", key_location = \"b\", client_ca_location = \"c\" }";
+    for closed in ["serve.password=secret", certificates, "serve.listen=127.0.0.1:6379", "serve.writes=false"] {
+        assert_eq!(setup.run(&[&open[..], &["--set", closed]].concat()).2, "", "{closed}");
+    }
+}
+
+#[test]
 fn check_tries_the_state_directory_and_leaves_nothing() {
     let setup = Setup::new("", ID);
     assert_eq!(setup.run(&["check"]).0, Some(0));

@@ -25,6 +25,9 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let (failed, failure) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || failed.send(end.wait()));
     let server = Server::new(&config, follower).map_err(anyhow::Error::msg)?;
+    if let Some(warning) = config.serve.open_writes() {
+        tracing::warn!("{warning}");
+    }
     let listening = server.listen().await.map_err(anyhow::Error::msg)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), spaces = config.spaces().len(), "started");
     tokio::select! {

@@ -106,7 +106,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.terminationGracePeriodSeconds | default (add $drain 10) | int64 }}
 {{- end }}
 
-{{/* What the pods of workers and of servers have in common. */}}
+{{/*
+Text if anybody who can connect to the servers can write. The environment prevails over the configuration, and the chart
+cannot see what `extraEnvFrom` holds.
+*/}}
+{{- define "unseen.openToWrites" -}}
+{{- $serve := dig "serve" dict .Values.config | default dict }}
+{{- $env := dict }}
+{{- range .Values.extraEnv }}
+{{- $_ := set $env (get . "name" | toString) (get . "value" | toString) }}
+{{- end }}
+{{- $writes := default (get $serve "writes" | toString) (get $env "UNSEEN__SERVE__WRITES") }}
+{{- $password := or (get $serve "password") (hasKey $env "UNSEEN__SERVE__PASSWORD") }}
+{{- $certificates := or (dig "tls" "client_ca_location" "" $serve) (hasKey $env "UNSEEN__SERVE__TLS__CLIENT_CA_LOCATION") }}
+{{- if and .Values.serve.enabled $writes (ne $writes "false") (not $password) (not $certificates) }}true{{ end }}
+{{- end }}
+
+{{/* The part of a pod that workers and servers have in common. */}}
 {{- define "unseen.podSpec" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
