@@ -402,8 +402,12 @@ def check_grace():
         ("1hour", 3610), ("1d", 86410), ("1 0s", 20),
     ]:
         setting = ["--set-string", f"config.worker.shutdown_timeout={drain}"] if drain else []
-        spec = pod(render("-f", CHART / "ci/minimal.yaml", *setting))["spec"]
+        objects = render("-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true", *setting)
+        spec, server = (template["spec"] for template in (pod(objects), only(objects, "Deployment", "-serve")["spec"]["template"]))
         check(f"time for a drain of {drain}", unequal(spec["terminationGracePeriodSeconds"], grace))
+        # A server first leaves its Service, and then gets SIGTERM.
+        pause = int(server["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
+        check(f"time for servers, {drain}", unequal(server["terminationGracePeriodSeconds"], grace + pause))
     environment = 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","value":"2m"}]'
     spec = pod(render("-f", CHART / "ci/minimal.yaml", "--set", "config.worker.shutdown_timeout=5s", "--set-json", environment))["spec"]
     check("time for a drain that the environment sets", unequal(spec["terminationGracePeriodSeconds"], 130))

@@ -14,7 +14,7 @@ use crate::stats::add;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
@@ -62,10 +62,17 @@ enum Then {
     Close,
 }
 
-/// Serves a client until it leaves, breaks the protocol, or misses a deadline.
-pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
+/// Serves a client until it leaves, breaks the protocol, or misses a deadline. After `stop`, the connection ends as soon as the
+/// client has no unfinished command or transaction.
+pub(super) async fn serve(
+    server: &Server,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    id: u64,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let mut stop = pin!(stop);
     let mut connection = Connection::new(server, id);
-    while connection.wait(&mut stream).await? > 0 {
+    while connection.wait(&mut stream, stop.as_mut()).await? > 0 {
         loop {
             let then = connection.work(server);
             if !connection.session.waiting.is_empty() {
@@ -81,12 +88,17 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             match then {
                 Then::Read => break,
                 Then::Work => {}
-                Then::Close => return before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await,
+                Then::Close => return close(&mut stream).await,
             }
         }
         connection.rest();
     }
-    Ok(())
+    close(&mut stream).await
+}
+
+/// Tells the client that no more answers will come.
+async fn close(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await
 }
 
 /// Waits for a client until a deadline.
@@ -117,20 +129,23 @@ impl Connection {
         }
     }
 
-    /// Reads bytes, and returns how many. Returns 0 once the client ends the connection.
-    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+    /// Reads bytes, and returns how many. Returns 0 once the client or the server ends the connection.
+    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin), stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
+        if !self.input.is_empty() && self.command_due.is_none() {
+            self.command_due = Some(Instant::now() + READ_TIMEOUT);
+        }
         let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
-            return self.read(stream).await;
+            return self.read(stream, stop).await;
         };
         // A timer alone never ends a client that always has more bytes ready.
         if deadline <= Instant::now() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        before(deadline, self.read(stream)).await
+        before(deadline, self.read(stream, stop)).await
     }
 
     /// Reads bytes without a deadline, and returns how many.
-    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin), mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         poll_fn(|context| {
             READ.with_borrow_mut(|room| {
                 let mut buffer = ReadBuf::new(room);
@@ -140,11 +155,17 @@ impl Connection {
                         Poll::Ready(Ok(buffer.filled().len()))
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending if self.is_idle() => stop.as_mut().poll(context).map(|()| Ok(0)),
                     Poll::Pending => Poll::Pending,
                 }
             })
         })
         .await
+    }
+
+    /// True if the client has neither a command nor a transaction to finish.
+    fn is_idle(&self) -> bool {
+        self.input.is_empty() && self.session.queued.is_none()
     }
 
     /// Does the commands that are there.
@@ -179,10 +200,8 @@ impl Connection {
         });
         self.input.drain(..begin);
         self.set_password_due();
-        if self.input.is_empty() {
+        if begin > 0 {
             self.command_due = None;
-        } else if begin > 0 || self.command_due.is_none() {
-            self.command_due = Some(Instant::now() + READ_TIMEOUT);
         }
         if commands > 0 {
             add(&server.stats.commands, commands);

@@ -25,6 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -72,10 +73,10 @@ struct SpaceStatus<'s> {
     estimated_rate: f64,
 }
 
-/// Answers until it is dropped.
-pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
+/// Answers until `stop`, and then finishes the requests that it has begun to answer.
+pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future<Output = ()>) {
     let limits = Limits { setting: "serve.http_listen", connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
-    serve_router(listener, server.tls.clone(), router(server), limits, std::future::pending()).await;
+    serve_router(listener, server.tls.clone(), router(server), limits, stop).await;
 }
 
 fn router(server: Arc<Server>) -> Router {
@@ -97,6 +98,9 @@ fn router(server: Arc<Server>) -> Router {
 }
 
 async fn readyz(State(server): State<Arc<Server>>) -> Response {
+    if server.is_stopping.load(Ordering::Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: the server was told to stop\n").into_response();
+    }
     let reason = server.follower.spaces().iter().find_map(|space| Some((space.name(), space.report().unavailable?)));
     match reason {
         None => "ready\n".into_response(),
@@ -202,13 +206,18 @@ fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
 }
 
-/// Refuses requests of web pages that gave their own name the address of this machine.
+/// Refuses requests of web pages that gave their own name the address of this machine. Ends connections once the server stops.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    if is_of_elsewhere(&request, server.http_listen) {
+    let mut response = if is_of_elsewhere(&request, server.http_listen) {
         let advice = "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address";
-        return problem(StatusCode::MISDIRECTED_REQUEST, advice);
+        problem(StatusCode::MISDIRECTED_REQUEST, advice)
+    } else {
+        next.run(request).await
+    };
+    if server.is_stopping.load(Ordering::Relaxed) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    next.run(request).await
+    response
 }
 
 fn problem(status: StatusCode, sentence: &str) -> Response {

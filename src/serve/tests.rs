@@ -3,6 +3,7 @@
 use super::*;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 /// The server's limit of 30 s, and the pause after the last piece.
@@ -33,7 +34,7 @@ fn server(options: &str) -> Arc<Server> {
 fn connect(server: &Arc<Server>) -> DuplexStream {
     let (client, stream) = duplex(64 << 10);
     let server = Arc::clone(server);
-    tokio::spawn(async move { connection::serve(&server, stream, 1).await });
+    tokio::spawn(async move { connection::serve(&server, stream, 1, std::future::pending()).await });
     client
 }
 
@@ -107,13 +108,14 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
     }
 }
 
-/// Opens the sockets and serves. Returns the addresses.
-async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr) {
+/// Opens the sockets and serves. Returns the addresses, the switch that stops the server, and its end.
+async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listening = server.listen().await.unwrap();
     let redis = listening.redis.local_addr().unwrap();
     let http = listening.http.as_ref().unwrap().local_addr().unwrap();
-    tokio::spawn(server.serve(listening, Some(2)));
-    (redis, http)
+    let (stop, stopped) = oneshot::channel();
+    let serving = tokio::spawn(server.serve(listening, Some(2), async { drop(stopped.await) }));
+    (redis, http, stop, serving)
 }
 
 /// A client that has asked something and read the answer, so that the server knows the client.
@@ -143,10 +145,50 @@ async fn http(address: SocketAddr, request: &[u8]) -> String {
     rest(&mut client).await
 }
 
+fn get_request(path: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").into_bytes()
+}
+
+#[tokio::test]
+async fn a_stopped_server_finishes_commands_and_transactions() {
+    let (redis, status, stop, serving) = start(server("")).await;
+    let mut idle = client(redis, "PING\r\n", "+PONG\r\n").await;
+    let mut queued = client(redis, "MULTI\r\nPING\r\n", "+OK\r\n+QUEUED\r\n").await;
+    let mut half = client(redis, "PING\r\n*2\r\n$4\r\nEC", "+PONG\r\n").await;
+    let mut kept = TcpStream::connect(status).await.unwrap();
+    let alive = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    expect(&mut kept, alive, "HTTP/1.1 200 OK\r\n").await;
+    stop.send(()).unwrap();
+
+    assert_eq!(rest(&mut idle).await, "", "an idle client is told at once");
+    assert!(TcpStream::connect(redis).await.is_err(), "no new client is accepted");
+    let ready = http(status, &get_request("/readyz")).await;
+    assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("not ready: the server was told to stop\n"), "{ready}");
+    assert!(http(status, &get_request("/livez")).await.starts_with("HTTP/1.1 200"));
+    kept.write_all(alive.as_bytes()).await.unwrap();
+    let last = rest(&mut kept).await;
+    assert!(last.contains("connection: close"), "{last}");
+    expect(&mut half, "HO\r\n$2\r\nhi\r\n", "$2\r\nhi\r\n").await;
+    assert_eq!(rest(&mut half).await, "");
+    expect(&mut queued, "PING\r\nEXEC\r\n", "+QUEUED\r\n*2\r\n+PONG\r\n+PONG\r\n").await;
+    assert_eq!(rest(&mut queued).await, "");
+    timeout(LIMIT, serving).await.unwrap().unwrap();
+    assert!(TcpStream::connect(status).await.is_err(), "nothing listens any more");
+}
+
+#[tokio::test]
+async fn a_stopped_server_waits_for_a_client_no_longer_than_the_shutdown_timeout() {
+    let server = server("[worker]\nshutdown_timeout = \"100ms\"");
+    let (redis, _, stop, serving) = start(server).await;
+    let _queued = client(redis, "MULTI\r\n", "+OK\r\n").await;
+    stop.send(()).unwrap();
+    timeout(LIMIT, serving).await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn http_takes_any_password_that_redis_takes() {
     let password = "pässwörd é\u{1f511}";
-    let (redis, status) = start(server(&format!("password = \"{password}\""))).await;
+    let (redis, status, _stop, _serving) = start(server(&format!("password = \"{password}\""))).await;
     client(redis, &format!("*2\r\n$4\r\nAUTH\r\n${}\r\n{password}\r\n", password.len()), "+OK\r\n").await;
     let ask = async |authorization: String| {
         let head = "POST /api/v1/spaces/orders/contains HTTP/1.1\r\nHost: localhost\r\nConnection: close";
