@@ -1,7 +1,7 @@
-# The worker as an image: the binary alone, run by a user without rights.
+# The worker as an image: the binary alone, run by a user without privileges. Any other user works, too, if it is in group 0.
 #
-# Needs a configuration at /etc/unseen/unseen.toml, whose `state.dir` should be /var/lib/unseen; writes
-# nowhere else, so that the rest may be read-only.
+# Needs a configuration at /etc/unseen/unseen.toml, with `state.dir` in /var/lib/unseen. The worker writes nowhere else, so the
+# rest can be read-only.
 
 # The compiler has an exact version. Tags can move all the same: scripts/containers, which also makes a release's image,
 # names both images by the digest that it has pulled, and its log (image.log) says which. The system's packages are the
@@ -44,7 +44,8 @@ FROM ${BASE_IMAGE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libssl3 libstdc++6 zlib1g \
     && rm -rf /var/lib/apt/lists/* \
-    && install -d -o 65532 -g 65532 /var/lib/unseen /etc/unseen
+    # For any user of group 0, too: OpenShift runs containers as a user id of its own choice.
+    && install -d -o 65532 -g 0 -m 0775 /var/lib/unseen /etc/unseen
 COPY --from=build /src/target/release/unseen /usr/local/bin/unseen
 COPY --from=build /src/THIRD-PARTY.txt /usr/share/doc/unseen/
 

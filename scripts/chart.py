@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -282,9 +283,10 @@ def check_options():
 
 
 class Cluster(http.server.BaseHTTPRequestHandler):
-    """As much of a Kubernetes API as Helm asks for to see one StatefulSet, which has `replicas`."""
+    """As much of a Kubernetes API as Helm needs to look up the workers and the servers, which have `replicas`."""
 
     replicas = None
+    objects = {"statefulsets/news-unseen": "StatefulSet", "deployments/news-unseen-serve": "Deployment"}
 
     def do_GET(self):
         path = self.path.split("?")[0]
@@ -296,10 +298,13 @@ class Cluster(http.server.BaseHTTPRequestHandler):
                 "preferredVersion": {"groupVersion": "apps/v1", "version": "v1"}}]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
             "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
-                {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}]},
+                {"name": f"{kind.lower()}s", "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": ["get"]}
+                for kind in self.objects.values()]},
         }.get(path)
-        if path == "/apis/apps/v1/namespaces/streams/statefulsets/news-unseen" and self.replicas is not None:
-            answer = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "news-unseen"}, "spec": {"replicas": self.replicas}}
+        found = path.removeprefix("/apis/apps/v1/namespaces/streams/")
+        if found in self.objects and self.replicas is not None:
+            answer = {"apiVersion": "apps/v1", "kind": self.objects[found], "metadata": {"name": found.split("/")[1]},
+                      "spec": {"replicas": self.replicas}}
         self.send_response(200 if answer else 404)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
@@ -309,11 +314,12 @@ class Cluster(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def check_enabling_keda(directory):
-    """An upgrade that enables KEDA leaves as many pods as there are: without a number, Kubernetes takes 1."""
+def check_enabling_autoscaling(directory):
+    """An upgrade that enables KEDA or the servers' autoscaler keeps the number of pods: without a number, Kubernetes takes 1."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    keda = ["--set", "keda.enabled=true,keda.partitions=12,keda.maxReplicaCount=12", "--dry-run=server"]
+    scaled = ["--set", "keda.enabled=true,keda.partitions=12,keda.maxReplicaCount=12,serve.enabled=true,serve.autoscaling.enabled=true",
+              "--dry-run=server"]
     path = pathlib.Path(directory) / "kubeconfig"
     path.write_text(json.dumps({
         "apiVersion": "v1", "kind": "Config", "current-context": "a",
@@ -322,10 +328,71 @@ def check_enabling_keda(directory):
     }))
     for replicas in (None, 0, 5):
         Cluster.replicas = replicas
-        objects = render("-f", CHART / "ci/minimal.yaml", *keda, "--kubeconfig", path)
-        got = only(objects, "StatefulSet")["spec"].get("replicas")
-        check(f"KEDA finds as many pods as there were, {replicas}", unequal(got, replicas))
+        objects = render("-f", CHART / "ci/minimal.yaml", *scaled, "--kubeconfig", path)
+        got = [only(objects, *kind)["spec"].get("replicas") for kind in (["StatefulSet"], ["Deployment", "-serve"])]
+        check(f"enabling autoscaling keeps {replicas} pods", unequal(got, [replicas] * 2))
     server.shutdown()
+
+
+def check_openshift():
+    """OpenShift's restricted-v2 assigns user and group ids, and refuses pods that name others."""
+    ids = {"runAsUser", "runAsGroup", "fsGroup"}
+    everything = ["-f", CHART / "ci/everything.yaml"]
+
+    def securities(*args):
+        objects = render(*everything, *args)
+        found = {item["kind"]: item["spec"]["template"]["spec"]["securityContext"] for item in objects
+                 if item["kind"] in ("StatefulSet", "Deployment", "Job")}
+        check("workers, servers and tests have pods", unequal(len(found), 3))
+        return objects, found.values()
+
+    openshift = ["--api-versions", "security.openshift.io/v1"]
+    text = (CHART / "README.md").read_text()
+    documented = re.search(r"^## OpenShift$.*?```yaml\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+    values = yaml.safe_load(documented[1]) if documented else {}
+    for name, args in [("detected", openshift), ("documented values", ["--set-json", f"podSecurityContext={json.dumps(values.get('podSecurityContext', {}))}"])]:
+        objects, found = securities(*args)
+        for security in found:
+            check(f"OpenShift, {name}: no ids", unequal(ids & set(security), set()))
+            check(f"OpenShift, {name}: no more rights", unequal([security["runAsNonRoot"], security["seccompProfile"]], [True, {"type": "RuntimeDefault"}]))
+        for item in objects:
+            check(f"OpenShift, {name}: {item['kind']} {item['metadata']['name']}", invalid(item, NEWEST))
+    _, found = securities(*openshift, "--set", "podSecurityContext.runAsUser=1000650001")
+    for security in found:
+        check("OpenShift: an id of the user's stays", unequal({name: security[name] for name in ids & set(security)}, {"runAsUser": 1000650001}))
+    directories = re.search(r"install -d (.*?) (/\S+)", pathlib.Path("Dockerfile").read_text())
+    check("any user of group 0 can write to the image's state directory",
+          unequal(directories.groups(), ("-o 65532 -g 0 -m 0775", "/var/lib/unseen")))
+
+
+def check_notes(directory):
+    """Servers listen on all addresses: without a password, anybody who can connect could write."""
+    # Helm prints the notes only if there is a cluster, so a copy of the chart has them as a manifest.
+    copy = pathlib.Path(directory) / "chart"
+    shutil.copytree(CHART, copy)
+    shutil.move(copy / "templates/NOTES.txt", copy / "NOTES.txt")
+    (copy / "templates/notes.yaml").write_text('notes: {{ tpl (.Files.Get "NOTES.txt") . | quote }}\n')
+
+    def notes(*args):
+        run = helm("template", "news", copy, "--kube-version", OLDEST, "--show-only", "templates/notes.yaml", *args)
+        assert not run.returncode, run.stderr
+        return yaml.safe_load(run.stdout)["notes"]
+
+    warning = "anybody who can connect to port 6379 can write"
+    writes = ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true,config.serve.writes=true"]
+    certificates = ["--set", "config.serve.tls.certificate_location=a,config.serve.tls.key_location=b,config.serve.tls.client_ca_location=c"]
+    by_variable = ["--set-json", 'extraEnv=[{"name":"UNSEEN__SERVE__PASSWORD","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}]']
+    for what, args, warns in [
+        ("without a password", writes, True),
+        ("by a variable", ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true",
+                           "--set-json", 'extraEnv=[{"name":"UNSEEN__SERVE__WRITES","value":"true"}]'], True),
+        ("with a password", [*writes, "--set", "config.serve.password=${P}"], False),
+        ("with a password by a variable", [*writes, *by_variable], False),
+        ("with certificates of clients", [*writes, *certificates], False),
+        ("read-only", ["-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true"], False),
+        ("without servers", [*writes, "--set", "serve.enabled=false"], False),
+    ]:
+        check(f"notes warn of writes, {what}", unequal(warning in notes(*args), warns))
 
 
 def check_grace():
@@ -335,8 +402,12 @@ def check_grace():
         ("1hour", 3610), ("1d", 86410), ("1 0s", 20),
     ]:
         setting = ["--set-string", f"config.worker.shutdown_timeout={drain}"] if drain else []
-        spec = pod(render("-f", CHART / "ci/minimal.yaml", *setting))["spec"]
+        objects = render("-f", CHART / "ci/minimal.yaml", "--set", "serve.enabled=true", *setting)
+        spec, server = (template["spec"] for template in (pod(objects), only(objects, "Deployment", "-serve")["spec"]["template"]))
         check(f"time for a drain of {drain}", unequal(spec["terminationGracePeriodSeconds"], grace))
+        # A server first leaves its Service, and then gets SIGTERM.
+        pause = int(server["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
+        check(f"time for servers, {drain}", unequal(server["terminationGracePeriodSeconds"], grace + pause))
     environment = 'extraEnv=[{"name":"UNSEEN__WORKER__SHUTDOWN_TIMEOUT","value":"2m"}]'
     spec = pod(render("-f", CHART / "ci/minimal.yaml", "--set", "config.worker.shutdown_timeout=5s", "--set-json", environment))["spec"]
     check("time for a drain that the environment sets", unequal(spec["terminationGracePeriodSeconds"], 130))
@@ -431,7 +502,9 @@ def main():
             check_case(path, directory)
         check_options()
         check_tests(directory)
-        check_enabling_keda(directory)
+        check_enabling_autoscaling(directory)
+        check_notes(directory)
+        check_openshift()
         check_grace()
         check_examples(directory)
         check_refusals()

@@ -11,9 +11,9 @@ USER = "65532:65532"
 LOCKED = ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none"]
 
 
-def in_image(*args, entrypoint=None, mounts=(), ok=True):
-    """Runs the image as docker-compose.yml and the chart do: nothing is writable, and no right is left."""
-    options = [*LOCKED, *(["--entrypoint", entrypoint] if entrypoint else [])]
+def in_image(*args, entrypoint=None, mounts=(), user=None, ok=True):
+    """Runs the image as docker-compose.yml and the chart do: with a read-only root, and without privileges."""
+    options = [*LOCKED, *(["--entrypoint", entrypoint] if entrypoint else []), *(["--user", user] if user else [])]
     for mount in mounts:
         options += ["--volume", f"{Path(mount[0]).resolve()}:{mount[1]}:ro"]
     return docker("run", "--rm", *options, "unseen", *args, ok=ok)
@@ -76,10 +76,11 @@ def has_the_notices(_base):
 
 
 def state_is_writable(_base):
-    """Only the volume is; and a worker without a configuration says so."""
-    out = in_image("-c", "touch /var/lib/unseen/a && ! touch /a /etc/a /tmp/a 2>/dev/null", entrypoint="sh", ok=False)
-    if out.returncode:
-        raise Failed("the user of the image must be able to write to the volume /var/lib/unseen, and nowhere else", out.stderr)
+    """Only the volume is writable, for the user of the image, and for any user of group 0, as OpenShift runs it."""
+    for user in USER, "1000650000:0":
+        out = in_image("-c", "touch /var/lib/unseen/a && ! touch /a /etc/a /tmp/a 2>/dev/null", entrypoint="sh", user=user, ok=False)
+        if out.returncode:
+            raise Failed(f"user {user} must be able to write to the volume /var/lib/unseen, and nowhere else", out.stderr)
 
 
 IMAGE = [

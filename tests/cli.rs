@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
@@ -71,6 +71,19 @@ fn check_says_of_a_topic_without_output_that_it_is_a_shadow() {
     assert!(printed.starts_with(&format!("# {sentence}\n")), "{printed}");
     fs::write(setup.path("unseen.toml"), &printed).unwrap();
     assert_eq!(setup.run(&["check", "--print"]), (Some(0), printed, error));
+}
+
+#[test]
+fn check_warns_of_writes_that_anybody_can_do() {
+    let setup = Setup::new("", ID);
+    let open = ["check", "--set", "serve.writes=true", "--set", "serve.listen=0.0.0.0:6379"];
+    let (code, _, warning) = setup.run(&open);
+    assert_eq!(code, Some(0));
+    assert!(warning.starts_with("warning: serve.writes: anybody who can connect to 0.0.0.0:6379 can write"), "{warning}");
+    let certificates = "serve.tls={ certificate_location = \"a\", key_location = \"b\", client_ca_location = \"c\" }";
+    for closed in ["serve.password=secret", certificates, "serve.listen=127.0.0.1:6379", "serve.writes=false"] {
+        assert_eq!(setup.run(&[&open[..], &["--set", closed]].concat()).2, "", "{closed}");
+    }
 }
 
 #[test]
@@ -346,6 +359,70 @@ fn a_host_of_elsewhere_gets_no_answer_on_this_machine() {
     }
     let here = waiting.ask("/metrics", &waiting.address.to_string()).unwrap();
     assert!(here.starts_with("HTTP/1.1 200 "), "{here}");
+}
+
+/// `unseen serve`, and its log.
+struct Serving {
+    server: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Serving {
+    fn start(setup: &Setup) -> Self {
+        let ports = ["--set", "serve.listen=127.0.0.1:0", "--set", "serve.http_listen=off"];
+        let mut server = setup.command(&[&["serve"], &ports[..]].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(server.stderr.take().unwrap());
+        Self { server, log }
+    }
+
+    /// The next line of the log with this message.
+    fn wait_for_log(&mut self, message: &str) -> Value {
+        for line in self.log.by_ref().lines() {
+            let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if line.to_string().contains(message) {
+                return line;
+            }
+        }
+        panic!("the server ended without {message:?} in its log");
+    }
+
+    fn sigterm(&self) {
+        assert!(Command::new("kill").arg(self.server.id().to_string()).status().unwrap().success());
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The first one lets clients finish, and the second one does not.
+#[test]
+fn a_second_signal_ends_a_server_at_once() {
+    let setup = Setup::new("", "key = { field = \"/id\" }");
+    for (signals, code) in [(1, 0), (2, 130)] {
+        let mut serving = Serving::start(&setup);
+        let line = serving.wait_for_log("listening for clients of Redis");
+        let address = line["address"].as_str().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client.write_all(b"MULTI\r\nPING\r\n").unwrap();
+        let mut answer = [0; 14];
+        client.read_exact(&mut answer).unwrap();
+        serving.sigterm();
+        serving.wait_for_log("told to stop");
+        let mut rest = String::new();
+        if signals == 1 {
+            client.write_all(b"EXEC\r\n").unwrap();
+            client.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "*1\r\n+PONG\r\n");
+        } else {
+            serving.sigterm();
+        }
+        assert_eq!(serving.server.wait().unwrap().code(), Some(code));
+    }
 }
 
 #[test]

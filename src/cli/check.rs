@@ -27,8 +27,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
-    for shadow in config.shadows() {
-        eprintln!("warning: {shadow}");
+    for warning in config.shadows().chain(config.serve.open_writes()) {
+        eprintln!("warning: {warning}");
     }
     if args.connect {
         eprintln!("asking {}", config.kafka.bootstrap_servers);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// As a shell has it for whoever is interrupted.
-const EXIT_INTERRUPTED: i32 = 130;
+/// The exit code that shells use for interrupted commands.
+pub(super) const EXIT_INTERRUPTED: i32 = 130;
 
 /// Whether a signal has told the process to stop.
 #[derive(Clone)]

@@ -1,5 +1,6 @@
-//! `unseen serve`: follows the changelogs, and answers what was seen.
+//! `unseen serve`: follows the changelogs, and answers which keys were seen.
 
+use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,13 +26,26 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let (failed, failure) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || failed.send(end.wait()));
     let server = Server::new(&config, follower).map_err(anyhow::Error::msg)?;
+    if let Some(warning) = config.serve.open_writes() {
+        tracing::warn!("{warning}");
+    }
     let listening = server.listen().await.map_err(anyhow::Error::msg)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), spaces = config.spaces().len(), "started");
+    // Dropping the follower would wait for its threads, and those may wait for a broker that does not answer.
+    std::mem::forget(Arc::clone(&server));
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let signals = async {
+        let mut stop = Some(stop);
+        loop {
+            tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }
+            let Some(stop) = stop.take() else { std::process::exit(EXIT_INTERRUPTED) };
+            tracing::info!("told to stop; finishing what clients have asked for");
+            let _ = stop.send(());
+        }
+    };
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("told to stop"),
-        _ = interrupt.recv() => tracing::info!("told to stop"),
-        Ok(error) = failure => return Err(error.into()),
-        () = server.serve(listening, config.serve.threads) => {}
+        never = signals => never,
+        Ok(error) = failure => Err(error.into()),
+        () = server.serve(listening, config.serve.threads, async { drop(stopped.await) }) => Ok(()),
     }
-    Ok(())
 }

@@ -218,7 +218,7 @@ pub struct Worker {
     pub transaction_timeout: Duration,
     /// Most records in one transaction.
     pub max_transaction_records: usize,
-    /// How long a drain may take after SIGTERM.
+    /// How long the last commit and checkpoint may take after SIGTERM, and the last answers of `unseen serve`.
     pub shutdown_timeout: Duration,
 }
 

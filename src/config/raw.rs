@@ -90,7 +90,7 @@ pub(super) struct Worker {
     pub(super) transaction_timeout: Span,
     /// Most records in one transaction.
     pub(super) max_transaction_records: Count,
-    /// How long the last commit and checkpoint may take after SIGTERM.
+    /// How long the last commit and checkpoint may take after SIGTERM, and the last answers of `unseen serve`.
     pub(super) shutdown_timeout: Span,
 }
 

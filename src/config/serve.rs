@@ -72,6 +72,21 @@ impl fmt::Debug for Serve {
     }
 }
 
+impl Serve {
+    /// Returns a warning if anybody who can connect from another machine can write.
+    #[must_use]
+    pub fn open_writes(&self) -> Option<String> {
+        let wants_certificates = self.tls.as_ref().is_some_and(|tls| tls.client_ca_location.is_some());
+        let is_open = self.writes && self.password.is_none() && !wants_certificates && !self.listen.ip().is_loopback();
+        is_open.then(|| {
+            format!(
+                "serve.writes: anybody who can connect to {} can write to the input topics; set serve.password, or require client certificates with serve.tls.client_ca_location",
+                self.listen
+            )
+        })
+    }
+}
+
 /// Files in PEM by which connections are encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {

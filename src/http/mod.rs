@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 use tokio::net::TcpListener;
 
-/// Connections open at once. One more closes the oldest, so that a flood does not keep a probe out.
+/// Most connections at a time. One more ends the oldest, so that a flood does not keep a probe out.
 const CONNECTIONS_MAX: usize = 64;
 
 /// What the pages may load: only what this process serves.
@@ -94,7 +94,8 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Answers until it is dropped.
 pub async fn serve(listener: TcpListener, view: View) {
-    server::serve(listener, None, router(view), Limits { connections: CONNECTIONS_MAX, idle: None }).await;
+    let limits = Limits { setting: "http.listen", connections: CONNECTIONS_MAX, idle: None };
+    server::serve(listener, None, router(view), limits, std::future::pending()).await;
 }
 
 /// The metrics that the process itself has.

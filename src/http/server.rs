@@ -1,83 +1,159 @@
 //! The connections of the endpoints.
 //!
-//! Owns how many there are and how long each may take. Must never let a client keep a descriptor: Kafka
-//! and the state directory need them too.
+//! Owns how many there are and how long each may take. Must never let a client keep a descriptor: Kafka and the state
+//! directory need descriptors too. Must never cut an answer short while the client reads it in time.
 
 use crate::tls::Tls;
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 /// How many connections there may be, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections open at once. One more closes the oldest.
+    /// The option with the address, for the log.
+    pub(crate) setting: &'static str,
+    /// Most connections at a time. One more ends the oldest.
     pub(crate) connections: usize,
-    /// How long a connection is kept for more requests in all. Without it, it is for one only, so that none is idle.
+    /// How long a connection takes requests. If not set, it takes one request only, so that none is idle.
     pub(crate) idle: Option<Duration>,
 }
 
 /// How long a request may take, whatever the client does.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Least time between two log lines about too many connections.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// Of the connections there may be, one to this number may be ending in addition.
+const ENDING_SHARE: usize = 4;
 
-/// Answers until it is dropped; encrypted, where that is wanted.
-pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: Router, limits: Limits) {
-    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+/// Answers until `stop`, encrypted if there is a `tls`. Then finishes the requests that it has begun to answer.
+pub(crate) async fn serve(listener: TcpListener, tls: Option<Arc<Tls>>, router: Router, limits: Limits, stop: impl Future<Output = ()>) {
+    let (mut stop, mut connections) = (pin!(stop), Connections::new(limits));
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                let error = io_error(&error);
-                tracing::warn!(error, "a connection to http.listen is not accepted; trying again");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.as_mut() => break,
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= limits.connections
-            && let Some(oldest) = open.pop_front()
+        match accepted {
+            Ok((stream, _)) => connections.add(stream, tls.clone(), router.clone()),
+            Err(error) => {
+                let (setting, error) = (limits.setting, io_error(&error));
+                tracing::warn!(setting, error, "failed to accept a connection; trying again");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.end().await;
+}
+
+/// The connections of a listener.
+struct Connections {
+    limits: Limits,
+    /// Connections that take requests, the oldest first. Dropping its sender tells a connection to end.
+    open: VecDeque<(JoinHandle<()>, Sender<Infallible>)>,
+    /// Connections that send their last answer.
+    ending: VecDeque<JoinHandle<()>>,
+    reported: Option<Instant>,
+}
+
+impl Connections {
+    const fn new(limits: Limits) -> Self {
+        Self { limits, open: VecDeque::new(), ending: VecDeque::new(), reported: None }
+    }
+
+    fn add(&mut self, stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
+        self.open.retain(|(connection, _)| !connection.is_finished());
+        self.ending.retain(|connection| !connection.is_finished());
+        if self.open.len() >= self.limits.connections
+            && let Some((oldest, _)) = self.open.pop_front()
+        {
+            self.report();
+            self.ending.push_back(oldest);
+        }
+        if self.ending.len() > self.limits.connections / ENDING_SHARE
+            && let Some(oldest) = self.ending.pop_front()
         {
             oldest.abort();
         }
-        let (tls, router) = (tls.clone(), router.clone());
-        open.push_back(tokio::spawn(async move {
-            match tls {
-                None => answer(stream, router, limits.idle).await,
-                Some(tls) => match tls.accept_any(stream).await {
-                    Ok(stream) => answer(stream, router, limits.idle).await,
-                    Err(error) => tracing::debug!("http: a connection is not encrypted: {error}"),
-                },
-            }
-        }));
+        let (keep, end) = channel();
+        let idle = self.limits.idle;
+        self.open.push_back((tokio::spawn(connection(stream, tls, router, idle, end)), keep));
+    }
+
+    /// Logs that there are too many connections, from time to time.
+    fn report(&mut self) {
+        if self.reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
+            self.reported = Some(Instant::now());
+            let Limits { setting, connections, .. } = self.limits;
+            tracing::warn!(setting, limit = connections, "too many connections; ending the oldest after their current answers");
+        }
+    }
+
+    /// Ends all connections after their current answers.
+    async fn end(self) {
+        let open = self.open.into_iter().map(|(connection, _)| connection);
+        for connection in open.chain(self.ending).collect::<Vec<_>>() {
+            let _ = connection.await;
+        }
     }
 }
 
-/// Answers one request, or those that come while a connection is kept.
-async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>) {
+/// Serves a connection until it ends by itself, or is told to `end`.
+async fn connection(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, idle: Option<Duration>, mut end: Receiver<Infallible>) {
+    let Some(tls) = tls else { return answer(stream, router, idle, end).await };
+    let encrypted = tokio::select! {
+        encrypted = tls.accept_any(stream) => encrypted,
+        _ = &mut end => return,
+    };
+    match encrypted {
+        Ok(stream) => answer(stream, router, idle, end).await,
+        Err(error) => tracing::debug!("http: a connection is not encrypted: {error}"),
+    }
+}
+
+/// Answers one request, or all that come while the connection is kept.
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle: Option<Duration>, end: Receiver<Infallible>) {
     let mut http = http1::Builder::new();
     http.keep_alive(idle.is_some()).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    let ended = match timeout(idle.unwrap_or(REQUEST_TIMEOUT), connection.as_mut()).await {
-        Err(_) if idle.is_some() => {
-            // What is being asked is still answered.
+    let (router, was_asked) = (TowerToHyperService::new(router), AtomicBool::new(false));
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        was_asked.store(true, Ordering::Relaxed);
+        router.call(request)
+    });
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let begin = Instant::now();
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = sleep_until(begin + idle.unwrap_or(REQUEST_TIMEOUT)) => None,
+        _ = end => None,
+    };
+    let ended = match ended {
+        // A connection without a whole request has nothing to lose.
+        None if was_asked.load(Ordering::Relaxed) => {
             connection.as_mut().graceful_shutdown();
-            timeout(REQUEST_TIMEOUT, connection).await
+            let limit = if idle.is_some() { Instant::now() } else { begin } + REQUEST_TIMEOUT;
+            timeout_at(limit, connection).await.ok()
         }
         ended => ended,
     };
-    if let Ok(Err(error)) = ended {
+    if let Some(Err(error)) = ended {
         tracing::debug!("http: a connection failed: {error}");
     }
 }
@@ -89,5 +165,95 @@ pub(crate) fn io_error(error: &std::io::Error) -> String {
         format!("{error}: raise the limit of open files (`ulimit -n`, LimitNOFILE=), 4096 is ample")
     } else {
         error.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::net::SocketAddr;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::Notify;
+
+    const LIMITS: Limits = Limits { setting: "test", connections: 4, idle: Some(Duration::from_secs(60)) };
+
+    /// Serves `/fast`, and `/slow`, which tells `begun` and then waits for `go`.
+    async fn start(stop: impl Future<Output = ()> + Send + 'static) -> (SocketAddr, Arc<Notify>, Arc<Notify>, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, begun, go) = (listener.local_addr().unwrap(), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (tell, wait) = (Arc::clone(&begun), Arc::clone(&go));
+        let slow = async move || {
+            tell.notify_one();
+            wait.notified().await;
+            "slow\n"
+        };
+        let router = Router::new().route("/fast", get(async || "fast\n")).route("/slow", get(slow));
+        (address, begun, go, tokio::spawn(serve(listener, None, router, LIMITS, stop)))
+    }
+
+    async fn ask(address: SocketAddr, path: &str) -> TcpStream {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await.unwrap();
+        client
+    }
+
+    async fn fast(address: SocketAddr) -> TcpStream {
+        let mut client = ask(address, "/fast").await;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"fast\n") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "the connection ended");
+        }
+        client
+    }
+
+    async fn rest(client: &mut TcpStream) -> String {
+        let mut rest = String::new();
+        client.read_to_string(&mut rest).await.unwrap();
+        rest
+    }
+
+    #[tokio::test]
+    async fn one_connection_too_many_ends_the_oldest_after_its_answer() {
+        let (address, begun, go, _serving) = start(std::future::pending()).await;
+        let mut slow = ask(address, "/slow").await;
+        begun.notified().await;
+        let mut others = VecDeque::new();
+        for _ in 0..LIMITS.connections {
+            others.push_back(fast(address).await);
+        }
+        go.notify_one();
+        let answer = rest(&mut slow).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("slow\n"), "cut short: {answer:?}");
+        // The next one is idle, and ends at once.
+        let _another = fast(address).await;
+        assert_eq!(rest(&mut others[0]).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_slow_requests_keeps_no_probe_out() {
+        let (address, begun, ..) = start(std::future::pending()).await;
+        let mut flood = VecDeque::new();
+        for _ in 0..3 * LIMITS.connections {
+            flood.push_back(ask(address, "/slow").await);
+            begun.notified().await;
+            drop(fast(address).await);
+        }
+        assert_eq!(rest(&mut flood[0]).await, "", "the oldest is closed");
+    }
+
+    #[tokio::test]
+    async fn a_stop_finishes_answers_and_ends_idle_connections() {
+        let (stop, stopped) = channel::<Infallible>();
+        let (address, begun, go, serving) = start(async { drop(stopped.await) }).await;
+        let mut slow = ask(address, "/slow").await;
+        begun.notified().await;
+        let mut idle = fast(address).await;
+        drop(stop);
+        assert_eq!(rest(&mut idle).await, "");
+        assert!(TcpStream::connect(address).await.is_err());
+        go.notify_one();
+        assert!(rest(&mut slow).await.ends_with("slow\n"));
+        serving.await.unwrap();
     }
 }

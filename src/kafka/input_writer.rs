@@ -12,6 +12,7 @@ use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use std::time::Duration;
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
 /// How a write ended; on failure, a sentence says why.
@@ -70,6 +71,14 @@ impl InputWriter {
             _ => self.producer.context().sentence(record.topic, &error),
         })?;
         Ok(written)
+    }
+
+    /// Waits until every write has ended, for at most `timeout`.
+    ///
+    /// # Errors
+    /// The number of writes that have not.
+    pub fn flush(&self, timeout: Duration) -> Result<(), i32> {
+        self.producer.flush(timeout).map_err(|_| self.producer.in_flight_count())
     }
 }
 

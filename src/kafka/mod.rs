@@ -21,7 +21,7 @@ mod security;
 mod sink;
 mod source;
 mod tail;
-mod throttle;
+pub(crate) mod throttle;
 
 pub use capture::{Capture, Wanted};
 pub use changelog::{ChangelogReader, Logged};

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 const TROUBLES_MAX: usize = 256;
 
 /// Calls `line` with the number of lines left out before it, unless this trouble was logged a moment ago.
-pub(super) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
+pub(crate) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
     static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
     let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, Instant::now());
     if let Some(left_out) = due {

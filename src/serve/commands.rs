@@ -1,6 +1,7 @@
 //! What clients of Redis may ask for.
 //!
-//! Owns the commands, and their errors in the forms that clients know. Must never answer 0 for what is not known.
+//! Owns the commands, and their errors in the forms that clients know. Must never answer 0 for what is not known, nor run a
+//! command that came in the body of an HTTP request.
 
 use super::Server;
 use super::command::{Command, Refusal, space};
@@ -9,6 +10,7 @@ use super::pending::{Form, Pending};
 use super::resp::Answers;
 use super::session::{self, Session};
 use super::writes;
+use crate::kafka::throttle;
 
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +19,18 @@ pub(super) enum Next {
     Close,
 }
 
-/// Does what a command says, or keeps it until EXEC.
+/// Runs a command, or queues it until EXEC.
 pub(super) fn run(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
+    if is_http(name) {
+        throttle::report("HTTP at serve.listen", |left_out| {
+            tracing::warn!(
+                left_out,
+                "closing a connection that sends HTTP to serve.listen, as a web page could; HTTP clients must use serve.http_listen"
+            );
+        });
+        return Next::Close;
+    }
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
     if session.queued.is_some() && !["EXEC", "DISCARD", "MULTI", "QUIT", "RESET"].iter().any(|word| is(word)) {
         session.queue(command, answers);
@@ -50,7 +61,13 @@ pub(super) fn run_queued(session: &mut Session, server: &Server, pending: &mut P
     true
 }
 
-/// Does what a command says.
+/// True for the two words that begin lines of almost every HTTP request and no command. Redis closes the connection on them, too.
+fn is_http(name: &[u8]) -> bool {
+    let begins_with = |word: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
+    (begins_with("POST") && name.len() == 4) || begins_with("HOST:")
+}
+
+/// Runs a command.
 fn now(session: &mut Session, server: &Server, command: Command<'_>, pending: &mut Pending, answers: &mut Answers) -> Next {
     let Some(name) = command.get(0) else { return Next::Go };
     // Most write it so.

@@ -1,7 +1,7 @@
 //! One client's connection: bytes in, commands done, answers out.
 //!
-//! Owns what is kept of a client, and how much of that there may be. Must never read more from a client that does not take
-//! its answers, nor keep room for one that is silent.
+//! Owns what is kept of a client, how much of that there may be, and how long a client may take. Must never read more from a
+//! client that does not take its answers, nor keep room for one that is silent.
 
 use super::Server;
 use super::command::Command;
@@ -14,11 +14,11 @@ use crate::stats::add;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// Most bytes that are read at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -32,9 +32,9 @@ const TURN: Duration = Duration::from_millis(1);
 const TURN_COMMANDS: usize = 16;
 /// Room that a silent connection keeps.
 const IDLE_BYTES: usize = 1 << 10;
-/// How long a client may take to send the rest of a command, or the password.
+/// How long a client may take to send the password, and to send the rest of a command. Further bytes do not extend either.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may take to take what was sent.
+/// How long a client may read nothing while answers wait for it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -44,15 +44,19 @@ thread_local! {
     static PENDING: RefCell<Pending> = RefCell::default();
 }
 
-/// What is kept of a client.
+/// The state of a connection.
 struct Connection {
     session: Session,
     parser: Parser,
-    /// What was read, and is not done.
+    /// Bytes that were read and not processed yet: the beginning of a command.
     input: Vec<u8>,
     answers: Answers,
     /// The time that its commands took since other clients had their turn.
     busy: Duration,
+    /// The deadline for the password, until the client has given it.
+    password_due: Option<Instant>,
+    /// The deadline for the rest of the command that `input` begins.
+    command_due: Option<Instant>,
 }
 
 /// What to do once the answers are sent.
@@ -64,12 +68,17 @@ enum Then {
     Close,
 }
 
-/// Serves a client until it leaves, or cannot be understood.
-pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWrite + Unpin, id: u64) -> io::Result<()> {
-    let session = Session::new(id, server.password.is_none());
-    let (parser, input, answers) = (Parser::default(), Vec::new(), Answers::default());
-    let mut connection = Connection { session, parser, input, answers, busy: Duration::ZERO };
-    while connection.wait(&mut stream).await? > 0 {
+/// Serves a client until it leaves, breaks the protocol, or misses a deadline. After `stop`, the connection ends as soon as the
+/// client has no unfinished command or transaction.
+pub(super) async fn serve(
+    server: &Server,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    id: u64,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let mut stop = pin!(stop);
+    let mut connection = Connection::new(server, id);
+    while connection.wait(&mut stream, stop.as_mut()).await? > 0 {
         loop {
             let then = connection.work(server);
             if !connection.session.waiting.is_empty() {
@@ -78,7 +87,7 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             if let Err(error) = connection.send(&mut stream).await {
                 if error.kind() == io::ErrorKind::TimedOut {
                     add(&server.stats.dropped, 1);
-                    tracing::warn!(client = id, limit_s = WRITE_TIMEOUT.as_secs(), "a client does not take its answers, and is dropped");
+                    tracing::warn!(client = id, "closing the connection of a client that does not read its answers");
                 }
                 return Err(error);
             }
@@ -89,30 +98,65 @@ pub(super) async fn serve(server: &Server, mut stream: impl AsyncRead + AsyncWri
             match then {
                 Then::Read => break,
                 Then::Work => {}
-                Then::Close => return in_time(WRITE_TIMEOUT, stream.shutdown()).await,
+                Then::Close => return close(&mut stream).await,
             }
         }
         connection.rest();
     }
-    Ok(())
+    close(&mut stream).await
 }
 
-/// What a client does is waited for so long.
-async fn in_time<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+/// Tells the client that no more answers will come.
+async fn close(stream: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    before(Instant::now() + WRITE_TIMEOUT, stream.shutdown()).await
+}
+
+/// Waits for a client until a deadline.
+async fn before<T>(deadline: Instant, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout_at(deadline, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl Connection {
-    /// Waits for bytes, but not for ever where some must come. Says how many came; none at the end.
-    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
-        if self.input.is_empty() && self.session.is_authenticated {
-            return self.read(stream).await;
-        }
-        in_time(READ_TIMEOUT, self.read(stream)).await
+    fn new(server: &Server, id: u64) -> Self {
+        let mut connection = Self {
+            session: Session::new(id, server.password.is_none()),
+            parser: Parser::default(),
+            input: Vec::new(),
+            answers: Answers::default(),
+            busy: Duration::ZERO,
+            password_due: None,
+            command_due: None,
+        };
+        connection.set_password_due();
+        connection
     }
 
-    /// Waits for bytes, and says how many came; none at the end.
-    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
+    /// Starts the time for the password if the client has yet to give it.
+    fn set_password_due(&mut self) {
+        if self.session.is_authenticated {
+            self.password_due = None;
+        } else if self.password_due.is_none() {
+            self.password_due = Some(Instant::now() + READ_TIMEOUT);
+        }
+    }
+
+    /// Reads bytes, and returns how many. Returns 0 once the client or the server ends the connection.
+    async fn wait(&mut self, stream: &mut (impl AsyncRead + Unpin), stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
+        if !self.input.is_empty() && self.command_due.is_none() {
+            self.command_due = Some(Instant::now() + READ_TIMEOUT);
+        }
+        let Some(deadline) = self.password_due.into_iter().chain(self.command_due).min() else {
+            return self.read(stream, stop).await;
+        };
+        // A timer alone never ends a client that always has more bytes ready.
+        if deadline <= Instant::now() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        before(deadline, self.read(stream, stop)).await
+    }
+
+    /// Reads bytes without a deadline, and returns how many.
+    async fn read(&mut self, stream: &mut (impl AsyncRead + Unpin), mut stop: Pin<&mut impl Future<Output = ()>>) -> io::Result<usize> {
         poll_fn(|context| {
             READ.with_borrow_mut(|room| {
                 let mut buffer = ReadBuf::new(room);
@@ -122,6 +166,7 @@ impl Connection {
                         Poll::Ready(Ok(buffer.filled().len()))
                     }
                     Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Pending if self.is_idle() => stop.as_mut().poll(context).map(|()| Ok(0)),
                     Poll::Pending => Poll::Pending,
                 }
             })
@@ -129,9 +174,14 @@ impl Connection {
         .await
     }
 
+    /// True if the client has neither a command nor a transaction to finish.
+    fn is_idle(&self) -> bool {
+        self.input.is_empty() && self.session.queued.is_none()
+    }
+
     /// Runs the commands that are there, for one turn.
     fn work(&mut self, server: &Server) -> Then {
-        let (started, mut commands, mut begin) = (Instant::now(), 0, 0);
+        let (started, mut commands, mut begin) = (std::time::Instant::now(), 0, 0);
         let then = PENDING.with_borrow_mut(|pending| {
             let mut rounds = 0_usize;
             let then = loop {
@@ -168,6 +218,10 @@ impl Connection {
         self.input.drain(..begin);
         let took = started.elapsed();
         self.busy += took;
+        self.set_password_due();
+        if begin > 0 {
+            self.command_due = None;
+        }
         if commands > 0 {
             add(&server.stats.commands, commands);
             server.stats.answer_time.observe(took);
@@ -189,7 +243,8 @@ impl Connection {
         let written = at_once.await?.unwrap_or(0);
         let mut rest = &bytes[written..];
         while !rest.is_empty() {
-            let written = in_time(WRITE_TIMEOUT, stream.write(rest)).await?;
+            let limit = Instant::now() + WRITE_TIMEOUT;
+            let written = before(self.password_due.map_or(limit, |due| due.min(limit)), stream.write(rest)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -199,7 +254,7 @@ impl Connection {
         let flushed = poll_fn(|context| Poll::Ready(Pin::new(&mut *stream).poll_flush(context))).await;
         match flushed {
             Poll::Ready(done) => done?,
-            Poll::Pending => in_time(WRITE_TIMEOUT, stream.flush()).await?,
+            Poll::Pending => before(Instant::now() + WRITE_TIMEOUT, stream.flush()).await?,
         }
         self.answers.bytes.clear();
         Ok(())
@@ -238,7 +293,7 @@ mod tests {
         let (mut client, stream) = duplex(64 << 20);
         client.write_all(bytes).await.unwrap();
         client.shutdown().await.unwrap();
-        serve(&server, stream, 1).await.unwrap();
+        serve(&server, stream, 1, std::future::pending()).await.unwrap();
         done.set(true);
         let other_was_done = other.get();
         let mut answers = Vec::new();

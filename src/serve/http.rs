@@ -17,7 +17,7 @@ use crate::stats::add;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -25,6 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -32,7 +33,7 @@ use tokio::net::TcpListener;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// Most keys of one question.
 const KEYS_MAX: usize = 1 << 16;
-/// Most connections at a time: with the largest questions, half a gigabyte.
+/// Most connections at a time, except for those that are ending: with the largest questions, half a gigabyte.
 const CONNECTIONS_MAX: usize = 256;
 
 /// What is said of a part that is null.
@@ -72,10 +73,10 @@ struct SpaceStatus<'s> {
     estimated_rate: f64,
 }
 
-/// Answers until it is dropped.
-pub(super) async fn serve(listener: TcpListener, server: Arc<Server>) {
-    let limits = Limits { connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
-    serve_router(listener, server.tls.clone(), router(server), limits).await;
+/// Answers until `stop`, and then finishes the requests that it has begun to answer.
+pub(super) async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future<Output = ()>) {
+    let limits = Limits { setting: "serve.http_listen", connections: CONNECTIONS_MAX, idle: Some(Duration::from_secs(60)) };
+    serve_router(listener, server.tls.clone(), router(server), limits, stop).await;
 }
 
 fn router(server: Arc<Server>) -> Router {
@@ -97,6 +98,9 @@ fn router(server: Arc<Server>) -> Router {
 }
 
 async fn readyz(State(server): State<Arc<Server>>) -> Response {
+    if server.is_stopping.load(Ordering::Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "not ready: the server was told to stop\n").into_response();
+    }
     let reason = server.follower.spaces().iter().find_map(|space| Some((space.name(), space.why_unavailable()?)));
     match reason {
         None => "ready\n".into_response(),
@@ -184,23 +188,36 @@ async fn admit(State(server): State<Arc<Server>>, request: Request, next: Next) 
         }
         return next.run(request).await;
     };
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    if given.is_some_and(|given| session::is_equal(password.as_bytes(), given.as_bytes())) {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(bearer);
+    if given.is_some_and(|given| session::is_equal(password.as_bytes(), given)) {
         return next.run(request).await;
     }
     if given.is_some() {
         add(&server.stats.wrong_passwords, 1);
     }
-    problem(StatusCode::UNAUTHORIZED, "serve.password is set: send it as `Authorization: Bearer PASSWORD`")
+    let advice = "serve.password is set: send it as `Authorization: Bearer PASSWORD`";
+    ([(header::WWW_AUTHENTICATE, "Bearer")], problem(StatusCode::UNAUTHORIZED, advice)).into_response()
 }
 
-/// Refuses what a page of elsewhere asks by giving its own name the address of this machine.
+/// Returns the password in a header. The name of the scheme is matched without regard to case (RFC 9110), and the password is
+/// any bytes: a header is not limited to ASCII.
+fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, password) = authorization.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(password)
+}
+
+/// Refuses requests of web pages that gave their own name the address of this machine. Ends connections once the server stops.
 async fn local(State(server): State<Arc<Server>>, request: Request, next: Next) -> Response {
-    if is_of_elsewhere(&request, server.http_listen) {
+    let mut response = if is_of_elsewhere(&request, server.http_listen) {
         let advice = "serve.http_listen is an address of this machine only: ask for localhost, or set it to another address";
-        return problem(StatusCode::MISDIRECTED_REQUEST, advice);
+        problem(StatusCode::MISDIRECTED_REQUEST, advice)
+    } else {
+        next.run(request).await
+    };
+    if server.is_stopping.load(Ordering::Relaxed) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    next.run(request).await
+    response
 }
 
 fn problem(status: StatusCode, sentence: &str) -> Response {

@@ -1,9 +1,10 @@
-//! Answers which keys were seen, to clients of Redis and over HTTP.
+//! Answers which keys were seen, to Redis clients and over HTTP.
 //!
-//! Owns the connections of `unseen serve` and their threads. Must never change what was seen: the stream decides that, and
-//! a write of a client is a record of it.
+//! Owns the connections of `unseen serve`, their threads, and how they end. Must never change what was seen: the stream decides
+//! that, and a client's write is a record of the stream. Must never end with a command received and not answered, as long as
+//! `worker.shutdown_timeout` allows.
 //!
-//! Each thread has connections of its own and answers them one after the other; all ask the same [`Follower`].
+//! Each thread has connections of its own and answers them one after the other. All threads ask the same [`Follower`].
 
 mod command;
 mod commands;
@@ -16,6 +17,8 @@ mod pending;
 mod resp;
 mod session;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod writer;
 mod writes;
 
@@ -25,16 +28,20 @@ use crate::http::io_error;
 use crate::stats::{add, get};
 use crate::tls::Tls;
 use stats::ServeStats;
+use std::convert::Infallible;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::{oneshot, watch};
 use tokio::task::LocalSet;
+use tokio::time::timeout_at;
 use writer::Writer;
 
 /// Pause after a failed accept: without a free descriptor, the next one would fail at once.
@@ -42,7 +49,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// Descriptors that are for others than clients: Kafka's, the log's, and those of the endpoints.
 const DESCRIPTORS: u64 = 256;
 
-/// Answers clients, by what a follower knows. Its `Debug` shows no secret.
+/// Answers clients from what a follower knows. `Debug` shows no secret.
 pub struct Server {
     follower: Follower,
     stats: ServeStats,
@@ -50,6 +57,9 @@ pub struct Server {
     tls: Option<Arc<Tls>>,
     writer: Option<Writer>,
     max_connections: usize,
+    shutdown_timeout: Duration,
+    /// Set once the process was told to stop.
+    is_stopping: AtomicBool,
     started: Instant,
     started_at: SystemTime,
     listen: SocketAddr,
@@ -63,7 +73,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Where a server listens.
+/// The sockets of a server.
 #[derive(Debug)]
 pub struct Listening {
     redis: TcpListener,
@@ -71,10 +81,10 @@ pub struct Listening {
 }
 
 impl Server {
-    /// Has answered nothing yet.
+    /// Creates a server that does not listen yet.
     ///
     /// # Errors
-    /// A sentence, when it cannot encrypt connections as it should, or librdkafka refuses a property.
+    /// An error message if `serve.tls` cannot be used, or if librdkafka refuses a property.
     pub fn new(config: &Config, follower: Follower) -> Result<Arc<Self>, String> {
         let serve = &config.serve;
         Ok(Arc::new(Self {
@@ -84,6 +94,8 @@ impl Server {
             writer: serve.writes.then(|| Writer::new(config)).transpose().map_err(|error| error.to_string())?,
             tls: serve.tls.as_ref().map(Tls::new).transpose()?.map(Arc::new),
             max_connections: serve.max_connections,
+            shutdown_timeout: config.worker.shutdown_timeout,
+            is_stopping: AtomicBool::new(false),
             started: Instant::now(),
             started_at: SystemTime::now(),
             listen: serve.listen,
@@ -92,10 +104,10 @@ impl Server {
         }))
     }
 
-    /// Listens for clients.
+    /// Opens the sockets.
     ///
     /// # Errors
-    /// A sentence, when it cannot.
+    /// An error message if an address cannot be used.
     pub async fn listen(&self) -> Result<Listening, String> {
         let bind = async |address: SocketAddr, setting: &str, or: &str| {
             let bound = TcpListener::bind(address).await;
@@ -109,25 +121,61 @@ impl Server {
         Ok(Listening { redis, http })
     }
 
-    /// Answers until it is dropped, with so many threads; with one a processor, if it is not said.
-    pub async fn serve(self: Arc<Self>, listening: Listening, threads: Option<u16>) {
+    /// Answers clients until `stop`, with the given number of threads, or with one per CPU. Then finishes what clients have
+    /// asked for, within `worker.shutdown_timeout`.
+    pub async fn serve(self: Arc<Self>, listening: Listening, threads: Option<u16>, stop: impl Future<Output = ()>) {
         let Listening { redis, http } = listening;
         if let Ok(address) = redis.local_addr() {
             tracing::info!(address = %address, password = self.password.is_some(), tls = self.tls.is_some(), "listening for clients of Redis");
         }
         self.raise_descriptors();
         let threads = threads.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), usize::from);
-        let senders: Vec<_> = (0..threads).map(|number| Self::thread(&self, number)).collect();
-        if let Some(http) = http {
+        let (running, mut ended) = channel::<Infallible>(1);
+        let senders: Vec<_> = (0..threads).map(|number| Self::thread(&self, number, running.clone())).collect();
+        drop(running);
+        let (stop_http, http_stops) = oneshot::channel::<Infallible>();
+        let http = http.map(|http| {
             if let Ok(address) = http.local_addr() {
                 tracing::info!(address = %address, "listening for http");
             }
-            tokio::spawn(http::serve(http, Arc::clone(&self)));
-        }
+            let server = Arc::clone(&self);
+            tokio::spawn(http::serve(http, server, async { drop(http_stops.await) }))
+        });
         if let Some(tls) = self.tls.clone() {
             tokio::spawn(async move { tls.renew().await });
         }
-        self.accept(&redis, &senders).await;
+        tokio::select! {
+            () = self.accept(&redis, &senders) => {}
+            () = stop => {}
+        }
+        let deadline = tokio::time::Instant::now() + self.shutdown_timeout;
+        self.is_stopping.store(true, Ordering::Relaxed);
+        // Threads that get no more clients end with their last connection.
+        drop((redis, senders));
+        let all_ended = async {
+            ended.recv().await;
+            // Until here, probes could see that the server stops.
+            drop(stop_http);
+            if let Some(http) = http {
+                let _ = http.await;
+            }
+        };
+        if timeout_at(deadline, all_ended).await.is_err() {
+            let (connections, limit_s) = (get(&self.stats.connections), self.shutdown_timeout.as_secs_f64());
+            tracing::warn!(connections, limit_s, "closing connections that did not end in time; unanswered commands must be sent again");
+        }
+        self.flush(deadline).await;
+    }
+
+    /// Waits until the brokers have acknowledged writes whose clients are gone.
+    async fn flush(self: Arc<Self>, deadline: tokio::time::Instant) {
+        let flushed = tokio::task::spawn_blocking(move || {
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            self.writer.as_ref().map_or(Ok(()), |writer| writer.flush(left))
+        });
+        if let Ok(Err(writes)) = flushed.await {
+            tracing::warn!(writes, "the brokers have not acknowledged these writes in time; the topics may have them");
+        }
     }
 
     /// Lets the process open as many files as it may, and says if those are too few.
@@ -146,14 +194,17 @@ impl Server {
         }
     }
 
-    /// A thread that answers the clients that are sent to it.
-    fn thread(server: &Arc<Self>, number: usize) -> UnboundedSender<TcpStream> {
+    /// Starts a thread that answers the clients that are sent to it. The thread holds `running` until it ends.
+    fn thread(server: &Arc<Self>, number: usize, running: Sender<Infallible>) -> UnboundedSender<TcpStream> {
         let (sender, clients) = unbounded_channel();
         let server = Arc::clone(server);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let work = move || match runtime {
-            Ok(runtime) => LocalSet::new().block_on(&runtime, answer(server, clients)),
-            Err(error) => tracing::error!(error = %error, "a thread that answers cannot begin"),
+        let work = move || {
+            let _running = running;
+            match runtime {
+                Ok(runtime) => LocalSet::new().block_on(&runtime, answer(server, clients)),
+                Err(error) => tracing::error!(error = %error, "cannot start a thread that answers clients"),
+            }
         };
         let _ = thread::Builder::new().name(format!("serve-{number}")).spawn(work);
         sender
@@ -196,28 +247,35 @@ impl Server {
     }
 }
 
-/// Answers the clients of one thread.
+/// Answers the clients of one thread, until no more come and the last connection has ended.
 async fn answer(server: Arc<Server>, mut clients: UnboundedReceiver<TcpStream>) {
+    // Of the thread alone: connections of different threads share no lock.
+    let stop = watch::Sender::new(false);
     while let Some(client) = clients.recv().await {
-        let server = Arc::clone(&server);
+        let (server, mut stopped) = (Arc::clone(&server), stop.subscribe());
         tokio::task::spawn_local(async move {
             let id = server.next_id.fetch_add(1, Ordering::Relaxed);
-            if let Err(error) = here(client, &server, id).await {
+            let stop = async { drop(stopped.wait_for(|&is_stopped| is_stopped).await) };
+            if let Err(error) = here(client, &server, id, stop).await {
                 tracing::debug!(client = id, error = %error, "a connection failed");
             }
             server.stats.connections.fetch_sub(1, Ordering::Relaxed);
         });
     }
+    stop.send_replace(true);
+    // Each connection holds a receiver.
+    stop.closed().await;
 }
 
-/// Has the thread's own runtime watch a connection that another one accepted, encrypts it if that is wanted, and serves it.
-async fn here(client: TcpStream, server: &Server, id: u64) -> std::io::Result<()> {
+/// Moves a connection to the runtime of this thread, encrypts it if `serve.tls` is set, and serves it.
+async fn here(client: TcpStream, server: &Server, id: u64, stop: impl Future<Output = ()>) -> std::io::Result<()> {
     let client = TcpStream::from_std(client.into_std()?)?;
-    match &server.tls {
-        Some(tls) => {
-            let client = tls.accept(client).await.inspect_err(|_| add(&server.stats.unencrypted, 1))?;
-            connection::serve(server, client, id).await
-        }
-        None => connection::serve(server, client, id).await,
-    }
+    let Some(tls) = &server.tls else { return connection::serve(server, client, id, stop).await };
+    let mut stop = pin!(stop);
+    let client = tokio::select! {
+        client = tls.accept(client) => client.inspect_err(|_| add(&server.stats.unencrypted, 1))?,
+        // The client has asked nothing yet.
+        () = stop.as_mut() => return Ok(()),
+    };
+    connection::serve(server, client, id, stop).await
 }

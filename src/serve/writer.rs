@@ -111,6 +111,11 @@ impl Writer {
         Ok(Write { item, mark, is_under_way: mark.is_none(), written })
     }
 
+    /// Waits until the brokers have answered every write, for at most `timeout`; on failure, returns how many are left.
+    pub(super) fn flush(&self, timeout: Duration) -> Result<(), i32> {
+        self.producer.flush(timeout)
+    }
+
     /// A write did not come to an end.
     pub(super) fn failed(&self, write: &Write) {
         self.lock().take_back(write.item, write.mark);

@@ -2,7 +2,7 @@
 //! of a server at most is told that it was the first.
 
 use crate::harness::{
-    Asker, OwnBroker, Reply, Setup, add_partitions, broker, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,
+    Asker, OwnBroker, Reply, Setup, add_partitions, broker, http, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,
 };
 use crate::stream::LIMIT;
 use std::collections::HashMap;
@@ -195,6 +195,34 @@ fn a_write_without_brokers_is_an_error() {
     worker.drain();
     assert_eq!(read_committed(own.address(), &outputs[0], PARTITIONS).concat().len(), 2);
     server.drain();
+}
+
+/// A server that is told to stop waits for the brokers to acknowledge writes, also those of clients that are gone.
+#[test]
+fn a_stopped_server_finishes_its_writes() {
+    let mut own = OwnBroker::start();
+    let (setup, outputs) = setup(own.address(), &[("orders", ORDERS)]);
+    let (mut server, address, status) = setup.serve("s", &WRITES);
+    let mut worker = setup.start("a");
+    wait_until_fresh(&status, LIMIT);
+    let (mut waiting, mut gone) = (Asker::connect(&address), Asker::connect(&address));
+    assert_eq!(number(&mut waiting, &["BF.ADD", "orders", "o-0"]), 1);
+    own.pause();
+    waiting.send(b"BF.ADD orders o-1\r\n");
+    gone.send(b"BF.ADD orders o-2\r\n");
+    wait_until("the server has read both commands", LIMIT, || {
+        http(&status, "GET /metrics", "").1.lines().any(|line| line == "unseen_serve_commands_total 3").then_some(())
+    });
+    drop(gone);
+    server.sigterm();
+    server.wait_for_log("told to stop", LIMIT);
+    own.resume();
+    assert_eq!(waiting.reply(), Reply::Integer(1));
+    assert!(waiting.is_closed());
+    let status = server.wait(LIMIT);
+    assert!(status.success(), "the server ended with {status}");
+    wait_for_output(own.address(), &outputs[0], 3, PARTITIONS, LIMIT, &mut worker);
+    worker.drain();
 }
 
 /// Keys of before lie where fewer partitions had them; those of after where they are now.

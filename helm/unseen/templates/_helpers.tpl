@@ -106,14 +106,39 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.terminationGracePeriodSeconds | default (add $drain 10) | int64 }}
 {{- end }}
 
-{{/* What the pods of workers and of servers have in common. */}}
+{{/*
+Text if anybody who can connect to the servers can write. The environment prevails over the configuration, and the chart
+cannot see what `extraEnvFrom` holds.
+*/}}
+{{- define "unseen.openToWrites" -}}
+{{- $serve := dig "serve" dict .Values.config | default dict }}
+{{- $env := dict }}
+{{- range .Values.extraEnv }}
+{{- $_ := set $env (get . "name" | toString) (get . "value" | toString) }}
+{{- end }}
+{{- $writes := default (get $serve "writes" | toString) (get $env "UNSEEN__SERVE__WRITES") }}
+{{- $password := or (get $serve "password") (hasKey $env "UNSEEN__SERVE__PASSWORD") }}
+{{- $certificates := or (dig "tls" "client_ca_location" "" $serve) (hasKey $env "UNSEEN__SERVE__TLS__CLIENT_CA_LOCATION") }}
+{{- if and .Values.serve.enabled $writes (ne $writes "false") (not $password) (not $certificates) }}true{{ end }}
+{{- end }}
+
+{{/* The part of a pod that workers and servers have in common. */}}
 {{- define "unseen.podSpec" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- /* OpenShift assigns user and group ids, and refuses the image's. Ids that the user has chosen stay. */}}
+{{- $security := .Values.podSecurityContext }}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" }}
+{{- if eq (get $security . | int64) 65532 }}
+{{- $security = omit $security . }}
+{{- end }}
+{{- end }}
+{{- end }}
 securityContext:
-  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+  {{- toYaml $security | nindent 2 }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
