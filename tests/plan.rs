@@ -5,7 +5,6 @@ use assert_cmd::cargo::cargo_bin_cmd;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 
 /// What a comparison has without being asked, in the order of its tables.
 const KINDS: [&str; 7] = ["aging", "unchained", "pair", "stable", "cuckoo", "exact", "bloom"];

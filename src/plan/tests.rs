@@ -1,3 +1,4 @@
+use super::kinds::float;
 use super::*;
 use crate::config::Config;
 use crate::filter::{AgingSizing, Growth, Spec, StableSizing, Window};

@@ -252,6 +252,7 @@ mod tests {
             committed: 0,
             end: None,
             stream_time: None,
+            open_transaction_since: None,
         };
         let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
         stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });

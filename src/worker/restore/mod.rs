@@ -352,9 +352,8 @@ impl Worker {
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
                     Ok(Resumption::at(stored))
                 }
-                // The group had begun: what came since is still to be read.
-                Some(_) => Ok(Resumption::at(low)),
-                None => Ok(Resumption::at(low)),
+                // If the group had begun, records since then are still to be read.
+                _ => Ok(Resumption::at(low)),
             };
         };
         if committed > high {
