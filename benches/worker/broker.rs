@@ -1,7 +1,6 @@
 //! A broker, its topics, and their end offsets.
 
 use crate::input::client;
-use crate::process::worked;
 use crate::records::{self, Stream};
 use rdkafka::TopicPartitionList;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -10,7 +9,6 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::Offset;
 use std::cell::Cell;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -90,25 +88,6 @@ impl Broker {
         self.create(&topic.name, stream.partitions);
         records::produce(&self.address, &topic.name, stream, 0..stream.records);
         topic
-    }
-
-    /// Size of a topic's log on the broker's disk, in bytes: batches and transaction markers. Only available for a broker started
-    /// by this program.
-    pub fn size(&self, topic: &str) -> Option<u64> {
-        let (_, dir) = self.script.as_ref()?;
-        let partitions = fs::read_dir(dir.path().join("broker")).ok()?.flatten();
-        let is_of =
-            |name: &str| name.rsplit_once('-').is_some_and(|(of, number)| of == topic && number.bytes().all(|c| c.is_ascii_digit()));
-        let files = partitions.filter(|entry| entry.file_name().to_str().is_some_and(is_of)).flat_map(|entry| fs::read_dir(entry.path()));
-        let logs = files.flatten().flatten().filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
-        Some(logs.flat_map(|file| file.metadata()).map(|data| data.len()).sum())
-    }
-
-    /// CPU time of a broker started by this program.
-    pub fn worked(&self) -> Option<Duration> {
-        let (_, dir) = self.script.as_ref()?;
-        let pid = fs::read_to_string(dir.path().join("pid")).ok()?;
-        Some(worked(&fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?))
     }
 
     /// Deletes all topics with this prefix, because disk space is limited.

@@ -59,11 +59,6 @@ impl Process {
         self.number("status", "VmHWM:") * 1024
     }
 
-    /// Current memory, in bytes.
-    pub fn memory(&self) -> u64 {
-        self.number("status", "VmRSS:") * 1024
-    }
-
     /// The log so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

@@ -139,6 +139,9 @@ pub(super) fn producer(
             ("compression.type", "lz4"),
             ("queue.buffering.max.messages", "1000000"),
             ("queue.buffering.max.kbytes", "262144"),
+            // A request to a coordinator waits without a timeout until some connection changes its state (rd_kafka_coord_req_fsm
+            // in rdkafka_coord.c). Idle connections that close end such a wait after a coordinator was lost.
+            ("connections.max.idle.ms", "30000"),
         ],
     );
     client

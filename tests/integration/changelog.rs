@@ -12,7 +12,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
-use unseen::changelog::ChangelogRecord;
+use unseen::changelog::{ChangelogRecord, KeyRun};
 
 const RECORDS: usize = 60_000;
 
@@ -316,7 +316,7 @@ fn failed_offset_commits_log_no_key_twice() {
     let values: Vec<_> = changelog[0].iter().filter_map(|record| record.value.as_deref()).collect();
     let mut keys = Vec::new();
     for record in values.into_iter().map(|value| ChangelogRecord::decode(value).expect("a record of a changelog")) {
-        keys.extend(record.runs.iter().flat_map(|run| run.fingerprints()).map(|key| key.0));
+        keys.extend(record.runs.iter().flat_map(KeyRun::fingerprints).map(|key| key.0));
     }
     let logged = keys.len();
     keys.sort_unstable();
