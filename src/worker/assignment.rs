@@ -3,7 +3,8 @@
 //! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
-use super::partition::{Announced, Input, PartitionState};
+use super::input::Input;
+use super::partition::{Announced, PartitionState};
 use super::rebuild::Rebuilt;
 use super::topics::Topics;
 use super::waiting::{Found, Waiting};

@@ -4,8 +4,8 @@
 //! committed, nor forget a verdict that was not.
 
 use super::assignment::{Assignment, inputs_of};
+use super::input::Input;
 use super::outbox::BACKOFF;
-use super::partition::Input;
 use super::read_ahead::ReadAhead;
 use super::report::Blocked;
 use super::transaction::Load;

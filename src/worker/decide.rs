@@ -6,8 +6,9 @@
 //! are decided when they are read from the topic in between. A replay asks [`crate::dedup`] itself. Must never ask the filter
 //! for a record that has a verdict.
 
+use super::input::Input;
 use super::key_reader::Keyed;
-use super::partition::{Input, PartitionState};
+use super::partition::PartitionState;
 use super::verdicts::Recall;
 use crate::config::Topic;
 use crate::filter::ExactError;

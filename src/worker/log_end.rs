@@ -4,7 +4,7 @@
 //! second.
 
 use super::ids::InputId;
-use super::partition::STALLED;
+use super::input::STALLED;
 use super::{Error, Flow, Worker};
 use crate::kafka::Source;
 use crate::record::{Offset, TopicPartition};

@@ -12,6 +12,7 @@ mod commit;
 mod decide;
 mod ids;
 mod in_flight;
+mod input;
 mod key_conflicts;
 mod key_reader;
 mod log_end;

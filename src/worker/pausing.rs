@@ -6,7 +6,7 @@
 //! that may not come: a warm-up also ends at the end of its partition.
 
 use super::ids::InputId;
-use super::partition::Wait;
+use super::input::Wait;
 use super::{Error, Worker};
 use crate::format::SchemaId;
 use crate::kafka::Source;

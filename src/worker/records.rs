@@ -6,9 +6,10 @@
 use super::columns::Columns;
 use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
+use super::input::{Input, Wait};
 use super::key_reader::Keyed;
 use super::outbox::Outbox;
-use super::partition::{Input, PartitionState, Wait};
+use super::partition::PartitionState;
 use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::Route;
 use super::topics::InputTopic;

@@ -6,7 +6,8 @@
 use super::Shared;
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
-use super::partition::{Input, PartitionState, Stall};
+use super::input::{Input, Stall};
+use super::partition::PartitionState;
 use super::topics::{InputTopic, Topics};
 use crate::clock;
 use crate::kafka::Source;

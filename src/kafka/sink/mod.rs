@@ -404,14 +404,14 @@ impl Sink {
         self.send_offsets(requests, &group)?;
         fault::step("commit.offsets_sent").map_err(SinkError::Abort)?;
         self.flush()?;
-        fault::step("commit.flushed").map_err(SinkError::Unknown)?;
+        flushed().map_err(SinkError::Unknown)?;
         self.attempt(|| self.producer.commit_transaction(CALL_TIMEOUT)).map_err(|error| next(&error))?;
         fault::step("commit.committed").map_err(SinkError::Unknown)
     }
 
     fn commit_plain(&self, requests: &[TopicPartitionList], source: &Source) -> Result<(), SinkError> {
         self.flush()?;
-        fault::step("commit.flushed").map_err(SinkError::Abort)?;
+        flushed().map_err(SinkError::Abort)?;
         requests.iter().try_for_each(|request| {
             source.commit(request).map_err(|error| match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::InvalidCommitOffsetSize) => self.shrink_offset_requests(),
@@ -490,4 +490,9 @@ impl Sink {
     fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
         self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Passes the fault point after all records of a commit are written.
+fn flushed() -> Result<(), String> {
+    fault::step("commit.flushed")
 }

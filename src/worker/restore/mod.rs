@@ -8,7 +8,8 @@ mod first;
 
 use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
-use super::partition::{Announced, Input, PartitionState, Wait};
+use super::input::{Input, Wait};
+use super::partition::{Announced, PartitionState};
 use super::rebuild::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
 use super::{Error, Flow, Worker};
