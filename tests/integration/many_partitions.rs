@@ -2,13 +2,17 @@
 //! `__consumer_offsets`.
 
 use crate::harness::{
-    Group, OwnBroker, PATIENCE, Setup, TestRecord, alter_topic, produce, read_committed, reset_offset, topic, wait_until,
+    Group, OwnBroker, PATIENCE, Setup, TestRecord, add_partitions, alter_topic, produce, read_committed, reset_offset, topic, wait_until,
 };
 use std::time::{Duration, Instant};
 
 /// Has a worker read one record from each partition, and checks that every offset and every record is committed once.
 fn commit_all(broker: &str, partitions: u32, delivery: &str, limit: Duration) -> String {
-    let (input, output) = (topic(broker, "many-in", partitions), topic(broker, "many-out", 1));
+    // The controller creates no more than this many in one request.
+    let (input, output) = (topic(broker, "many-in", partitions.min(5_000)), topic(broker, "many-out", 1));
+    if partitions > 5_000 {
+        add_partitions(broker, &input, partitions);
+    }
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker, "many").state("changelog = false").topic(&input, &output, lines);
     let record = |partition: i32| TestRecord {
