@@ -36,7 +36,8 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn answered(&self);
     /// A request to end a transaction was sent to a broker.
     fn end_sent(&self);
-    /// A broker answered a request to end a transaction.
+    /// A broker answered a request to end a transaction. librdkafka reports each answer twice: when it comes, and when it
+    /// is handled.
     fn end_answered(&self);
 }
 

@@ -12,7 +12,7 @@ use crate::kafka::ffi::{Producer, TransactionError};
 use crate::kafka::security::{self, Login};
 use crate::kafka::{Error, throttle};
 use crate::stats::Stats;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 /// Where batches are to be smaller than this, each record has one.
@@ -70,7 +70,8 @@ impl Sink {
             failures: Mutex::default(),
             logged: Mutex::default(),
             names_records: AtomicBool::new(false),
-            unanswered_ends: AtomicUsize::new(0),
+            end_is_pending: AtomicBool::new(false),
+            end_was_repeated: AtomicBool::new(false),
         };
         let producer = Producer::new(&client, context).map_err(|error| client::property_error(&error))?;
         let (delivery, patience) = (config.worker.delivery, config.worker.transaction_timeout * 2);

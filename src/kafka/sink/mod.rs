@@ -90,8 +90,10 @@ struct Context {
     logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
     /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
     names_records: AtomicBool,
-    /// `EndTxn` requests that brokers have not answered.
-    unanswered_ends: AtomicUsize,
+    /// True if the last `EndTxn` request is not answered yet.
+    end_is_pending: AtomicBool,
+    /// True if an `EndTxn` request was sent while an earlier one was not answered.
+    end_was_repeated: AtomicBool,
 }
 
 impl ClientContext for Context {
@@ -143,11 +145,12 @@ impl Reports for Context {
     }
 
     fn end_sent(&self) {
-        self.unanswered_ends.fetch_add(1, Ordering::Relaxed);
+        let is_repeated = self.end_is_pending.swap(true, Ordering::Relaxed);
+        self.end_was_repeated.fetch_or(is_repeated, Ordering::Relaxed);
     }
 
     fn end_answered(&self) {
-        self.unanswered_ends.fetch_sub(1, Ordering::Relaxed);
+        self.end_is_pending.store(false, Ordering::Relaxed);
     }
 }
 
@@ -179,7 +182,8 @@ impl Sink {
     /// tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
     #[must_use]
     pub fn has_unanswered_end(&self) -> bool {
-        self.producer.context().unanswered_ends.load(Ordering::Relaxed) > 0
+        let Context { end_is_pending, end_was_repeated, .. } = self.producer.context();
+        end_is_pending.load(Ordering::Relaxed) || end_was_repeated.load(Ordering::Relaxed)
     }
 
     /// Begins a transaction.
@@ -415,6 +419,7 @@ impl Sink {
         requests.iter().try_for_each(|request| {
             source.commit(request).map_err(|error| match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::InvalidCommitOffsetSize) => self.shrink_offset_requests(),
+                Some(RDKafkaErrorCode::Unknown) if request.count() > 1 => self.shrink_offset_requests(),
                 code => match code.and_then(security::missing_right) {
                     Some(right) => SinkError::Exit(format!("the brokers do not allow offset commits: {error}; give this user {right}")),
                     None => SinkError::Abort(format!("offset commit failed: {error}")),

@@ -39,6 +39,8 @@ impl Sink {
         requests.iter().try_for_each(|request| {
             self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
                 RDKafkaErrorCode::InvalidCommitOffsetSize => self.shrink_offset_requests(),
+                // Kafka 4 has no other name for a request that is too large.
+                RDKafkaErrorCode::Unknown if request.count() > 1 => self.shrink_offset_requests(),
                 _ => next(&error),
             })
         })
