@@ -138,7 +138,7 @@ impl Parser {
 }
 
 /// The number on the line that begins there with `kind`, and where the next does. None if it is not as short and plain as
-/// most are: [`line`] then says what it is.
+/// most are: [`line()`] then says what it is.
 #[inline]
 fn short(command: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     match *command.get(at..)? {

@@ -40,7 +40,7 @@ fn after_a_kill_the_wait_for_the_old_session_is_explained() {
 
 /// Topics that share a space are shared out in another way, which the group does not take beside the old one.
 #[test]
-fn a_member_that_shares_out_in_another_way_is_explained() {
+fn a_member_with_another_assignment_strategy_is_explained() {
     let stream = Stream::remembered(broker(), "another-way", 1_000);
     stream.produce(..);
     let mut first = stream.setup.start("a");
@@ -50,7 +50,7 @@ fn a_member_that_shares_out_in_another_way_is_explained() {
     let setup = Setup::new(broker(), "another-way").of_group(stream.setup.group());
     let setup = setup.topic(&stream.input, &stream.output, &lines).topic(&other, &stream.output, &lines);
     let mut second = setup.start("b");
-    second.wait_for_log("because its other members share partitions out in another way: stop them all, then it is taken", LIMIT);
+    second.wait_for_log("because its other members use another assignment strategy: stop all of them first", LIMIT);
     stream.check(first);
     second.wait_for_log("partition restored", LIMIT);
     second.drain();

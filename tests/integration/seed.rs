@@ -4,8 +4,8 @@
 use crate::faults::SEEDING;
 use crate::harness::state::digests;
 use crate::harness::{
-    News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, move_offset, offset_of, produce, read_committed, topic,
-    unseen, unseen_with, wait_for_output, wait_until,
+    News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, delete_topic, move_offset, offset_of, produce, read_committed,
+    topic, unseen, unseen_with, wait_for_output, wait_until,
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use serde_json::json;
@@ -147,8 +147,8 @@ fn a_seed_is_written_whole_or_not_at_all() {
     }
 }
 
-/// A group that was started too early, and found nothing to read, leaves checkpoints that know of no seed. Its offsets were
-/// deleted since, and its state directory was not.
+/// A group that was started too early, and found nothing to read, leaves checkpoints that know of no seed. Its offsets and
+/// its changelog were deleted since, and its state directory was not.
 #[test]
 fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     let seeded = Seeded::new("seed-early", AGING);
@@ -162,6 +162,9 @@ fn a_checkpoint_from_before_the_seed_does_not_hide_it() {
     restored(seeded.stream.setup.start("a"));
     delete_group(broker(), seeded.stream.setup.group());
     assert_eq!(digests(&seeded.stream.setup.state_dir("a")).len(), PARTITIONS);
+    let (code, _, error) = seeded.seed("");
+    assert!(code == Some(1) && error.contains("so the group began once"), "{code:?}: {error}");
+    delete_topic(broker(), &format!("{}-news-changelog", seeded.stream.setup.group()));
     let (code, _, error) = seeded.seed("");
     assert_eq!(code, Some(0), "{error}");
     // It writes a checkpoint with the seed, and ends before it has committed anything.

@@ -164,6 +164,12 @@ impl<C: Reports> Producer<C> {
         Ok(())
     }
 
+    /// Asks the brokers which partitions a topic has now. Without an answer, what was known stays.
+    pub(in crate::kafka) fn refresh_partitions(&self, topic: &str, patience: Duration) {
+        // librdkafka takes the answer in by itself.
+        let _ = self.client.fetch_metadata(Some(topic), patience);
+    }
+
     /// A topic's handle, which lives as long as this.
     fn topic(&self, name: &str) -> Result<*mut rd::rd_kafka_topic_t, RDKafkaErrorCode> {
         let mut topics = self.topics.borrow_mut();

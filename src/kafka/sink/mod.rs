@@ -36,6 +36,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How long the brokers may take to say which partitions a topic has. Each attempt to write asks again.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 /// Most failed records that are kept apart; beyond it, the rest shows itself at the next try.
 const FAILURES_MAX: usize = 10_000;
 
@@ -288,6 +290,10 @@ impl Sink {
                     let error = KafkaError::MessageProduction(code);
                     if code == RDKafkaErrorCode::TopicAuthorizationFailed {
                         return Err(not_allowed(&format!("to {topic}: {error}")));
+                    }
+                    if code == RDKafkaErrorCode::UnknownPartition {
+                        // It was added a moment ago. By itself, the producer hears of it after minutes.
+                        self.producer.refresh_partitions(topic, REFRESH_PATIENCE);
                     }
                     return Err(SinkError::Abort(format!("cannot write to {topic}: {error}")));
                 }
