@@ -297,6 +297,7 @@ fn what_is_not_known_is_said() {
     assert!(said["sentences"][0].as_str().is_some_and(|text| text.contains("has no key") && text.contains("on_invalid")), "{said:#}");
     // Of what was trimmed, the verdict is not known, and no drop is called wrong.
     let changelog = format!("{}-ids-changelog", setup.group());
+    let said = explained(&setup, &[&input, "0", "0"]);
     let end = said["changelog"]["end_offset"].as_i64().expect("the end of the changelog");
     // The last commit is left: one record and its marker.
     delete_records_before(broker(), &changelog, 0, end - 2);
