@@ -82,6 +82,10 @@ pub mod tls;
 pub mod http;
 #[cfg(feature = "worker")]
 pub mod kafka;
+#[cfg(feature = "worker")]
+pub mod broker;
+#[cfg(feature = "worker")]
+pub mod runtime;
 
 #[cfg(feature = "worker")]
 pub mod follower;
