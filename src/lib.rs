@@ -100,3 +100,6 @@ pub mod seed;
 pub mod serve;
 #[cfg(feature = "worker")]
 pub mod worker;
+
+#[cfg(feature = "faults")]
+pub mod sim;

@@ -16,6 +16,8 @@ pub trait Scheduler: Send + Sync {
     fn now(&self) -> Instant;
     /// The wall clock of the calling thread's process, in milliseconds since the epoch.
     fn wall_clock(&self) -> Timestamp;
+    /// Lets other threads run until this time has passed.
+    fn sleep(&self, time: Duration);
     /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`.
     fn wait(&self, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) -> bool;
     /// Registers a thread that the calling thread is about to start, in the same process.
@@ -67,6 +69,10 @@ mod none {
             match *self {}
         }
 
+        pub(super) fn sleep(&self, _: Duration) {
+            match *self {}
+        }
+
         pub(super) fn wait(&self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) -> bool {
             match *self {}
         }
@@ -108,7 +114,7 @@ pub fn millis(time: SystemTime) -> Timestamp {
 pub fn sleep(time: Duration) {
     match scheduler() {
         None => std::thread::sleep(time),
-        Some(scheduler) => drop(scheduler.wait(Some(scheduler.now() + time), &mut || false)),
+        Some(scheduler) => scheduler.sleep(time),
     }
 }
 

@@ -1,0 +1,52 @@
+//! What happened in a simulation, in a form that is cheap to keep and easy to compare.
+
+use super::random::mix;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+/// Events kept for the rendered trace. The digest covers all of them.
+const KEPT: usize = 20_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    micros: u64,
+    thread: usize,
+    what: &'static str,
+    numbers: [i64; 2],
+}
+
+/// The events of a run, in order.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    events: VecDeque<Event>,
+    count: u64,
+    digest: u64,
+}
+
+impl Trace {
+    pub(super) fn push(&mut self, micros: u64, thread: usize, what: &'static str, numbers: [i64; 2]) {
+        let words = [micros, thread as u64, what.len() as u64, numbers[0].cast_unsigned(), numbers[1].cast_unsigned()];
+        let name = what.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        self.digest = words.iter().fold(self.digest ^ name, |digest, word| mix(digest.wrapping_add(*word)));
+        self.count += 1;
+        if self.events.len() == KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(Event { micros, thread, what, numbers });
+    }
+
+    /// The number of events and a digest of all of them.
+    pub(super) const fn digest(&self) -> (u64, u64) {
+        (self.count, self.digest)
+    }
+
+    /// The last `lines` events, one per line.
+    pub(super) fn render(&self, lines: usize, thread_name: &dyn Fn(usize) -> String) -> String {
+        let mut text = String::new();
+        for event in self.events.iter().skip(self.events.len().saturating_sub(lines)) {
+            let Event { micros, thread, what, numbers: [a, b] } = event;
+            let _ = writeln!(text, "{:>12.3} ms  {:<24} {what} {a} {b}", *micros as f64 / 1000.0, thread_name(*thread));
+        }
+        text
+    }
+}
