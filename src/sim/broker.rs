@@ -4,8 +4,8 @@ use super::client::{Asking, SimConsumer, SimEnds, SimProducer, SimReader, SimTai
 use super::cluster::TopicOptions;
 use super::faults::Api;
 use super::network::Code;
-use super::world::{ClientId, World};
-use super::{Simulation, TIMEOUT};
+use super::{ClientId, World};
+use super::{SimBroker, Simulation, TIMEOUT};
 use crate::broker::{Broker, Cluster, Error, ProducerOptions};
 use crate::config::{Config, OnDuplicate, OnInvalid, Topic};
 use crate::record::SpaceId;
@@ -17,10 +17,6 @@ use std::time::Duration;
 const BATCH_BYTES: usize = 1_000_000;
 /// Room that a broker's limit on a batch leaves for the batch's header.
 const BATCH_OVERHEAD: usize = 512;
-
-/// A cluster in memory.
-#[derive(Clone)]
-pub struct SimBroker(Simulation);
 
 impl Simulation {
     /// The cluster, for the worker.
@@ -134,7 +130,8 @@ impl Broker for SimBroker {
         if !problems.is_empty() {
             return Err(Error::Cluster(problems));
         }
-        let outputs: Vec<_> = config.topics.iter().flat_map(|topic| named(topic).into_iter().skip(1)).map(|(_, name)| name.to_owned()).collect();
+        let outputs: Vec<_> =
+            config.topics.iter().flat_map(|topic| named(topic).into_iter().skip(1)).map(|(_, name)| name.to_owned()).collect();
         let limit = self.0.ask(client.id, TIMEOUT, move |world| {
             Ok(outputs.iter().filter_map(|name| Some(world.cluster.topics.get(name)?.options.max_message_bytes)).min())
         });

@@ -63,6 +63,19 @@ impl Api {
     }
 }
 
+/// What becomes of one request, if a test says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It never reaches the broker.
+    LostRequest,
+    /// The broker serves it, and its answer is lost.
+    LostAnswer,
+    /// The client loses the connection, and the broker serves the request after this time.
+    Late(Duration),
+    /// The broker answers with a retriable error.
+    Refused,
+}
+
 /// The faults of a simulation. Probabilities are parts in 10,000 requests. 0 switches a fault off.
 #[derive(Clone, Debug)]
 pub struct Faults {

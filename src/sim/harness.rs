@@ -1,10 +1,11 @@
 //! What a test does to a simulation from outside: topics, records, offsets, outages, time.
 
 use super::cluster::{CommittedOffset, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
-use super::faults::Faults;
+use super::faults::{Api, Fate, Faults};
+use super::network::Code;
 use super::process::Process;
-use super::world::{World, micros};
 use super::{Options, Simulation};
+use super::{World, micros};
 use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,6 +78,11 @@ impl Simulation {
         });
     }
 
+    /// Decides what becomes of the next request of a kind.
+    pub fn set_fate(&self, of: Api, fate: Fate) {
+        self.change(|world| world.fates.push((of, fate)));
+    }
+
     /// The last events, one per line.
     #[must_use]
     pub fn trace(&self, lines: usize) -> String {
@@ -116,12 +122,19 @@ impl Simulation {
         self.lock().cluster.topics.get(name).map(|topic| topic.id.clone())
     }
 
-    /// Appends a record, as another producer without transactions does. Returns its offset unless the topic refuses it.
+    /// Appends a record, as another producer without transactions does, once there is a leader. Returns its offset unless the topic
+    /// refuses it.
     pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
-        self.change(|world| {
-            let now = world.broker_clock();
-            world.append(to, None, vec![record.store(now)]).ok()
-        })
+        loop {
+            let appended = self.change(|world| {
+                let now = world.broker_clock();
+                world.append(to, None, vec![record.clone().store(now)])
+            });
+            match appended {
+                Err(Code::NotLeader) => self.sleep(Duration::from_millis(100)),
+                appended => return appended.ok(),
+            }
+        }
     }
 
     /// Appends records in a transaction of another producer, and leaves it open. Returns the producer's id.
@@ -135,7 +148,7 @@ impl Simulation {
             for (to, batch) in batches {
                 let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
                 if let Ok(partition) = world.cluster.partition_mut(&to) {
-                    drop(partition.log.append(Some(producer), batch));
+                    let _ = partition.log.append(Some(producer), batch);
                     world.appended(&to);
                 }
             }
@@ -157,7 +170,10 @@ impl Simulation {
     #[must_use]
     pub fn read(&self, of: &TopicPartition, isolation: Isolation) -> Vec<Arc<StoredRecord>> {
         let world = self.lock();
-        world.cluster.partition(of).map_or_else(|_| Vec::new(), |partition| partition.log.read(partition.log.start, isolation, usize::MAX).records)
+        world
+            .cluster
+            .partition(of)
+            .map_or_else(|_| Vec::new(), |partition| partition.log.read(partition.log.start, isolation, usize::MAX).records)
     }
 
     /// The log start offset, the last stable offset, the high watermark, and the end of a log.
@@ -196,6 +212,11 @@ impl Simulation {
             let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
             world.elect(of, leader, lag);
         });
+    }
+
+    /// Leaves a partition without a leader for a while.
+    pub fn take_leader(&self, of: &TopicPartition, time: Duration) {
+        self.change(|world| world.take_leader(of, micros(time)));
     }
 
     /// Takes a broker down for a while.

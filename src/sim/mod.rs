@@ -16,21 +16,24 @@ mod scheduler;
 #[cfg(test)]
 mod tests;
 mod trace;
-mod world;
 
-pub use broker::SimBroker;
 pub use client::{SimConsumer, SimEnds, SimMembership, SimProducer, SimReader, SimRecord, SimTail};
 pub use cluster::{Isolation, NewRecord, StoredRecord, TopicOptions};
-pub use faults::{Api, Faults};
+pub use faults::{Api, Fate, Faults};
 pub use process::{Effect, Ended, Process};
 pub use random::Random;
 
+use client::Client;
+use cluster::Cluster;
+use process::ProcessState;
+use scheduler::Thread;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use world::World;
+use trace::Trace;
 
 /// The time that a call to a broker may take (`kafka::client_config::CALL_TIMEOUT`).
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -115,7 +118,10 @@ impl Simulation {
         simulation.shut_down();
         Self::uninstall();
         result.unwrap_or_else(|payload| {
-            eprintln!("simulation of seed {seed} failed; the last events:\n{}", simulation.trace(60));
+            // A simulation that cannot continue has shown its events already.
+            let is_shown = simulation.lock().failed.is_some();
+            let events = if is_shown { String::new() } else { format!("; the last events:\n{}", simulation.trace(60)) };
+            eprintln!("simulation of seed {seed} failed{events}");
             resume_unwind(payload)
         })
     }
@@ -139,4 +145,144 @@ impl Simulation {
     fn keep(&self, handle: JoinHandle<()>) {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
     }
+}
+
+/// The simulated cluster, for the worker.
+#[derive(Clone)]
+pub struct SimBroker(Simulation);
+
+/// Virtual microseconds since the start of the simulation.
+type Micros = u64;
+type ClientId = usize;
+/// A counter that grows whenever a waiting thread should look again. Each process and each client has one.
+type Signal = usize;
+
+type Action = Box<dyn FnOnce(&mut World) + Send>;
+
+/// Everything that a simulation knows, behind one lock. Only the thread whose turn it is takes the lock, so it is never contended.
+struct World {
+    now: Micros,
+    random: Random,
+    trace: Trace,
+    options: Options,
+    faults: Faults,
+    /// What becomes of the next requests of a kind.
+    fates: Vec<(Api, Fate)>,
+
+    threads: Vec<Thread>,
+    /// The threads that have not ended, in the order of their start.
+    live: Vec<usize>,
+    /// The thread whose turn it is.
+    running: usize,
+    steps: u64,
+    signals: Vec<u64>,
+    /// Why the simulation cannot continue.
+    failed: Option<String>,
+
+    processes: Vec<ProcessState>,
+    /// Killed processes whose threads have not all ended.
+    dying: Vec<usize>,
+
+    events: BTreeMap<(Micros, u64), Action>,
+    event_number: u64,
+    clients: BTreeMap<ClientId, Client>,
+    cluster: Cluster,
+    /// The earliest time at which the answer to the request being served may leave the broker.
+    answer_after: Micros,
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let mut random = Random::new(seed);
+        let cluster = Cluster::new(options.brokers, random.bits());
+        Self {
+            now: 0,
+            random,
+            trace: Trace::default(),
+            faults: Faults::none(),
+            fates: Vec::new(),
+            threads: Vec::new(),
+            live: Vec::new(),
+            running: 0,
+            steps: 0,
+            signals: Vec::new(),
+            failed: None,
+            processes: Vec::new(),
+            dying: Vec::new(),
+            events: BTreeMap::new(),
+            event_number: 0,
+            clients: BTreeMap::new(),
+            cluster,
+            answer_after: 0,
+            options,
+        }
+    }
+
+    fn trace(&mut self, what: &'static str, a: impl TryInto<i64>, b: impl TryInto<i64>) {
+        let numbers = [a.try_into().unwrap_or(i64::MAX), b.try_into().unwrap_or(i64::MAX)];
+        self.trace.push(self.now, self.running, what, numbers);
+    }
+
+    /// The brokers' wall clock, in milliseconds since the epoch.
+    fn broker_clock(&self) -> i64 {
+        self.options.epoch_ms.saturating_add(i64::try_from(self.now / 1000).unwrap_or(i64::MAX))
+    }
+
+    fn new_signal(&mut self) -> Signal {
+        self.signals.push(0);
+        self.signals.len() - 1
+    }
+
+    /// Makes the threads that wait for this signal look again.
+    fn notify(&mut self, signal: Signal) {
+        self.signals[signal] += 1;
+    }
+
+    /// Does something later.
+    fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
+        self.event_number += 1;
+        self.events.insert((self.now.saturating_add(delay), self.event_number), Box::new(action));
+    }
+
+    /// The time of the next event.
+    fn next_event(&self) -> Option<Micros> {
+        self.events.keys().next().map(|&(time, _)| time)
+    }
+
+    /// Does everything that is due.
+    fn run_due(&mut self) {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > self.now {
+                return;
+            }
+            let action = entry.remove();
+            action(self);
+        }
+    }
+
+    /// Runs an action inside a client, as one of librdkafka's background threads would: never if the client is gone, and only after
+    /// the process continues if it is stopped.
+    fn inside(&mut self, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
+        let Some(process) = self.clients.get(&client).map(Client::process) else { return };
+        if self.processes[process].is_stopped {
+            self.processes[process].deferred.push(Box::new(move |world| world.inside(client, action)));
+        } else {
+            action(self);
+        }
+    }
+
+    /// Runs an action inside a client later.
+    fn inside_after(&mut self, delay: Micros, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
+        self.after(delay, move |world| world.inside(client, action));
+    }
+}
+
+/// A duration in virtual time.
+fn micros(duration: Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+}
+
+/// Milliseconds in virtual time.
+const fn millis(count: u64) -> Micros {
+    count * 1000
 }

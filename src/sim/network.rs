@@ -3,9 +3,9 @@
 //! A request that a client gave up may still be served: TCP loses nothing, but a client that loses its connection cannot know
 //! whether the broker had read the request (librdkafka: `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
 
-use super::faults::Api;
-use super::world::{ClientId, Micros, World, micros, millis};
 use super::Simulation;
+use super::faults::{Api, Fate};
+use super::{ClientId, Micros, World, micros, millis};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl Code {
     /// True if clients send the same request again after this error.
     pub(super) const fn is_retriable(&self) -> bool {
         use Code::{
-            ConcurrentTransactions, CoordinatorLoading, NotCoordinator, NotEnoughReplicas, NotLeader, OffsetNotAvailable, TimedOut, Transport,
-            UnknownTopic, UnstableOffsetCommit,
+            ConcurrentTransactions, CoordinatorLoading, NotCoordinator, NotEnoughReplicas, NotLeader, OffsetNotAvailable, TimedOut,
+            Transport, UnknownTopic, UnstableOffsetCommit,
         };
         matches!(
             self,
@@ -83,9 +83,13 @@ const fn passing_error(api: Api) -> Code {
         Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
         Api::Produce => Code::NotEnoughReplicas,
         Api::Metadata => Code::TimedOut,
-        Api::JoinGroup | Api::SyncGroup | Api::Heartbeat | Api::LeaveGroup | Api::OffsetFetch | Api::OffsetCommit | Api::TxnOffsetCommit => {
-            Code::NotCoordinator
-        }
+        Api::JoinGroup
+        | Api::SyncGroup
+        | Api::Heartbeat
+        | Api::LeaveGroup
+        | Api::OffsetFetch
+        | Api::OffsetCommit
+        | Api::TxnOffsetCommit => Code::NotCoordinator,
         Api::InitProducerId | Api::AddPartitionsToTxn | Api::AddOffsetsToTxn | Api::EndTxn => Code::CoordinatorLoading,
     }
 }
@@ -105,6 +109,16 @@ impl World {
             // Connections are refused, or the machine does not answer at all.
             let refused = self.random.chance(5000);
             return Outcome::Broken { broken: if refused { to + back } else { millis(1000) }, served: None };
+        }
+        if let Some(at) = self.fates.iter().position(|&(of, _)| of == api) {
+            let (_, fate) = self.fates.remove(at);
+            let broken = to + back;
+            return match fate {
+                Fate::LostRequest => Outcome::Broken { broken, served: None },
+                Fate::LostAnswer => Outcome::Broken { broken, served: Some(to) },
+                Fate::Late(time) => Outcome::Broken { broken, served: Some(micros(time)) },
+                Fate::Refused => Outcome::Refused { answer: broken, code: passing_error(api) },
+            };
         }
         let faults = self.faults.clone();
         let broken = to + if self.random.chance(8000) { millis(self.random.below(200)) } else { millis(self.random.below(9_000)) };
@@ -188,7 +202,7 @@ impl Simulation {
         loop {
             let answer = Arc::new(Mutex::new(None));
             let (slot, serve) = (Arc::clone(&answer), serve.clone());
-            let Some(signal) = world.clients.get(&client).map(super::client::Client::signal) else { return Err(Code::Transport) };
+            let Some(signal) = world.clients.get(&client).map(|client| client.signal()) else { return Err(Code::Transport) };
             let to = node(&world);
             world.request(client, (api, to), serve, move |world, result| {
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);

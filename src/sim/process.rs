@@ -1,17 +1,13 @@
 //! Processes: groups of threads that are killed, stopped, and continued together, each with a wall clock of its own.
 
-use super::client::Client;
-use super::scheduler::State;
-use super::world::{Action, Micros, Signal, World, micros};
 use super::Simulation;
+use super::scheduler::{Killed, State};
+use super::{Action, Micros, Signal, World, micros};
 use crate::record::Timestamp;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// The payload with which the threads of a killed process unwind.
-pub(super) struct Killed;
 
 pub(super) struct ProcessState {
     pub(super) name: String,
@@ -82,7 +78,7 @@ impl World {
         self.processes[process].is_killed = true;
         self.processes[process].is_stopped = false;
         self.processes[process].deferred.clear();
-        self.clients.retain(|_, client: &mut Client| client.process() != process);
+        self.clients.retain(|_, client| client.process() != process);
         self.dying.push(process);
         self.release(process);
     }

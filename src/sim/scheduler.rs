@@ -4,15 +4,17 @@
 //! gives its turn away. When nothing can run, virtual time jumps to the next event or deadline. The crate `shuttle` does not fit:
 //! it reruns closures that use only its own primitives, and cannot model virtual time, a killed process, or real `RocksDB` calls.
 
-use super::process::Killed;
-use super::world::{Micros, Signal, World, micros};
 use super::Simulation;
+use super::{Micros, Signal, World, micros};
 use crate::record::Timestamp;
 use crate::runtime;
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// The payload with which the threads of a killed process unwind.
+pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
@@ -33,7 +35,10 @@ pub(super) enum State {
     Ready,
     Running,
     /// It runs again when the signal has changed or the deadline has passed.
-    Waiting { deadline: Option<Micros>, signal: Option<(Signal, u64)> },
+    Waiting {
+        deadline: Option<Micros>,
+        signal: Option<(Signal, u64)>,
+    },
     Ended,
 }
 

@@ -59,7 +59,9 @@ fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, cou
         extras = extras.saturating_sub(1);
         let held = member.owned.iter().filter(|partition| owners.get(partition) == Some(&id.as_str()));
         let kept: Vec<_> = held.take(quota).cloned().collect();
-        kept.iter().for_each(|partition| drop(free.remove(partition)));
+        for partition in &kept {
+            free.remove(partition);
+        }
         quotas.push((id, quota));
         assignments.insert(id.clone(), kept);
     }

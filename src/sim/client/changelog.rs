@@ -3,7 +3,7 @@
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;
 use super::super::network::Code;
-use super::super::world::{ClientId, World, micros};
+use super::super::{ClientId, World, micros};
 use super::super::{Simulation, TIMEOUT};
 use super::consumer::unanswered;
 use super::fetcher::{Event, Fetcher};
@@ -77,7 +77,10 @@ impl ChangelogReader for SimReader {
                         }
                     }
                     // A leader that has just become one may not know yet how much is committed.
-                    if next >= log_end && list_offsets(&self.0.simulation, self.0.id, changelog, Isolation::ReadCommitted).is_ok_and(|(_, end_now)| end_now >= end) {
+                    if next >= log_end
+                        && list_offsets(&self.0.simulation, self.0.id, changelog, Isolation::ReadCommitted)
+                            .is_ok_and(|(_, end_now)| end_now >= end)
+                    {
                         return Ok(true);
                     }
                     if next == from {

@@ -4,7 +4,7 @@ use super::super::cluster::{Isolation, MemberRef};
 use super::super::faults::Api;
 use super::super::network::Code;
 use super::super::scheduler::Guard;
-use super::super::world::{ClientId, World, micros};
+use super::super::{ClientId, World, micros};
 use super::super::{Simulation, TIMEOUT};
 use super::Client;
 use super::fetcher::Event;
@@ -141,14 +141,17 @@ impl Consumer for SimConsumer {
         let Some(consumer) = world.consumer(id) else { return Err(killed()) };
         consumer.last_poll = now;
         let mut answer = Ok(());
-        let world: Guard<'_> = self.simulation.wait_until(world, Some(deadline), id, &mut |world| {
-            let Some(consumer) = world.consumer(id) else { return true };
-            if consumer.is_fenced {
-                answer = Err(Error::Fenced);
-                return true;
-            }
-            !consumer.rebalances.is_empty() || Self::take(world, id, batch, records) > 0
-        }).0;
+        let world: Guard<'_> = self
+            .simulation
+            .wait_until(world, Some(deadline), id, &mut |world| {
+                let Some(consumer) = world.consumer(id) else { return true };
+                if consumer.is_fenced {
+                    answer = Err(Error::Fenced);
+                    return true;
+                }
+                !consumer.rebalances.is_empty() || Self::take(world, id, batch, records) > 0
+            })
+            .0;
         drop(world);
         answer
     }
@@ -276,10 +279,14 @@ impl Consumer for SimConsumer {
     }
 
     fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError> {
-        let Some((group, member)) = self.with(|consumer| (consumer.group.clone(), consumer.member())) else { return Err(failed(&Code::Transport)) };
+        let Some((group, member)) = self.with(|consumer| (consumer.group.clone(), consumer.member())) else {
+            return Err(failed(&Code::Transport));
+        };
         let (name, offsets) = (group.clone(), offsets.to_vec());
         let serve = move |world: &mut World| world.commit_offsets(&group, &member, &offsets);
-        self.simulation.call(self.id, Api::OffsetCommit, TIMEOUT, |world| world.cluster.coordinator(&name), serve).map_err(|code| failed(&code))
+        self.simulation
+            .call(self.id, Api::OffsetCommit, TIMEOUT, |world| world.cluster.coordinator(&name), serve)
+            .map_err(|code| failed(&code))
     }
 
     fn close(self) {

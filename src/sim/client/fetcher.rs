@@ -3,7 +3,7 @@
 use super::super::cluster::{Isolation, StoredRecord};
 use super::super::faults::Api;
 use super::super::network::{Code, NodeId};
-use super::super::world::{ClientId, Micros, World, millis};
+use super::super::{ClientId, Micros, World, millis};
 use super::Client;
 use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -297,7 +297,8 @@ impl World {
                 fetcher.busy.insert(node);
             }
             let most = usize::try_from(self.random.between(1, FETCH_MAX)).unwrap_or(1);
-            let serve = move |world: &mut Self| Ok(wanted.into_iter().map(|wanted| world.serve_fetch(node, wanted, isolation, most)).collect());
+            let serve =
+                move |world: &mut Self| Ok(wanted.into_iter().map(|wanted| world.serve_fetch(node, wanted, isolation, most)).collect());
             self.request(client, (Api::Fetch, node), serve, move |world, answer| world.take_fetched(client, node, answer));
         }
     }
@@ -333,7 +334,8 @@ impl World {
         if !has_moved {
             fetcher.parked.insert(node);
         }
-        let retry = fetcher.positions.iter().filter(|position| position.is_assigned).map(|position| position.retry_at).filter(|&at| at > now).min();
+        let retry =
+            fetcher.positions.iter().filter(|position| position.is_assigned).map(|position| position.retry_at).filter(|&at| at > now).min();
         let needs_timer = !has_moved && !std::mem::replace(&mut fetcher.has_timer, true);
         let signal = self.clients[&client].signal();
         self.notify(signal);

@@ -3,7 +3,7 @@
 use super::super::cluster::{JoinAnswer, JoinRequest, Joined, MemberRef};
 use super::super::faults::Api;
 use super::super::network::{Code, NodeId};
-use super::super::world::{ClientId, Micros, Signal, World, millis};
+use super::super::{ClientId, Micros, Signal, World, millis};
 use super::Client;
 use super::assignor;
 use super::fetcher::Fetcher;
@@ -129,8 +129,11 @@ impl World {
             session: consumer.session,
             rebalance_timeout: consumer.max_poll,
         };
-        self.request(client, (Api::JoinGroup, node), move |world| world.join_group(&group, request), move |world, answer| {
-            match answer {
+        self.request(
+            client,
+            (Api::JoinGroup, node),
+            move |world| world.join_group(&group, request),
+            move |world, answer| match answer {
                 Ok(JoinAnswer::Waits) => {}
                 Ok(JoinAnswer::Joined(joined)) => world.joined(client, attempt, Ok(joined)),
                 Ok(JoinAnswer::IdRequired(id)) => {
@@ -140,8 +143,8 @@ impl World {
                     }
                 }
                 Err(code) => world.joined(client, attempt, Err(code)),
-            }
-        });
+            },
+        );
     }
 
     /// The coordinator answers a join that had to wait.
@@ -333,27 +336,32 @@ impl World {
         }
         let (member, group) = (consumer.member(), consumer.group.clone());
         let attempt = consumer.attempt;
-        self.request(client, (Api::Heartbeat, node), move |world| world.heartbeat(&group, &member), move |world, answer| {
-            let now = world.now;
-            let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) else { return };
-            match answer {
-                Ok(()) => consumer.session_ends = Some(now + consumer.session),
-                Err(Code::RebalanceInProgress) => {
-                    consumer.session_ends = Some(now + consumer.session);
-                    world.revoke_all(client, false);
+        self.request(
+            client,
+            (Api::Heartbeat, node),
+            move |world| world.heartbeat(&group, &member),
+            move |world, answer| {
+                let now = world.now;
+                let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) else { return };
+                match answer {
+                    Ok(()) => consumer.session_ends = Some(now + consumer.session),
+                    Err(Code::RebalanceInProgress) => {
+                        consumer.session_ends = Some(now + consumer.session);
+                        world.revoke_all(client, false);
+                    }
+                    Err(Code::UnknownMember) => {
+                        consumer.member_id.clear();
+                        world.revoke_all(client, true);
+                    }
+                    Err(Code::IllegalGeneration) => {
+                        consumer.generation = -1;
+                        world.revoke_all(client, true);
+                    }
+                    Err(Code::FencedInstance) => world.fence(client),
+                    Err(_) => {}
                 }
-                Err(Code::UnknownMember) => {
-                    consumer.member_id.clear();
-                    world.revoke_all(client, true);
-                }
-                Err(Code::IllegalGeneration) => {
-                    consumer.generation = -1;
-                    world.revoke_all(client, true);
-                }
-                Err(Code::FencedInstance) => world.fence(client),
-                Err(_) => {}
-            }
-        });
+            },
+        );
     }
 
     /// The application has not polled for too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave.
@@ -381,4 +389,3 @@ impl World {
         self.request(client, (Api::LeaveGroup, node), serve, |_, _| {});
     }
 }
-

@@ -15,8 +15,8 @@ pub use consumer::{SimConsumer, SimMembership};
 pub use producer::SimProducer;
 pub use record::SimRecord;
 
-use super::world::{ClientId, Signal, World};
 use super::Simulation;
+use super::{ClientId, Signal, World};
 use crate::record::TopicPartition;
 use fetcher::Fetcher;
 use membership::ConsumerState;
@@ -26,10 +26,17 @@ use producer::ProducerState;
 pub(super) enum Client {
     Consumer(Box<ConsumerState>),
     /// A reader without a group.
-    Reader { process: usize, signal: Signal, fetcher: Fetcher },
+    Reader {
+        process: usize,
+        signal: Signal,
+        fetcher: Fetcher,
+    },
     Producer(Box<ProducerState>),
     /// A client that only asks.
-    Plain { process: usize, signal: Signal },
+    Plain {
+        process: usize,
+        signal: Signal,
+    },
 }
 
 impl Client {

@@ -1,13 +1,14 @@
 //! The producer of the seam: its calls, and the state that librdkafka keeps (`rdkafka_txnmgr.c`).
 
-use super::super::Simulation;
-use super::super::broker::SimBroker;
 use super::super::cluster::{Header, Pid, StoredRecord};
 use super::super::network::Code;
-use super::super::world::{ClientId, Micros, Signal, World, micros, millis};
+use super::super::{ClientId, Micros, Signal, World, micros, millis};
+use super::super::{SimBroker, Simulation};
 use super::consumer::SimMembership;
 use super::{Client, SimRecord};
-use crate::broker::{ClientError, DeliveryFailure, ErrorCode, HeaderChanges, OutgoingRecord, OutgoingTime, ProducerClient, ProducerOptions, Record as _};
+use crate::broker::{
+    ClientError, DeliveryFailure, ErrorCode, HeaderChanges, OutgoingRecord, OutgoingTime, ProducerClient, ProducerOptions, Record as _,
+};
 use crate::config::{Config, Delivery};
 use crate::record::{Offset, TimestampType, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -264,7 +265,10 @@ impl ProducerClient<SimBroker> for SimProducer {
 
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), ErrorCode> {
         let Some(mut world) = self.simulation.enter() else { return Err(ErrorCode::Fatal) };
-        let is_full = { let often = world.faults.queue_full; world.random.chance(often) };
+        let is_full = {
+            let often = world.faults.queue_full;
+            world.random.chance(often)
+        };
         let to = TopicPartition { topic: record.topic.to_owned(), partition: record.partition.unwrap_or(-1) };
         let stored = Self::record(&world, record);
         let now = world.now;
@@ -332,7 +336,12 @@ impl ProducerClient<SimBroker> for SimProducer {
         });
     }
 
-    fn send_offsets(&self, offsets: &[(TopicPartition, Offset, String)], membership: &SimMembership, timeout: Duration) -> Result<(), ClientError> {
+    fn send_offsets(
+        &self,
+        offsets: &[(TopicPartition, Offset, String)],
+        membership: &SimMembership,
+        timeout: Duration,
+    ) -> Result<(), ClientError> {
         self.add_offsets(offsets, membership, timeout)
     }
 

@@ -3,7 +3,7 @@
 use super::super::cluster::Producer;
 use super::super::faults::Api;
 use super::super::network::Code;
-use super::super::world::{ClientId, Micros, World, millis};
+use super::super::{ClientId, Micros, World, millis};
 use super::producer::{Message, ProducerState, TxnState, seen};
 use crate::broker::ErrorCode;
 use crate::record::{Offset, TopicPartition};
@@ -83,7 +83,10 @@ impl World {
         let (now, backoff) = (self.now, millis(self.random.between(50, 200)));
         let Some(producer) = self.producer(client) else { return };
         let Some(queue) = producer.queues.get_mut(&to) else { return };
-        if queue.in_flight.is_empty() || producer.pid != Some((as_producer.pid, as_producer.epoch)) || queue.sequence != as_producer.sequence {
+        if queue.in_flight.is_empty()
+            || producer.pid != Some((as_producer.pid, as_producer.epoch))
+            || queue.sequence != as_producer.sequence
+        {
             // Purged meanwhile.
             return;
         }
@@ -172,7 +175,10 @@ fn fail_batch(producer: &mut ProducerState, to: &TopicPartition, code: &Code) {
             Code::InvalidRecords(refused) => match refused.iter().find(|(refused, ..)| *refused == at) {
                 Some((_, true, reason)) => (ErrorCode::InvalidTimestamp, &**reason),
                 Some((_, false, reason)) => (ErrorCode::InvalidRecord, &**reason),
-                None => (ErrorCode::OtherRecord, "Failed to append record because it was part of a batch which had one more more invalid records"),
+                None => (
+                    ErrorCode::OtherRecord,
+                    "Failed to append record because it was part of a batch which had one more more invalid records",
+                ),
             },
             code => (seen(code), ""),
         };

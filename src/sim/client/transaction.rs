@@ -2,7 +2,7 @@
 
 use super::super::faults::Api;
 use super::super::network::Code;
-use super::super::world::{ClientId, World, micros, millis};
+use super::super::{ClientId, World, micros, millis};
 use super::consumer::SimMembership;
 use super::producer::{ProducerState, SimProducer, TxnState, client_error, retriable, seen};
 use crate::broker::{ClientError, ErrorCode, ProducerClient as _};

@@ -1,7 +1,7 @@
 //! Outages: brokers that are down or slow, new leaders, and followers that lag.
 
 use super::super::network::NodeId;
-use super::super::world::{Micros, World, micros, millis};
+use super::super::{Micros, World, micros, millis};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
@@ -22,7 +22,9 @@ impl World {
         let next = self.cluster.up_after(node, self.now);
         let topics = self.cluster.topics.iter();
         let led: Vec<_> = topics
-            .flat_map(|(topic, of)| of.partitions.iter().zip(0..).filter(|(partition, _)| partition.leader == node).map(|(_, number)| (topic.clone(), number)))
+            .flat_map(|(topic, of)| {
+                of.partitions.iter().zip(0..).filter(|(partition, _)| partition.leader == node).map(|(_, number)| (topic.clone(), number))
+            })
             .collect();
         for (topic, partition) in led {
             let lag = if self.random.chance(3000) { self.random.below(20) } else { 0 };
@@ -31,6 +33,16 @@ impl World {
         let moved = &mut self.cluster.transactions.moved;
         moved.values_mut().filter(|to| **to == node).for_each(|to| *to = next);
         moved.insert(node, next);
+    }
+
+    /// Leaves a partition without a leader for a while.
+    pub(in crate::sim) fn take_leader(&mut self, of: &TopicPartition, time: Micros) {
+        let until = self.now + time;
+        if let Ok(partition) = self.cluster.partition_mut(of) {
+            partition.no_leader_until = until;
+            let of = of.clone();
+            self.after(time, move |world| world.log_changed(&of));
+        }
     }
 
     /// Makes another broker the leader. Its high watermark is behind by `lag` records for a moment (KIP-207).
@@ -76,10 +88,15 @@ impl World {
         // Most outages are short.
         let time = if self.random.chance(2500) { self.random.below(longest) } else { self.random.below(longest / 10 + 1) };
         let node = self.random.index(self.cluster.nodes.len());
-        let partitions: Vec<_> = self.cluster.topics.iter().flat_map(|(topic, of)| (0..).take(of.partitions.len()).map(|number| (topic.clone(), number))).collect();
+        let partitions: Vec<_> = self
+            .cluster
+            .topics
+            .iter()
+            .flat_map(|(topic, of)| (0..).take(of.partitions.len()).map(|number| (topic.clone(), number)))
+            .collect();
         let chosen = self.random.index(partitions.len());
         let partition = partitions.into_iter().nth(chosen).map(|(topic, partition)| TopicPartition { topic, partition });
-        match (self.random.below(6), partition) {
+        match (self.random.below(7), partition) {
             (0 | 1, _) => self.take_down(node, time),
             (2, _) => (0..self.cluster.nodes.len()).for_each(|node| self.take_down(node, time / 2)),
             (3, Some(of)) => {
@@ -90,6 +107,10 @@ impl World {
             (4, Some(of)) => {
                 self.trace("followers lag", of.partition, time / 10);
                 self.lag(&of, time / 10);
+            }
+            (5, Some(of)) => {
+                self.trace("no leader", of.partition, time / 1000);
+                self.take_leader(&of, time);
             }
             _ => {
                 self.trace("broker slow", node, time / 1000);

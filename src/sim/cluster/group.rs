@@ -1,10 +1,9 @@
 //! The group coordinator's view of a group: members, generations, and sessions (`GroupMetadataManager`, classic protocol).
 
 use super::super::network::Code;
-use super::super::world::{ClientId, Micros, World, millis};
+use super::super::{ClientId, Micros, World, millis};
 use super::log::Pid;
-use super::offsets::CommittedOffset;
-use crate::record::TopicPartition;
+use crate::record::{Offset, TopicPartition};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +56,13 @@ pub struct MemberRef {
     pub(in crate::sim) id: String,
     pub(in crate::sim) instance: Option<String>,
     pub(in crate::sim) generation: i32,
+}
+
+/// A committed offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::sim) struct CommittedOffset {
+    pub(in crate::sim) offset: Offset,
+    pub(in crate::sim) metadata: String,
 }
 
 pub(super) struct Member {

@@ -1,7 +1,7 @@
 //! Rebalances: how members join a group and learn their assignment.
 
+use super::super::World;
 use super::super::network::Code;
-use super::super::world::World;
 use super::group::{Group, GroupState, JoinAnswer, JoinRequest, Joined, Member, MemberRef};
 use crate::record::TopicPartition;
 use std::collections::BTreeMap;
@@ -168,7 +168,10 @@ impl World {
     /// Completes the join if all members have joined.
     pub(super) fn try_complete_join(&mut self, name: &str) {
         let group = self.group(name);
-        if group.state == GroupState::PreparingRebalance && group.pending.is_empty() && group.members.values().all(|member| member.is_joining) {
+        if group.state == GroupState::PreparingRebalance
+            && group.pending.is_empty()
+            && group.members.values().all(|member| member.is_joining)
+        {
             self.complete_join(name);
         }
     }
@@ -178,7 +181,12 @@ impl World {
     fn complete_join(&mut self, name: &str) {
         let now = self.now;
         let group = self.group(name);
-        let gone: Vec<_> = group.members.iter().filter(|(_, member)| !member.is_joining && member.request.instance.is_none()).map(|(id, _)| id.clone()).collect();
+        let gone: Vec<_> = group
+            .members
+            .iter()
+            .filter(|(_, member)| !member.is_joining && member.request.instance.is_none())
+            .map(|(id, _)| id.clone())
+            .collect();
         gone.iter().for_each(|id| group.remove(id));
         group.generation += 1;
         if group.members.is_empty() {

@@ -9,16 +9,15 @@ mod produce;
 mod topic;
 mod transactions;
 
-pub(super) use group::{Group, JoinAnswer, JoinRequest, Joined, MemberRef};
+pub(super) use group::{CommittedOffset, Group, JoinAnswer, JoinRequest, Joined, MemberRef};
 pub(super) use log::{Header, Pid, Producer};
 pub use log::{Isolation, StoredRecord};
-pub(super) use offsets::CommittedOffset;
-pub use topic::{NewRecord, TopicOptions};
 pub(super) use topic::Topic;
+pub use topic::{NewRecord, TopicOptions};
 
+use super::Micros;
 use super::network::{Code, NodeId};
 use super::random::Random;
-use super::world::Micros;
 use crate::record::TopicPartition;
 use std::collections::BTreeMap;
 use transactions::Transactions;

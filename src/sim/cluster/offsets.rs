@@ -1,8 +1,8 @@
 //! Committed offsets (`OffsetMetadataManager`).
 
+use super::super::World;
 use super::super::network::Code;
-use super::super::world::World;
-use super::group::{GroupState, MemberRef};
+use super::group::{CommittedOffset, GroupState, MemberRef};
 use super::log::Pid;
 use crate::record::{Offset, TopicPartition};
 
@@ -12,12 +12,6 @@ const METADATA_MAX: usize = 4096;
 const COMMIT_MAX: usize = 1_048_588;
 /// Bytes of a committed offset without its metadata and its topic's name.
 const OFFSET_BYTES: usize = 60;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::sim) struct CommittedOffset {
-    pub(in crate::sim) offset: Offset,
-    pub(in crate::sim) metadata: String,
-}
 
 /// Offsets as a request brings them.
 pub(in crate::sim) type Offsets = [(TopicPartition, Offset, String)];

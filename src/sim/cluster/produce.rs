@@ -1,12 +1,17 @@
 //! What a partition leader does with records of a producer, and with readers.
 
+use super::super::World;
 use super::super::network::Code;
-use super::super::world::World;
 use super::log::{Producer, Read, Refused};
 use super::{Isolation, StoredRecord};
 use crate::record::{Offset, TopicPartition};
 
 impl World {
+    /// A partition without a leader serves nothing (`LEADER_NOT_AVAILABLE`).
+    fn check_leader(&self, of: &TopicPartition) -> Result<(), Code> {
+        if self.cluster.partition(of)?.no_leader_until > self.now { Err(Code::NotLeader) } else { Ok(()) }
+    }
+
     /// Appends a batch (`ReplicaManager.appendRecords`). Returns the offset of its first record.
     pub(in crate::sim) fn append(
         &mut self,
@@ -14,9 +19,11 @@ impl World {
         producer: Option<Producer>,
         mut records: Vec<StoredRecord>,
     ) -> Result<Offset, Code> {
+        self.check_leader(to)?;
         let now = self.broker_clock();
         let topic = self.cluster.topics.get(&to.topic).ok_or(Code::UnknownTopic)?;
-        let is_open = producer.is_some_and(|producer| self.cluster.partition(to).is_ok_and(|partition| partition.log.is_open(producer.pid)));
+        let is_open =
+            producer.is_some_and(|producer| self.cluster.partition(to).is_ok_and(|partition| partition.log.is_open(producer.pid)));
         if let Some(producer) = producer.filter(|producer| producer.is_transactional && !is_open) {
             // The leader asks the coordinator whether the partition is part of the transaction (KIP-890 part 1,
             // `AddPartitionsToTxnManager`), so that a late batch opens no transaction that nobody ends.
@@ -46,6 +53,7 @@ impl World {
         isolation: Isolation,
         most: usize,
     ) -> Result<(Read, Offset), Code> {
+        self.check_leader(of)?;
         let log = &self.cluster.partition(of)?.log;
         let was_truncated = epoch.is_some_and(|epoch| log.end_of_epoch(epoch) < from);
         if from < log.start || from > log.end || was_truncated {
@@ -57,6 +65,7 @@ impl World {
     /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet asks for patience
     /// (KIP-207, `Partition.fetchOffsetForTimestamp`).
     pub(in crate::sim) fn list_offsets(&self, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
+        self.check_leader(of)?;
         let partition = self.cluster.partition(of)?;
         if partition.unsure_until > self.now {
             return Err(Code::OffsetNotAvailable);

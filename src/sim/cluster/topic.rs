@@ -1,9 +1,9 @@
 //! Topics: their settings, their partitions, and the records that they refuse.
 
 use super::super::network::{Code, NodeId};
-use super::super::world::{Micros, World};
-use super::log::{Header, Log, StoredRecord};
+use super::super::{Micros, World};
 use super::Cluster;
+use super::log::{Header, Log, StoredRecord};
 use crate::record::{Timestamp, TimestampType, TopicPartition};
 use std::sync::Arc;
 
@@ -24,13 +24,7 @@ pub struct TopicOptions {
 
 impl Default for TopicOptions {
     fn default() -> Self {
-        Self {
-            is_compacted: false,
-            log_append_time: false,
-            before_max_ms: i64::MAX,
-            after_max_ms: 3_600_000,
-            max_message_bytes: 1_048_588,
-        }
+        Self { is_compacted: false, log_append_time: false, before_max_ms: i64::MAX, after_max_ms: 3_600_000, max_message_bytes: 1_048_588 }
     }
 }
 
@@ -68,6 +62,8 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) lags_until: Micros,
     /// After an election, the leader does not know the high watermark before this time (KIP-207).
     pub(in crate::sim) unsure_until: Micros,
+    /// There is no leader before this time.
+    pub(in crate::sim) no_leader_until: Micros,
 }
 
 pub(in crate::sim) struct Topic {
@@ -81,7 +77,7 @@ impl Topic {
     fn new_partition(number: usize, nodes: usize) -> Partition {
         let mut log = Log::default();
         log.new_epoch();
-        Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0 }
+        Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0 }
     }
 
     /// Checks and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).
@@ -102,8 +98,9 @@ impl Topic {
             {
                 let (low, high) = (now.saturating_sub(options.before_max_ms), now.saturating_add(options.after_max_ms));
                 let time = record.time;
-                let text =
-                    format!("Timestamp {time} of message with offset {at} is out of range. The timestamp should be within [{low}, {high}].");
+                let text = format!(
+                    "Timestamp {time} of message with offset {at} is out of range. The timestamp should be within [{low}, {high}]."
+                );
                 refused.push((at, true, text));
             }
         }
@@ -153,7 +150,7 @@ impl World {
     pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
         let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
         for client in parked {
-            if let Some(fetcher) = self.clients.get_mut(&client).and_then(super::super::client::Client::fetcher_mut) {
+            if let Some(fetcher) = self.clients.get_mut(&client).and_then(|client| client.fetcher_mut()) {
                 fetcher.unpark();
             }
             let delay = self.latency(0);

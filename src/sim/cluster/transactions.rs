@@ -1,7 +1,7 @@
 //! The transaction coordinator, transaction protocol version 1 (`TransactionCoordinator`, `TransactionMetadata`).
 
 use super::super::network::{Code, NodeId};
-use super::super::world::{Micros, World, micros, millis};
+use super::super::{Micros, World, micros, millis};
 use super::log::{Pid, Producer};
 use crate::record::TopicPartition;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,8 @@ impl World {
             return Ok((pid, 0));
         };
         if known.is_some_and(|known| known != (transaction.pid, transaction.epoch)) {
-            let is_retry = transaction.state == Empty && known.map(|(pid, epoch)| (pid, Some(epoch))) == Some((transaction.pid, transaction.last_epoch));
+            let is_retry = transaction.state == Empty
+                && known.map(|(pid, epoch)| (pid, Some(epoch))) == Some((transaction.pid, transaction.last_epoch));
             return if is_retry { Ok((transaction.pid, transaction.epoch)) } else { Err(Code::ProducerFenced) };
         }
         match transaction.state {
@@ -205,7 +206,8 @@ impl World {
     }
 
     fn write_marker(&mut self, id: String, (pid, epoch): (Pid, i16), partition: TopicPartition) {
-        if self.cluster.is_down(self.cluster.leader(&partition), self.now) {
+        let has_no_leader = self.cluster.partition(&partition).is_ok_and(|found| found.no_leader_until > self.now);
+        if has_no_leader || self.cluster.is_down(self.cluster.leader(&partition), self.now) {
             self.after(millis(100), move |world| world.write_marker(id, (pid, epoch), partition));
             return;
         }
