@@ -334,14 +334,14 @@ impl World {
         if !has_moved {
             fetcher.parked.insert(node);
         }
-        let retry =
+        let retry_at =
             fetcher.positions.iter().filter(|position| position.is_assigned).map(|position| position.retry_at).filter(|&at| at > now).min();
         let needs_timer = !has_moved && !std::mem::replace(&mut fetcher.has_timer, true);
         let signal = self.clients[&client].signal();
         self.notify(signal);
         self.fetch(client);
         if needs_timer {
-            let wait = retry.map_or(WAIT, |at| (at - now).min(WAIT));
+            let wait = retry_at.map_or(WAIT, |at| (at - now).min(WAIT));
             self.inside_after(wait, client, move |world| {
                 if let Some(fetcher) = world.clients.get_mut(&client).and_then(Client::fetcher_mut) {
                     fetcher.has_timer = false;

@@ -139,7 +139,7 @@ impl World {
                 Ok(JoinAnswer::IdRequired(id)) => {
                     if let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) {
                         consumer.member_id = id;
-                        world.join(client);
+                        world.rejoin_anew(client);
                     }
                 }
                 Err(code) => world.joined(client, attempt, Err(code)),
@@ -190,20 +190,36 @@ impl World {
     fn failed_to_join(&mut self, client: ClientId, code: &Code) {
         let delay = millis(self.random.between(100, 1000));
         let Some(consumer) = self.consumer(client) else { return };
+        let was_syncing = consumer.state == JoinState::Syncing;
         consumer.state = JoinState::Idle;
         let attempt = consumer.attempt;
         match code {
             Code::FencedInstance => return self.fence(client),
-            // An unknown member joins without an id.
+            // A member that the group does not know joins without an id. If it still holds partitions, it gives them up in its next
+            // join, when it gets an id.
             Code::UnknownMember => consumer.member_id.clear(),
             Code::IllegalGeneration => consumer.generation = -1,
             _ => {}
+        }
+        if *code == Code::IllegalGeneration || was_syncing && *code == Code::UnknownMember {
+            return self.rejoin_anew(client);
         }
         self.inside_after(delay, client, move |world| {
             if world.consumer(client).is_some_and(|consumer| consumer.state == JoinState::Idle && consumer.attempt == attempt) {
                 world.join(client);
             }
         });
+    }
+
+    /// Joins as a member that the group does not know. What the cooperative protocol let it keep is lost
+    /// (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
+    fn rejoin_anew(&mut self, client: ClientId) {
+        let Some(consumer) = self.consumer(client) else { return };
+        if consumer.is_eager {
+            return self.join(client);
+        }
+        consumer.state = JoinState::Steady;
+        self.revoke_all(client, true);
     }
 
     fn fence(&mut self, client: ClientId) {

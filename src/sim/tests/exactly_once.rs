@@ -120,9 +120,7 @@ impl Copier {
 
     fn commit(&self) -> Result<(), ClientError> {
         let offsets: Vec<_> = self.positions.iter().map(|(of, &offset)| (of.clone(), offset, String::new())).collect();
-        let Some(membership) = self.consumer.membership() else {
-            return Err(self.producer.commit_transaction(Duration::ZERO).err().unwrap_or_else(gone));
-        };
+        let membership = self.consumer.membership().ok_or_else(gone)?;
         self.producer.send_offsets(&offsets, &membership, TIMEOUT)?;
         for _ in 0..4 {
             match self.producer.commit_transaction(TIMEOUT) {
@@ -224,7 +222,8 @@ fn copies(seed: u64, faults: Faults, records: usize, kills: u64, replaces_doubtf
 fn assert_exactly_once(seeds: std::ops::Range<u64>, faults: impl Fn(u64) -> Faults) {
     for seed in seeds {
         let (copied, _) = copies(seed, faults(seed), 200, 8, true);
-        assert!(copied.values().all(|&count| count == 1), "seed {seed}: {copied:?}");
+        let twice: Vec<_> = copied.iter().filter(|(_, count)| **count != 1).collect();
+        assert!(twice.is_empty(), "seed {seed}: {twice:?}");
     }
 }
 
@@ -261,8 +260,10 @@ fn producer_in_doubt_that_is_kept_duplicates_or_loses_records() {
 fn cost_of_a_plan() {
     let began = std::time::Instant::now();
     let mut calls = 0;
-    for seed in 0..200 {
-        calls += copies(seed, Faults::drawn(seed), 300, 10, true).1;
+    for seed in 0..2000 {
+        let (copied, made) = copies(seed, Faults::drawn(seed), 300, 10, true);
+        assert!(copied.values().all(|&count| count == 1), "seed {seed}");
+        calls += made;
     }
-    println!("{:?} and {} calls per plan", began.elapsed() / 200, calls / 200);
+    println!("{:?} and {} calls per plan", began.elapsed() / 2000, calls / 2000);
 }
