@@ -18,6 +18,9 @@ pub(super) struct Killed;
 
 pub(super) type Guard<'s> = MutexGuard<'s, World>;
 
+/// The real time after which a thread that makes no call through the seam is taken for hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 thread_local! {
     static CURRENT: Cell<Option<usize>> = const { Cell::new(None) };
 }
@@ -55,10 +58,15 @@ impl Turn {
         self.changed.notify_one();
     }
 
-    fn take(&self) {
+    /// Waits for the turn. Calls `idle` in each real minute of waiting.
+    fn take(&self, idle: &dyn Fn()) {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         while !*given {
-            given = self.changed.wait(given).unwrap_or_else(PoisonError::into_inner);
+            let (next, timeout) = self.changed.wait_timeout(given, PATIENCE).unwrap_or_else(PoisonError::into_inner);
+            given = next;
+            if timeout.timed_out() && !*given {
+                idle();
+            }
         }
         *given = false;
     }
@@ -315,12 +323,28 @@ impl Simulation {
         self.publish(&world);
         drop(world);
         theirs.give();
-        mine.take();
+        let steps = Cell::new(None);
+        mine.take(&|| {
+            if me == 0 {
+                self.check_progress(&steps);
+            }
+        });
         let world = self.lock();
         if world.processes[world.threads[me].process].is_killed {
             unwind(world);
         }
         self.settle(world, me)
+    }
+
+    /// Aborts if no thread has called the seam since the last time: then a thread waits in a way that the scheduler does not know, such
+    /// as for a lock that a parked thread holds. Nothing can unwind it.
+    fn check_progress(&self, steps: &Cell<Option<u64>>) {
+        let world = self.lock();
+        if steps.replace(Some(world.steps)) == Some(world.steps) {
+            let thread = &world.threads[world.running];
+            eprintln!("the thread {:?} keeps its turn and does not call the seam, {}", thread.name, world.dump());
+            std::process::abort();
+        }
     }
 
     /// Makes the calling thread a part of the simulation.
@@ -338,7 +362,7 @@ impl Simulation {
     pub(super) fn begin_thread(&self, id: usize) {
         self.install(id);
         let turn = Arc::clone(&self.lock().threads[id].turn);
-        turn.take();
+        turn.take(&|| {});
         let world = self.lock();
         if world.processes[world.threads[id].process].is_killed {
             unwind(world);

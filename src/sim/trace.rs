@@ -4,7 +4,7 @@ use super::random::mix;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-/// Events kept for the rendered trace. The digest covers all of them.
+/// Events kept for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
 const KEPT: usize = 20_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,10 @@ impl Trace {
         let name = what.bytes().fold(0_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
         self.digest = words.iter().fold(self.digest ^ name, |digest, word| mix(digest.wrapping_add(*word)));
         self.count += 1;
+        // These are frequent, and show little.
+        if matches!(what, "Fetch" | "Heartbeat") {
+            return;
+        }
         if self.events.len() == KEPT {
             self.events.pop_front();
         }

@@ -169,11 +169,12 @@ impl Fetcher {
         }
     }
 
-    /// Continues elsewhere (`rd_kafka_toppar_seek`). False if the partition is not being read.
+    /// Continues elsewhere (`rd_kafka_toppar_seek`). False if the partition is not being read, as after it was out of range.
     pub(super) fn seek(&mut self, of: &TopicPartition, offset: Offset) -> bool {
         self.version += 1;
         let version = self.version;
-        self.find_mut(of).map(|position| position.restart(offset, version)).is_some()
+        let found = self.find_mut(of).filter(|position| !position.is_stopped);
+        found.map(|position| position.restart(offset, version)).is_some()
     }
 
     /// Throws away what was fetched, and continues behind the last record that the application has once it is resumed

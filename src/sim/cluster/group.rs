@@ -164,9 +164,11 @@ impl World {
         let left = member.expires.saturating_sub(self.now).max(millis(1));
         self.after(left, move |world| {
             let now = world.now;
+            let is_down = world.cluster.is_down(world.cluster.coordinator(&name), now);
             let Some(member) = world.group(&name).members.get_mut(&id) else { return };
-            // A member whose request waits is alive (`hasHeartbeat` and `isAwaitingJoin`).
-            if member.is_joining || member.is_syncing {
+            // A member whose request waits is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group begins all
+            // sessions again (`GroupMetadataManager.onLoaded`).
+            if member.is_joining || member.is_syncing || is_down {
                 member.expires = now + member.request.session;
             }
             if member.expires <= now {

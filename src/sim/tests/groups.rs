@@ -125,6 +125,36 @@ fn stopped_process_loses_its_partitions_and_hears_of_it() {
 }
 
 #[test]
+fn member_that_does_not_poll_loses_its_partitions() {
+    run(|simulation| {
+        topic(simulation, "in", 2);
+        let mut idle = Member::join(simulation, None, false, &["in"]);
+        let mut member = Member::join(simulation, None, false, &["in"]);
+        assert!(drive(simulation, &mut [&mut idle, &mut member], |members| members.iter().all(|member| member.holds(1))));
+        for _ in 0..32 {
+            simulation.sleep(10 * SECOND);
+            member.turn(Duration::ZERO);
+        }
+        assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(2)));
+        assert!(idle.consumer.lost());
+    });
+}
+
+/// librdkafka issue 3437: after an outage that is longer than the session, the client has forgotten its member id, and sends heartbeats
+/// without one for as long as the application does not answer the revocation.
+#[test]
+fn static_member_is_fenced_after_an_outage_longer_than_its_session() {
+    run(|simulation| {
+        topic(simulation, "in", 1);
+        let mut member = Member::join(simulation, Some("a"), true, &["in"]);
+        assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(1)));
+        simulation.take_all_down(14 * SECOND);
+        simulation.sleep(20 * SECOND);
+        assert!(!member.turn(Duration::ZERO), "it is fenced");
+    });
+}
+
+#[test]
 fn members_read_everything_across_rebalances() {
     run(|simulation| {
         topic(simulation, "in", 4);
