@@ -85,7 +85,9 @@ pub struct Faults {
     pub lost_answer: u32,
     /// The client loses the connection and sends the request again, and the broker serves the first copy late.
     pub late_request: u32,
-    /// The requests that may arrive late. Brokers detect late copies of other requests, or answer them without an effect.
+    /// The requests that may arrive late. A late `EndTxn` ends another transaction of the same epoch (KIP-890), and a late join disturbs
+    /// the group (KAFKA-20985). A late `TxnOffsetCommit` may set a committed offset back, which no client can prevent. Late copies of
+    /// other requests have no effect.
     pub late_apis: &'static [Api],
     /// The longest time by which a request is late.
     pub late_by: Duration,
@@ -99,6 +101,9 @@ pub struct Faults {
     pub fetch_error: u32,
     /// The producer's queue is full.
     pub queue_full: u32,
+    /// A producer that fences another one's open transaction is told that it was fenced itself, as happens to one of two producers that
+    /// begin in the same moment (`TransactionCoordinator.handleInitProducerId`).
+    pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
     /// The mean time between outages: an unavailable broker, an election, a slow broker, or lagging followers.
@@ -115,13 +120,14 @@ impl Faults {
             lost_request: 0,
             lost_answer: 0,
             late_request: 0,
-            late_apis: &[Api::EndTxn],
+            late_apis: &[Api::EndTxn, Api::JoinGroup],
             late_by: Duration::from_secs(20),
             slow_answer: 0,
             slow_by: Duration::from_secs(3),
             retriable_error: 0,
             fetch_error: 0,
             queue_full: 0,
+            fenced_init: 0,
             slow_marker: 0,
             outage_every: None,
             outage_for: Duration::from_secs(15),
@@ -145,6 +151,7 @@ impl Faults {
             retriable_error: often(300),
             fetch_error: often(100),
             queue_full: often(100),
+            fenced_init: often(500),
             slow_marker: often(1000),
             outage_every: (often(10_000) > 0).then(|| Duration::from_millis(random.between(2_000, 60_000))),
             ..Self::none()

@@ -335,21 +335,30 @@ impl World {
         if !has_moved {
             fetcher.parked.insert(node);
         }
-        let retry_at =
-            fetcher.positions.iter().filter(|position| position.is_assigned).map(|position| position.retry_at).filter(|&at| at > now).min();
-        let needs_timer = !has_moved && !std::mem::replace(&mut fetcher.has_timer, true);
         let signal = self.clients[&client].signal();
         self.notify(signal);
         self.fetch(client);
-        if needs_timer {
-            let wait = retry_at.map_or(WAIT, |at| (at - now).min(WAIT));
-            self.inside_after(wait, client, move |world| {
-                if let Some(fetcher) = world.clients.get_mut(&client).and_then(Client::fetcher_mut) {
-                    fetcher.has_timer = false;
-                    fetcher.unpark();
-                }
-                world.fetch(client);
-            });
-        }
+        self.set_fetch_timer(client);
+    }
+
+    /// Fetches again when a failed fetch may be repeated, or the brokers have held a fetch for long enough.
+    fn set_fetch_timer(&mut self, client: ClientId) {
+        let now = self.now;
+        let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut).filter(|fetcher| !fetcher.has_timer) else {
+            return;
+        };
+        let assigned = fetcher.positions.iter().filter(|position| position.is_assigned);
+        let retry_at = assigned.map(|position| position.retry_at).filter(|&at| at > now).min();
+        let parked_until = (!fetcher.parked.is_empty()).then_some(now + WAIT);
+        let Some(next) = retry_at.into_iter().chain(parked_until).min() else { return };
+        fetcher.has_timer = true;
+        self.inside_after(next - now, client, move |world| {
+            if let Some(fetcher) = world.clients.get_mut(&client).and_then(Client::fetcher_mut) {
+                fetcher.has_timer = false;
+                fetcher.unpark();
+            }
+            world.fetch(client);
+            world.set_fetch_timer(client);
+        });
     }
 }

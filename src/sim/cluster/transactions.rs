@@ -82,6 +82,10 @@ impl World {
     /// Gives a producer an id and an epoch, and fences earlier producers (`handleInitProducerId`). Their open transaction is aborted
     /// first, and the caller asks again meanwhile.
     pub(in crate::sim) fn init_producer(&mut self, id: &str, timeout: Micros, known: Option<(Pid, i16)>) -> Result<(Pid, i16), Code> {
+        let is_fenced = {
+            let often = self.faults.fenced_init;
+            self.random.chance(often)
+        };
         let transactions = &mut self.cluster.transactions;
         let Some(transaction) = transactions.by_id.get_mut(id) else {
             let pid = transactions.new_pid();
@@ -103,7 +107,7 @@ impl World {
                 transaction.epoch += 1;
                 self.trace("transaction fenced", 0, 0);
                 self.prepare(id, PrepareAbort);
-                Err(Code::ConcurrentTransactions)
+                Err(if is_fenced { Code::ProducerFenced } else { Code::ConcurrentTransactions })
             }
             Empty | CompleteCommit | CompleteAbort => {
                 transaction.last_epoch = known.map(|(_, epoch)| epoch);

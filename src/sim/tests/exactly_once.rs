@@ -6,6 +6,8 @@ use crate::runtime;
 use crate::sim::{Api, Faults, Random, SimRecord};
 
 const PARTITIONS: i32 = 3;
+/// Plans that [`cost_of_a_plan`] runs.
+const SOAK: u32 = 2000;
 
 /// Copies records from `in` to `out` in transactions, until it is killed.
 struct Copier {
@@ -268,10 +270,10 @@ fn same_seed_gives_the_same_trace_also_under_kills() {
 fn cost_of_a_plan() {
     let began = std::time::Instant::now();
     let mut events = 0;
-    for seed in 0..2000 {
+    for seed in (0..SOAK).map(u64::from) {
         let (copied, (made, _)) = copies(seed, Faults::drawn(seed), 300, 10, true);
         assert!(copied.values().all(|&count| count == 1), "seed {seed}");
         events += made;
     }
-    println!("{:?} and {} events per plan", began.elapsed() / 2000, events / 2000);
+    println!("{:?} and {} events per plan", began.elapsed() / SOAK, events / u64::from(SOAK));
 }
