@@ -102,6 +102,7 @@ impl Simulation {
     }
 
     /// Creates a topic. False if it exists.
+    #[expect(clippy::must_use_candidate, reason = "most tests know that the topic is new")]
     pub fn create_topic(&self, name: &str, partitions: u32, options: TopicOptions) -> bool {
         self.change(|world| world.cluster.create_topic(name, partitions, options).is_ok())
     }
@@ -124,6 +125,8 @@ impl Simulation {
 
     /// Appends a record, as another producer without transactions does, once there is a leader. Returns its offset unless the topic
     /// refuses it.
+    #[expect(clippy::must_use_candidate, reason = "most tests do not need the offset")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the record for this call")]
     pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
         loop {
             let appended = self.change(|world| {
@@ -138,6 +141,7 @@ impl Simulation {
     }
 
     /// Appends records in a transaction of another producer, and leaves it open. Returns the producer's id.
+    #[expect(clippy::must_use_candidate, reason = "a test may leave the transaction open for good")]
     pub fn open_transaction(&self, records: Vec<(TopicPartition, NewRecord)>) -> u64 {
         self.change(|world| {
             let (now, pid) = (world.broker_clock(), world.cluster.transactions.new_pid());

@@ -238,6 +238,11 @@ impl World {
         self.signals[signal] += 1;
     }
 
+    /// The signal of a client, unless it is gone.
+    fn signal_of(&self, client: ClientId) -> Option<Signal> {
+        self.clients.get(&client).map(Client::signal)
+    }
+
     /// Does something later.
     fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.event_number += 1;

@@ -202,7 +202,7 @@ impl Simulation {
         loop {
             let answer = Arc::new(Mutex::new(None));
             let (slot, serve) = (Arc::clone(&answer), serve.clone());
-            let Some(signal) = world.clients.get(&client).map(|client| client.signal()) else { return Err(Code::Transport) };
+            let Some(signal) = world.signal_of(client) else { return Err(Code::Transport) };
             let to = node(&world);
             world.request(client, (api, to), serve, move |world, result| {
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);

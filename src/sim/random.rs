@@ -1,6 +1,6 @@
 //! The generator of every random choice of a simulation.
 
-/// SplitMix64 (Steele, Lea, and Flood 2014). Small, fast, and the same on every machine.
+/// `SplitMix64` (Steele, Lea, and Flood 2014). Small, fast, and the same on every machine.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

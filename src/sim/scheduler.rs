@@ -146,7 +146,7 @@ impl World {
 
     /// Describes every thread.
     pub(super) fn dump(&self) -> String {
-        let mut text = format!("at {:.3} ms after {} calls\n", self.now as f64 / 1000.0, self.steps);
+        let mut text = format!("at {:.3} ms after {} calls\n", Duration::from_micros(self.now).as_secs_f64() * 1000.0, self.steps);
         for &id in &self.live {
             let Thread { name, process, state, .. } = &self.threads[id];
             let process = &self.processes[*process];

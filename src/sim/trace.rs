@@ -3,6 +3,7 @@
 use super::random::mix;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 /// Events kept for the rendered trace, which leaves out fetches and heartbeats. The digest covers all events.
 const KEPT: usize = 20_000;
@@ -49,7 +50,12 @@ impl Trace {
         let mut text = String::new();
         for event in self.events.iter().skip(self.events.len().saturating_sub(lines)) {
             let Event { micros, thread, what, numbers: [a, b] } = event;
-            let _ = writeln!(text, "{:>12.3} ms  {:<24} {what} {a} {b}", *micros as f64 / 1000.0, thread_name(*thread));
+            let _ = writeln!(
+                text,
+                "{:>12.3} ms  {:<24} {what} {a} {b}",
+                Duration::from_micros(*micros).as_secs_f64() * 1000.0,
+                thread_name(*thread)
+            );
         }
         text
     }

@@ -126,16 +126,12 @@ impl SimTail {
         let add = |world: &mut World| world.add_client(|process, signal| Client::Reader { process, signal, fetcher: Fetcher::new(true) });
         Self { simulation: simulation.clone(), id: simulation.with(add).unwrap_or(usize::MAX) }
     }
-
-    fn fetcher(world: &mut World, id: ClientId) -> Option<&mut Fetcher> {
-        world.clients.get_mut(&id).and_then(Client::fetcher_mut)
-    }
 }
 
 impl ChangelogTail for SimTail {
     fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         self.simulation.with(|world| {
-            if let Some(fetcher) = Self::fetcher(world, self.id) {
+            if let Some(fetcher) = world.fetcher(self.id) {
                 fetcher.assign(partition, offset);
             }
             world.fetch(self.id);
@@ -145,7 +141,7 @@ impl ChangelogTail for SimTail {
 
     fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
         self.simulation.with(|world| {
-            if let Some(fetcher) = Self::fetcher(world, self.id) {
+            if let Some(fetcher) = world.fetcher(self.id) {
                 fetcher.retain(|other| other != partition);
             }
         });
@@ -157,7 +153,7 @@ impl ChangelogTail for SimTail {
         let (deadline, id) = (world.now.saturating_add(micros(wait)), self.id);
         let mut events = Vec::new();
         let look = &mut |world: &mut World| {
-            let Some(fetcher) = Self::fetcher(world, id) else { return true };
+            let Some(fetcher) = world.fetcher(id) else { return true };
             while events.len() < count {
                 let Some((topic, partition, event)) = fetcher.next() else { break };
                 events.push((Arc::clone(topic), partition, event));

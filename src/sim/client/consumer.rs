@@ -135,7 +135,7 @@ impl Consumer for SimConsumer {
         Ok(())
     }
 
-    fn poll<'a>(&'a self, batch: &mut Batch<SimRecord>, records: usize, timeout: Duration) -> Result<(), Error> {
+    fn poll(&self, batch: &mut Batch<SimRecord>, records: usize, timeout: Duration) -> Result<(), Error> {
         let Some(mut world) = self.simulation.enter() else { return Err(killed()) };
         let (deadline, now, id) = (world.now.saturating_add(micros(timeout)), world.now, self.id);
         let Some(consumer) = world.consumer(id) else { return Err(killed()) };
@@ -232,7 +232,9 @@ impl Consumer for SimConsumer {
     fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
         self.simulation.with(|world| {
             if let Some(consumer) = world.consumer(self.id) {
-                partitions.iter().for_each(|partition| consumer.fetcher.resume(partition));
+                for partition in partitions {
+                    consumer.fetcher.resume(partition);
+                }
                 world.fetch(self.id);
             }
         });

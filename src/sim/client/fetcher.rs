@@ -17,6 +17,7 @@ const FETCH_MAX: u64 = 60;
 const WAIT: Micros = millis(500);
 
 /// A partition that is read, or was.
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
 struct Position {
     of: TopicPartition,
     topic: Arc<str>,
@@ -242,7 +243,9 @@ impl Fetcher {
                 if is_end && reports_ends {
                     position.reported_end = Some(next);
                 }
-                records.into_iter().for_each(|record| push(&mut self.queue, Event::Record(record)));
+                for record in records {
+                    push(&mut self.queue, Event::Record(record));
+                }
                 if is_end && reports_ends {
                     push(&mut self.queue, Event::End(next));
                 }
@@ -294,7 +297,7 @@ impl World {
             requests.entry(node).or_default().push(Wanted { slot, version: position.version, of, from, epoch: position.epoch });
         }
         for (node, wanted) in requests {
-            if let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) {
+            if let Some(fetcher) = self.fetcher(client) {
                 fetcher.busy.insert(node);
             }
             let most = usize::try_from(self.random.between(1, FETCH_MAX)).unwrap_or(1);
@@ -325,7 +328,7 @@ impl World {
         fetcher.busy.remove(&node);
         let mut has_moved = false;
         match answer {
-            Ok(fetched) => fetched.into_iter().for_each(|fetched| has_moved |= fetcher.take_answer(now, fetched)),
+            Ok(parts) => parts.into_iter().for_each(|part| has_moved |= fetcher.take_answer(now, part)),
             Err(_) => {
                 for position in fetcher.positions.iter_mut().filter(|position| self.cluster.leader(&position.of) == node) {
                     position.retry_at = now + millis(100);
@@ -344,7 +347,7 @@ impl World {
     /// Fetches again when a failed fetch may be repeated, or the brokers have held a fetch for long enough.
     fn set_fetch_timer(&mut self, client: ClientId) {
         let now = self.now;
-        let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut).filter(|fetcher| !fetcher.has_timer) else {
+        let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {
             return;
         };
         let assigned = fetcher.positions.iter().filter(|position| position.is_assigned);
@@ -353,7 +356,7 @@ impl World {
         let Some(next) = retry_at.into_iter().chain(parked_until).min() else { return };
         fetcher.has_timer = true;
         self.inside_after(next - now, client, move |world| {
-            if let Some(fetcher) = world.clients.get_mut(&client).and_then(Client::fetcher_mut) {
+            if let Some(fetcher) = world.fetcher(client) {
                 fetcher.has_timer = false;
                 fetcher.unpark();
             }

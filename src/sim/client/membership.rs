@@ -23,6 +23,7 @@ pub(super) enum JoinState {
     Steady,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
 pub(in crate::sim) struct ConsumerState {
     pub(super) process: usize,
     pub(super) signal: Signal,

@@ -57,7 +57,7 @@ impl Client {
         }
     }
 
-    pub(super) fn fetcher_mut(&mut self) -> Option<&mut Fetcher> {
+    fn fetcher_mut(&mut self) -> Option<&mut Fetcher> {
         match self {
             Self::Consumer(consumer) => Some(&mut consumer.fetcher),
             Self::Reader { fetcher, .. } => Some(fetcher),
@@ -81,6 +81,10 @@ impl World {
         let (process, signal) = (self.current_process(), self.new_signal());
         self.clients.insert(signal, make(process, signal));
         signal
+    }
+
+    pub(super) fn fetcher(&mut self, id: ClientId) -> Option<&mut Fetcher> {
+        self.clients.get_mut(&id).and_then(Client::fetcher_mut)
     }
 
     pub(super) fn consumer(&mut self, id: ClientId) -> Option<&mut ConsumerState> {

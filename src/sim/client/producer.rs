@@ -55,6 +55,7 @@ pub(super) struct Queue {
     pub(super) since: Micros,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
 pub(in crate::sim) struct ProducerState {
     pub(super) process: usize,
     pub(super) signal: Signal,

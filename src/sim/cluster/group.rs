@@ -67,9 +67,9 @@ pub(in crate::sim) struct CommittedOffset {
 
 pub(super) struct Member {
     pub(super) request: JoinRequest,
-    /// True while its JoinGroup request waits for the rest of the group.
+    /// True while its `JoinGroup` request waits for the rest of the group.
     pub(super) is_joining: bool,
-    /// True while its SyncGroup request waits for the leader.
+    /// True while its `SyncGroup` request waits for the leader.
     pub(super) is_syncing: bool,
     pub(super) assignment: Vec<TopicPartition>,
     /// The end of its session.
@@ -106,7 +106,7 @@ impl Group {
         if !self.members.contains_key(&member.id) {
             return Err(Code::UnknownMember);
         }
-        if member.generation != self.generation { Err(Code::IllegalGeneration) } else { Ok(()) }
+        if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
     }
 
     /// The members' ids, in order.

@@ -187,7 +187,9 @@ impl World {
             .filter(|(_, member)| !member.is_joining && member.request.instance.is_none())
             .map(|(id, _)| id.clone())
             .collect();
-        gone.iter().for_each(|id| group.remove(id));
+        for id in &gone {
+            group.remove(id);
+        }
         group.generation += 1;
         if group.members.is_empty() {
             group.state = GroupState::Empty;

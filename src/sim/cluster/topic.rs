@@ -150,7 +150,7 @@ impl World {
     pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
         let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
         for client in parked {
-            if let Some(fetcher) = self.clients.get_mut(&client).and_then(|client| client.fetcher_mut()) {
+            if let Some(fetcher) = self.fetcher(client) {
                 fetcher.unpark();
             }
             let delay = self.latency(0);

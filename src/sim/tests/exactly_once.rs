@@ -35,15 +35,15 @@ impl Copier {
         }
     }
 
-    fn run(simulation: &Simulation, id: &str, replaces_doubtful: bool) {
+    /// Ends when another member has taken over its static name.
+    fn run(simulation: &Simulation, id: &str, is_static: bool, replaces_doubtful: bool) {
         let producer = Self::ready_producer(simulation, id);
-        let consumer = SimConsumer::with_group(simulation, "group", None, false, false, |_| {}).unwrap();
+        let instance = is_static.then(|| id.to_owned());
+        let consumer = SimConsumer::with_group(simulation, "group", instance, is_static, false, |_| {}).unwrap();
         consumer.subscribe(&["in"]).unwrap();
         let (simulation, id) = (simulation.clone(), id.to_owned());
         let mut copier = Self { simulation, id, consumer, producer, positions: BTreeMap::new(), is_open: false, replaces_doubtful };
-        loop {
-            copier.turn();
-        }
+        while copier.turn() {}
     }
 
     fn committed(&self, partitions: &[TopicPartition]) -> Vec<(TopicPartition, Offset)> {
@@ -55,7 +55,7 @@ impl Copier {
         }
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self) -> bool {
         while let Some(rebalance) = self.consumer.next_rebalance() {
             self.end();
             match rebalance {
@@ -71,11 +71,13 @@ impl Copier {
             }
         }
         let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
-        self.consumer.poll(&mut batch, 20, Duration::from_millis(100)).unwrap();
+        if self.consumer.poll(&mut batch, 20, Duration::from_millis(100)).is_err() {
+            return false;
+        }
         for record in &batch.messages {
             if !self.copy(record) {
                 self.give_up();
-                return;
+                return true;
             }
         }
         if batch.out_of_range || !batch.errored.is_empty() {
@@ -84,6 +86,7 @@ impl Copier {
         } else if self.simulation.draw(3) == 0 {
             self.end();
         }
+        true
     }
 
     fn copy(&mut self, record: &SimRecord) -> bool {
@@ -173,7 +176,8 @@ fn copies(seed: u64, faults: Faults, records: usize, kills: u64, replaces_doubtf
         let mut random = Random::new(seed);
         let start = |number: u64| {
             let own = simulation.clone();
-            simulation.start(&format!("copier-{number}"), move || Copier::run(&own, &format!("copier-{number}"), replaces_doubtful))
+            let name = format!("copier-{number}");
+            simulation.start(&name.clone(), move || Copier::run(&own, &name, seed % 2 == 1, replaces_doubtful))
         };
         let mut processes: Vec<_> = (0..2).map(start).collect();
         let partition = |number: usize| i32::try_from(number).unwrap_or(0) % PARTITIONS;
