@@ -23,6 +23,7 @@ pub use faults::{Api, Fate, Faults};
 pub use process::{Effect, Ended, Process};
 pub use random::Random;
 
+use crate::record::TopicPartition;
 use client::Client;
 use cluster::Cluster;
 use process::ProcessState;
@@ -33,7 +34,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use trace::Trace;
+use trace::{Event, Trace};
 
 /// The time that a call to a broker may take (`kafka::client_config::CALL_TIMEOUT`).
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -220,7 +221,14 @@ impl World {
 
     fn trace(&mut self, what: &'static str, a: impl TryInto<i64>, b: impl TryInto<i64>) {
         let numbers = [a.try_into().unwrap_or(i64::MAX), b.try_into().unwrap_or(i64::MAX)];
-        self.trace.push(self.now, self.running, what, numbers);
+        self.trace.push(Event { micros: self.now, thread: self.running, what, topic: None, numbers });
+    }
+
+    /// Records what happened to a partition.
+    fn trace_on(&mut self, what: &'static str, of: &TopicPartition, number: impl TryInto<i64>) {
+        let topic = self.cluster.topics.get(&of.topic).map(|topic| Arc::clone(&topic.name));
+        let numbers = [i64::from(of.partition), number.try_into().unwrap_or(i64::MAX)];
+        self.trace.push(Event { micros: self.now, thread: self.running, what, topic, numbers });
     }
 
     /// The brokers' wall clock, in milliseconds since the epoch.

@@ -102,7 +102,7 @@ impl ChangelogReader for SimReader {
                 return Err(Code::OffsetOutOfRange);
             }
             log.delete_before(offset);
-            world.trace("deleted before", of.partition, offset);
+            world.trace_on("deleted before", &of, offset);
             Ok(())
         };
         let answer = self.0.simulation.call(self.0.id, Api::DeleteRecords, TIMEOUT, |world| world.cluster.leader(partition), serve);

@@ -66,7 +66,7 @@ impl World {
     pub(in crate::sim) fn truncate(&mut self, of: &TopicPartition, offset: Offset) {
         if let Ok(partition) = self.cluster.partition_mut(of) {
             partition.log.truncate(offset);
-            self.trace("truncated", of.partition, offset);
+            self.trace_on("truncated", of, offset);
             self.log_changed(of);
         }
     }
@@ -101,15 +101,15 @@ impl World {
             (2, _) => (0..self.cluster.nodes.len()).for_each(|node| self.take_down(node, time / 2)),
             (3, Some(of)) => {
                 let lag = i64::try_from(self.random.below(10)).unwrap_or(0);
-                self.trace("election", of.partition, lag);
+                self.trace_on("election", &of, lag);
                 self.elect(&of, node, lag);
             }
             (4, Some(of)) => {
-                self.trace("followers lag", of.partition, time / 10);
+                self.trace_on("followers lag", &of, time / 10_000);
                 self.lag(&of, time / 10);
             }
             (5, Some(of)) => {
-                self.trace("no leader", of.partition, time / 1000);
+                self.trace_on("no leader", &of, time / 1000);
                 self.take_leader(&of, time);
             }
             _ => {

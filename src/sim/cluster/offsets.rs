@@ -35,6 +35,7 @@ impl World {
         check_size(offsets)?;
         for (partition, offset, metadata) in offsets {
             let committed = CommittedOffset { offset: *offset, metadata: metadata.clone() };
+            self.trace_on("committed", partition, *offset);
             self.group(name).offsets.insert(partition.clone(), committed);
         }
         Ok(())
@@ -66,7 +67,10 @@ impl World {
         let group = self.group(name);
         let pending = group.pending_offsets.remove(&pid).unwrap_or_default();
         if is_commit {
-            group.offsets.extend(pending);
+            for (partition, committed) in pending {
+                self.trace_on("committed", &partition, committed.offset);
+                self.group(name).offsets.insert(partition, committed);
+            }
         }
     }
 

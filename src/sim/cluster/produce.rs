@@ -32,6 +32,7 @@ impl World {
         topic.validate(to.partition, &mut records, now)?;
         match self.cluster.partition_mut(to)?.log.append(producer, records) {
             Ok(offset) => {
+                self.trace_on("append", to, offset);
                 self.appended(to);
                 Ok(offset)
             }

@@ -218,7 +218,7 @@ impl World {
         let is_commit = self.is_commit(&id);
         if let Ok(found) = self.cluster.partition_mut(&partition) {
             found.log.end_transaction(pid, epoch, is_commit);
-            self.trace("marker", partition.partition, i64::from(is_commit));
+            self.trace_on("marker", &partition, i64::from(is_commit));
             self.appended(&partition);
         }
         if let Some(transaction) = self.cluster.transactions.by_id.get_mut(&id) {
