@@ -83,6 +83,15 @@ pub mod http;
 #[cfg(feature = "worker")]
 pub mod kafka;
 
+#[cfg(feature = "faults")]
+pub mod runtime;
+
+#[cfg(feature = "faults")]
+pub mod broker;
+
+#[cfg(feature = "faults")]
+pub mod sim;
+
 #[cfg(feature = "worker")]
 pub mod follower;
 

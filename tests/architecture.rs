@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 27] = [
+const PARTS: [&str; 30] = [
     "record",
     "key",
     "values",
@@ -28,6 +28,9 @@ const PARTS: [&str; 27] = [
     "tls",
     "http",
     "kafka",
+    "runtime",
+    "broker",
+    "sim",
     "follower",
     "explain",
     "seed",

@@ -1,0 +1,197 @@
+//! Time and threads: the part of the seam that is not Kafka.
+//!
+//! Clocks, sleep, threads, and channels for code that runs in a simulation. These functions call the standard library. A thread
+//! that belongs to a simulation asks its [`Scheduler`] instead. The worker does not use them yet.
+
+use crate::record::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What a simulation decides for its threads. Only one of them runs at a time.
+#[cfg(feature = "faults")]
+pub trait Scheduler: Send + Sync {
+    /// The virtual monotonic time.
+    fn now(&self) -> Instant;
+    /// The wall clock of the calling thread's process, in milliseconds since the epoch.
+    fn wall_clock(&self) -> Timestamp;
+    /// Lets other threads run until this time has passed.
+    fn sleep(&self, time: Duration);
+    /// Lets other threads run until `ready` returns true or the deadline has passed. Returns the last answer of `ready`.
+    fn wait(&self, deadline: Option<Instant>, ready: &mut dyn FnMut() -> bool) -> bool;
+    /// Registers a thread that the calling thread is about to start, in the same process.
+    fn register(&self, name: &str) -> Box<dyn Registered>;
+    /// Passes a fault point. Returns true if its step must fail.
+    fn point(&self, name: &'static str) -> bool;
+}
+
+/// A thread that a scheduler knows.
+#[cfg(feature = "faults")]
+pub trait Registered: Send {
+    /// Called first on the new thread: makes it the simulation's, and waits for its turn.
+    fn begin(&self);
+    /// Called last on the new thread, also when it unwinds: gives its turn away for good.
+    fn end(&self);
+}
+
+#[cfg(feature = "faults")]
+thread_local! {
+    static SCHEDULER: std::cell::RefCell<Option<Arc<dyn Scheduler>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Makes the calling thread part of a simulation, or, with `None`, ends that.
+#[cfg(feature = "faults")]
+pub fn install(scheduler: Option<Arc<dyn Scheduler>>) {
+    SCHEDULER.set(scheduler);
+}
+
+/// The scheduler of the calling thread, if it is part of a simulation.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn scheduler() -> Option<Arc<dyn Scheduler>> {
+    SCHEDULER.with_borrow(Clone::clone)
+}
+
+/// Without fault points there is no simulation, so the compiler removes every branch that asks for one.
+#[cfg(not(feature = "faults"))]
+mod none {
+    use super::{Duration, Instant, Timestamp};
+
+    pub(super) enum Never {}
+
+    impl Never {
+        pub(super) fn now(&self) -> Instant {
+            match *self {}
+        }
+
+        pub(super) fn wall_clock(&self) -> Timestamp {
+            match *self {}
+        }
+
+        pub(super) fn sleep(&self, _: Duration) {
+            match *self {}
+        }
+
+        pub(super) fn wait(&self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) -> bool {
+            match *self {}
+        }
+    }
+
+    pub(super) const fn scheduler() -> Option<Never> {
+        let _ = Duration::ZERO;
+        None
+    }
+}
+#[cfg(not(feature = "faults"))]
+use none::scheduler;
+
+/// The monotonic time.
+#[must_use]
+pub fn now() -> Instant {
+    scheduler().map_or_else(Instant::now, |scheduler| scheduler.now())
+}
+
+/// The time since an earlier [`now`].
+#[must_use]
+pub fn since(earlier: Instant) -> Duration {
+    now().saturating_duration_since(earlier)
+}
+
+/// Milliseconds since the epoch, by this machine's clock.
+#[must_use]
+pub fn wall_clock() -> Timestamp {
+    scheduler().map_or_else(|| millis(SystemTime::now()), |scheduler| scheduler.wall_clock())
+}
+
+/// Milliseconds from the epoch to a time; 0 for a time before it.
+#[must_use]
+pub fn millis(time: SystemTime) -> Timestamp {
+    i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Waits.
+pub fn sleep(time: Duration) {
+    match scheduler() {
+        None => std::thread::sleep(time),
+        Some(scheduler) => scheduler.sleep(time),
+    }
+}
+
+/// Waits for the next message of a channel.
+///
+/// # Errors
+/// When all senders are gone.
+pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
+    let Some(scheduler) = scheduler() else { return receiver.recv() };
+    let mut message = Err(TryRecvError::Empty);
+    scheduler.wait(None, &mut || {
+        message = receiver.try_recv();
+        !matches!(message, Err(TryRecvError::Empty))
+    });
+    message.map_err(|_| RecvError)
+}
+
+/// A thread that is about to be started.
+pub struct Task {
+    done: Done,
+    #[cfg(feature = "faults")]
+    registered: Option<Box<dyn Registered>>,
+}
+
+/// Shows when a [`Task`] has ended.
+#[derive(Clone)]
+pub struct Done(Arc<AtomicBool>);
+
+impl Done {
+    /// True once the task has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// In a simulation, lets the task end. Call it before the thread is joined, which waits for real.
+    pub fn wait(&self) {
+        if let Some(scheduler) = scheduler() {
+            scheduler.wait(None, &mut || self.is_done());
+        }
+    }
+}
+
+impl Task {
+    /// Announces a thread of the calling thread's process.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        #[cfg(not(feature = "faults"))]
+        let _ = name;
+        Self {
+            done: Done(Arc::default()),
+            #[cfg(feature = "faults")]
+            registered: scheduler().map(|scheduler| scheduler.register(name)),
+        }
+    }
+
+    /// Shows when it has ended.
+    #[must_use]
+    pub fn done(&self) -> Done {
+        self.done.clone()
+    }
+
+    /// Wraps what the thread does.
+    pub fn run<T>(self, body: impl FnOnce() -> T) -> T {
+        struct End(Task);
+        impl Drop for End {
+            fn drop(&mut self) {
+                self.0.done.0.store(true, Ordering::Release);
+                #[cfg(feature = "faults")]
+                self.0.registered.iter().for_each(|registered| registered.end());
+            }
+        }
+        let end = End(self);
+        #[cfg(feature = "faults")]
+        end.0.registered.iter().for_each(|registered| registered.begin());
+        let result = body();
+        drop(end);
+        result
+    }
+}

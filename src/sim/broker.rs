@@ -1,0 +1,191 @@
+//! The simulated cluster as the seam shows it.
+
+use super::client::{Asking, SimConsumer, SimEnds, SimProducer, SimReader, SimTail};
+use super::cluster::TopicOptions;
+use super::faults::Api;
+use super::network::Code;
+use super::{ClientId, World};
+use super::{SimBroker, Simulation, TIMEOUT};
+use crate::broker::{Broker, Cluster, Error, ProducerOptions};
+use crate::config::{Config, OnDuplicate, OnInvalid, Topic};
+use crate::record::SpaceId;
+use crate::runtime;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The largest batch that every output accepts (`kafka::client_config::BATCH_BYTES`).
+const BATCH_BYTES: usize = 1_000_000;
+/// Room that a broker's limit on a batch leaves for the batch's header.
+const BATCH_OVERHEAD: usize = 512;
+
+impl Simulation {
+    /// The cluster, for the worker.
+    #[must_use]
+    pub fn broker(&self) -> SimBroker {
+        SimBroker(self.clone())
+    }
+
+    /// Asks any broker.
+    fn ask<T: Send + 'static>(
+        &self,
+        client: ClientId,
+        timeout: Duration,
+        serve: impl Fn(&mut World) -> Result<T, Code> + Clone + Send + 'static,
+    ) -> Result<T, Code> {
+        let any = |world: &World| (0..world.cluster.nodes.len()).find(|&node| !world.cluster.is_down(node, world.now)).unwrap_or(0);
+        self.call(client, Api::Metadata, timeout, any, serve)
+    }
+
+    pub(super) fn topic_ids(&self, client: ClientId, topics: &[&str]) -> Result<BTreeMap<String, String>, Code> {
+        let names: Vec<_> = topics.iter().map(|&topic| topic.to_owned()).collect();
+        self.ask(client, TIMEOUT, move |world| {
+            let ids = names.iter().filter_map(|name| Some((name.clone(), world.cluster.topics.get(name)?.id.clone())));
+            Ok(ids.collect())
+        })
+    }
+
+    pub(super) fn partition_count(&self, client: ClientId, topic: &str) -> Result<u32, Code> {
+        let name = topic.to_owned();
+        self.ask(client, TIMEOUT, move |world| {
+            Ok(world.cluster.topics.get(&name).map_or(0, |topic| u32::try_from(topic.partitions.len()).unwrap_or(0)))
+        })
+    }
+}
+
+impl Broker for SimBroker {
+    type Consumer = SimConsumer;
+    type Producer = SimProducer;
+    type ChangelogReader = SimReader;
+    type ChangelogTail = SimTail;
+    type ChangelogEnds = SimEnds;
+
+    fn consumer(&self, config: &Config, number: usize) -> Result<SimConsumer, Error> {
+        SimConsumer::new(&self.0, config, number)
+    }
+
+    fn producer(&self, config: &Config, options: &ProducerOptions<'_>) -> Result<SimProducer, Error> {
+        Ok(SimProducer::new(&self.0, config, options))
+    }
+
+    fn changelog_reader(&self, _: &Config) -> Result<SimReader, Error> {
+        Ok(SimReader::new(&self.0))
+    }
+
+    fn changelog_tail(&self, _: &Config) -> Result<SimTail, Error> {
+        Ok(SimTail::new(&self.0))
+    }
+
+    fn changelog_ends(&self, _: &Config) -> Result<SimEnds, Error> {
+        Ok(SimEnds::new(&self.0))
+    }
+
+    fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
+        let client = Asking::new(&self.0);
+        let began = runtime::now();
+        while let Err(code) = self.0.ask(client.id, Duration::from_secs(2), |_| Ok(())) {
+            if stop() {
+                return Err(Error::Stopped);
+            }
+            let limit = config.kafka.connect_timeout;
+            if runtime::since(began) >= limit {
+                let servers = config.kafka.bootstrap_servers.clone();
+                return Err(Error::NoBroker { servers, waited: limit, reason: format!("{code:?}") });
+            }
+        }
+        let (mut cluster, mut problems) = (Cluster { batch_bytes: BATCH_BYTES, ..Cluster::default() }, Vec::new());
+        let count = |topic: &str| {
+            let found = self.0.partition_count(client.id, topic);
+            found.map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code:?}")))
+        };
+        for (at, topic) in config.topics.iter().enumerate() {
+            for (setting, name) in named(topic) {
+                match count(name)? {
+                    0 => problems.push(format!("topics[{at}].{setting}: topic {name:?} does not exist; create it")),
+                    partitions => drop(cluster.partitions.insert(name.to_owned(), partitions)),
+                }
+            }
+        }
+        if !problems.is_empty() {
+            return Err(Error::Cluster(problems));
+        }
+        for (name, wanted) in internal(config, &mut cluster) {
+            let found = count(&name)?;
+            let topic = name.clone();
+            let made = match found {
+                0 => self.0.ask(client.id, TIMEOUT, move |world| match world.cluster.create_topic(&topic, wanted, changelog_options()) {
+                    // Another process was faster.
+                    Err(Code::TopicExists) => Ok(()),
+                    made => made,
+                }),
+                found if found < wanted => self.0.ask(client.id, TIMEOUT, move |world| world.cluster.add_partitions(&topic, wanted)),
+                found if found > wanted => {
+                    problems.push(format!("topic {name:?} has {found} partitions and needs {wanted}; delete it to have it made anew"));
+                    Ok(())
+                }
+                _ => Ok(()),
+            };
+            made.map_err(|code| Error::Fatal(format!("cannot create topic {name:?}: {code:?}")))?;
+            cluster.partitions.insert(name, wanted);
+        }
+        if !problems.is_empty() {
+            return Err(Error::Cluster(problems));
+        }
+        let outputs: Vec<_> =
+            config.topics.iter().flat_map(|topic| named(topic).into_iter().skip(1)).map(|(_, name)| name.to_owned()).collect();
+        let limit = self.0.ask(client.id, TIMEOUT, move |world| {
+            Ok(outputs.iter().filter_map(|name| Some(world.cluster.topics.get(name)?.options.max_message_bytes)).min())
+        });
+        if let Ok(Some(limit)) = limit {
+            cluster.batch_bytes = cluster.batch_bytes.min(limit.saturating_sub(BATCH_OVERHEAD).max(1));
+        }
+        Ok(cluster)
+    }
+
+    fn missing(&self, _: &Config, known: &Cluster) -> Vec<String> {
+        let client = Asking::new(&self.0);
+        let topics: Vec<_> = known.partitions.keys().map(|topic| &**topic).collect();
+        let Ok(found) = self.0.topic_ids(client.id, &topics) else { return Vec::new() };
+        let gone = topics.into_iter().filter(|topic| !found.contains_key(*topic));
+        gone.map(|topic| format!("topic {topic:?} does not exist any more; create it again")).collect()
+    }
+}
+
+/// The input of a topic, and what it writes to, each with its setting.
+fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
+    let mut named = vec![("input", topic.input.as_str())];
+    // A shadow writes to no topic.
+    let Some(output) = &topic.output else { return named };
+    named.push(("output", output));
+    if let OnDuplicate::Topic(name) = &topic.on_duplicate {
+        named.push(("on_duplicate.topic", name));
+    }
+    if let OnInvalid::Topic(name) = &topic.on_invalid {
+        named.push(("on_invalid.topic", name));
+    }
+    named
+}
+
+/// The internal topics and their partition counts (`kafka::changelog::ensure`). An existing repartition topic keeps its partitions.
+fn internal(config: &Config, cluster: &mut Cluster) -> BTreeMap<String, u32> {
+    let mut judged: BTreeMap<SpaceId, u32> = BTreeMap::new();
+    let mut internal = BTreeMap::new();
+    for topic in &config.topics {
+        let Some(&input) = cluster.partitions.get(&topic.input) else { continue };
+        let space = config.space_of(topic).id;
+        let mut count = input;
+        if let Some(name) = config.repartitioned(topic) {
+            count = judged.get(&space).copied().unwrap_or(input);
+            internal.insert(name, count);
+        }
+        if let Some(changelog) = config.changelog(&topic.space).filter(|_| !judged.contains_key(&space)) {
+            internal.insert(changelog, count);
+        }
+        judged.entry(space).or_insert(count);
+    }
+    internal
+}
+
+/// Records on their way to another partition keep their timestamps.
+fn changelog_options() -> TopicOptions {
+    TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() }
+}

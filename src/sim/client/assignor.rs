@@ -1,0 +1,82 @@
+//! How the leader of a group assigns partitions.
+
+use super::super::cluster::JoinRequest;
+use crate::record::TopicPartition;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Assignments = BTreeMap<String, Vec<TopicPartition>>;
+
+/// Assigns partitions to members. `count` is the number of a topic's partitions.
+pub(super) fn assign(members: &[(String, JoinRequest)], count: impl Fn(&str) -> usize) -> Assignments {
+    let topics: BTreeSet<_> = members.iter().flat_map(|(_, member)| member.topics.iter().cloned()).collect();
+    if members.first().is_some_and(|(_, member)| member.protocol == "range") {
+        return range(members, &topics, count);
+    }
+    cooperative(members, &topics, count)
+}
+
+/// Consecutive partitions of each topic (`rd_kafka_range_assignor_assign_cb`).
+fn range(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
+    let mut assignments: Assignments = members.iter().map(|(id, _)| (id.clone(), Vec::new())).collect();
+    for topic in topics {
+        let subscribed: Vec<_> = members.iter().filter(|(_, member)| member.topics.contains(topic)).map(|(id, _)| id).collect();
+        let (share, extra) = (count(topic) / subscribed.len(), count(topic) % subscribed.len());
+        let mut next = 0;
+        for (at, id) in subscribed.into_iter().enumerate() {
+            let end = next + share + usize::from(at < extra);
+            let partitions = (next..end).map(|partition| partition_of(topic, partition));
+            assignments.entry(id.clone()).or_default().extend(partitions);
+            next = end;
+        }
+    }
+    assignments
+}
+
+fn partition_of(topic: &str, partition: usize) -> TopicPartition {
+    TopicPartition { topic: topic.to_owned(), partition: i32::try_from(partition).unwrap_or(i32::MAX) }
+}
+
+/// Balanced, with as few moves as possible (`rd_kafka_sticky_assignor_assign_cb`). A partition that moves is assigned to nobody in the
+/// round in which its owner gives it up (KIP-429).
+fn cooperative(members: &[(String, JoinRequest)], topics: &BTreeSet<String>, count: impl Fn(&str) -> usize) -> Assignments {
+    let all: BTreeSet<_> = topics.iter().flat_map(|topic| (0..count(topic)).map(|partition| partition_of(topic, partition))).collect();
+    let (share, extra) = (all.len() / members.len(), all.len() % members.len());
+    let mut owners: BTreeMap<&TopicPartition, &str> = BTreeMap::new();
+    for (id, member) in members {
+        for partition in member.owned.iter().filter(|partition| all.contains(*partition)) {
+            owners.entry(partition).or_insert(id);
+        }
+    }
+    let mut assignments = Assignments::new();
+    let mut extras = extra;
+    let mut free = all.clone();
+    // The members that hold the most keep the larger shares.
+    let mut order: Vec<_> = members.iter().collect();
+    order.sort_by_key(|(id, member)| (std::cmp::Reverse(member.owned.len()), id.clone()));
+    let mut quotas = Vec::new();
+    for (id, member) in order {
+        let quota = share + usize::from(extras > 0);
+        extras = extras.saturating_sub(1);
+        let held = member.owned.iter().filter(|partition| owners.get(partition) == Some(&id.as_str()));
+        let kept: Vec<_> = held.take(quota).cloned().collect();
+        for partition in &kept {
+            free.remove(partition);
+        }
+        quotas.push((id, quota));
+        assignments.insert(id.clone(), kept);
+    }
+    for (id, quota) in quotas {
+        let assigned = assignments.entry(id.clone()).or_default();
+        while assigned.len() < quota {
+            let Some(partition) = free.pop_first() else { break };
+            if owners.get(&partition).is_none_or(|owner| *owner == id.as_str()) {
+                assigned.push(partition);
+            } else {
+                // Its owner has to give it up first. It counts for the new owner's share.
+                assigned.push(TopicPartition { topic: String::new(), partition: -1 });
+            }
+        }
+        assigned.retain(|partition| partition.partition >= 0);
+    }
+    assignments
+}

@@ -1,0 +1,208 @@
+//! The changelog clients of the seam: a reader of one partition at a time, a tail of many, and a client that asks for their ends.
+
+use super::super::cluster::{Isolation, StoredRecord};
+use super::super::faults::Api;
+use super::super::network::Code;
+use super::super::{ClientId, World, micros};
+use super::super::{Simulation, TIMEOUT};
+use super::consumer::unanswered;
+use super::fetcher::{Event, Fetcher};
+use super::{Asking, Client};
+use crate::broker::{ChangelogEnds, ChangelogReader, ChangelogTail, Error, Logged, TailEvent};
+use crate::record::{Offset, TopicPartition};
+use crate::runtime;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait for records; bounds how late a stop is noticed.
+const POLL: Duration = Duration::from_millis(100);
+
+fn list_offsets(simulation: &Simulation, client: ClientId, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
+    let asked = of.clone();
+    let serve = move |world: &mut World| world.list_offsets(&asked, isolation);
+    simulation.call(client, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
+}
+
+/// Reads changelogs of the simulated cluster.
+pub struct SimReader(Asking);
+
+impl SimReader {
+    pub(in crate::sim) fn new(simulation: &Simulation) -> Self {
+        Self(Asking::new(simulation))
+    }
+
+    /// Fetches committed records. Returns them, the offset to continue at, and the end of the log.
+    fn fetch(&self, of: &TopicPartition, from: Offset) -> Result<(Vec<Arc<StoredRecord>>, Offset, Offset), Code> {
+        let asked = of.clone();
+        let serve = move |world: &mut World| {
+            let most = usize::try_from(world.random.between(1, 100)).unwrap_or(1);
+            let (read, end) = world.read_log(&asked, from, None, Isolation::ReadCommitted, most)?;
+            Ok((read.records, read.next, end))
+        };
+        self.0.simulation.call(self.0.id, Api::Fetch, POLL, |world| world.cluster.leader(of), serve)
+    }
+}
+
+impl ChangelogReader for SimReader {
+    fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
+        let ask = |isolation| {
+            let found = list_offsets(&self.0.simulation, self.0.id, changelog, isolation);
+            found.map_err(|code| unanswered(&format!("read the ends of {changelog}"), &code))
+        };
+        let (_, end) = ask(Isolation::ReadUncommitted)?;
+        let (low, stable) = ask(Isolation::ReadCommitted)?;
+        Ok((stable >= end).then_some((low, stable)))
+    }
+
+    fn read<E: From<Error>>(
+        &self,
+        changelog: &TopicPartition,
+        range: (Offset, Offset),
+        stop: &dyn Fn() -> bool,
+        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let (mut from, end) = range;
+        loop {
+            let fetched = self.fetch(changelog, from);
+            if stop() {
+                return Ok(true);
+            }
+            match fetched {
+                Ok((records, next, log_end)) => {
+                    for record in records {
+                        let value = record.value.as_deref().unwrap_or_default();
+                        if !take(Logged { offset: record.offset, time: Some(record.time).filter(|&time| time >= 0), value })? {
+                            return Ok(true);
+                        }
+                    }
+                    // A leader that has just become one may not know yet how much is committed.
+                    if next >= log_end
+                        && list_offsets(&self.0.simulation, self.0.id, changelog, Isolation::ReadCommitted)
+                            .is_ok_and(|(_, end_now)| end_now >= end)
+                    {
+                        return Ok(true);
+                    }
+                    if next == from {
+                        runtime::sleep(Duration::from_millis(50));
+                    }
+                    from = next;
+                }
+                Err(Code::OffsetOutOfRange) => return Ok(false),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+        let of = partition.clone();
+        let serve = move |world: &mut World| {
+            let log = &mut world.cluster.partition_mut(&of)?.log;
+            if offset > log.high_watermark {
+                return Err(Code::OffsetOutOfRange);
+            }
+            log.delete_before(offset);
+            world.trace_on("deleted before", &of, offset);
+            Ok(())
+        };
+        let answer = self.0.simulation.call(self.0.id, Api::DeleteRecords, TIMEOUT, |world| world.cluster.leader(partition), serve);
+        answer.map_err(|code| unanswered(&format!("trim {partition}"), &code))
+    }
+
+    fn topic_id(&self, topic: &str) -> Result<Option<String>, Error> {
+        let found = self.0.simulation.topic_ids(self.0.id, &[topic]);
+        found.map(|mut ids| ids.remove(topic)).map_err(|code| unanswered(&format!("describe topic {topic:?}"), &code))
+    }
+}
+
+/// Follows changelogs of the simulated cluster.
+pub struct SimTail {
+    simulation: Simulation,
+    id: ClientId,
+}
+
+impl SimTail {
+    pub(in crate::sim) fn new(simulation: &Simulation) -> Self {
+        let add = |world: &mut World| world.add_client(|process, signal| Client::Reader { process, signal, fetcher: Fetcher::new(true) });
+        Self { simulation: simulation.clone(), id: simulation.with(add).unwrap_or(usize::MAX) }
+    }
+}
+
+impl ChangelogTail for SimTail {
+    fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+        self.simulation.with(|world| {
+            if let Some(fetcher) = world.fetcher(self.id) {
+                fetcher.assign(partition, offset);
+            }
+            world.fetch(self.id);
+        });
+        Ok(())
+    }
+
+    fn stop(&self, partition: &TopicPartition) -> Result<(), Error> {
+        self.simulation.with(|world| {
+            if let Some(fetcher) = world.fetcher(self.id) {
+                fetcher.retain(|other| other != partition);
+            }
+        });
+        Ok(())
+    }
+
+    fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error> {
+        let Some(world) = self.simulation.enter() else { return Ok(()) };
+        let (deadline, id) = (world.now.saturating_add(micros(wait)), self.id);
+        let mut events = Vec::new();
+        let look = &mut |world: &mut World| {
+            let Some(fetcher) = world.fetcher(id) else { return true };
+            while events.len() < count {
+                let Some((topic, partition, event)) = fetcher.next() else { break };
+                events.push((Arc::clone(topic), partition, event));
+            }
+            world.fetch(id);
+            !events.is_empty()
+        };
+        let (world, _) = self.simulation.wait_until(world, Some(deadline), id, look);
+        drop(world);
+        for (topic, partition, event) in &events {
+            let event = match event {
+                Event::Record(record) => TailEvent::Record { offset: record.offset, value: record.value.as_deref().unwrap_or_default() },
+                Event::End(offset) => TailEvent::End(*offset),
+                Event::OutOfRange => TailEvent::OutOfRange,
+                Event::Error(_) => TailEvent::Error,
+            };
+            take(topic, *partition, event);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SimTail {
+    fn drop(&mut self) {
+        self.simulation.remove_client(self.id);
+    }
+}
+
+/// Asks how far changelogs of the simulated cluster reach.
+pub struct SimEnds(Asking);
+
+impl SimEnds {
+    pub(in crate::sim) fn new(simulation: &Simulation) -> Self {
+        Self(Asking::new(simulation))
+    }
+}
+
+impl ChangelogEnds for SimEnds {
+    fn partitions(&self, topic: &str) -> Result<u32, Error> {
+        let found = self.0.simulation.partition_count(self.0.id, topic);
+        found.map_err(|code| unanswered(&format!("describe topic {topic:?}"), &code))
+    }
+
+    fn ids(&self, topics: &[&str]) -> BTreeMap<String, String> {
+        self.0.simulation.topic_ids(self.0.id, topics).unwrap_or_default()
+    }
+
+    fn of(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
+        let found = list_offsets(&self.0.simulation, self.0.id, partition, Isolation::ReadCommitted);
+        found.map_err(|code| unanswered(&format!("read the ends of {partition}"), &code))
+    }
+}

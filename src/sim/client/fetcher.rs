@@ -1,0 +1,367 @@
+//! Fetching: what a client has asked the leaders for, and what waits for the application (`rdkafka_fetcher.c`).
+
+use super::super::cluster::{Isolation, StoredRecord};
+use super::super::faults::Api;
+use super::super::network::{Code, NodeId};
+use super::super::{ClientId, Micros, World, millis};
+use super::Client;
+use crate::record::{Offset, TopicPartition};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Records of a partition that wait for the application before the client fetches no more (`queued.min.messages`).
+const QUEUED_MAX: usize = 200;
+/// Records of a partition in one answer.
+const FETCH_MAX: u64 = 60;
+/// `fetch.wait.max.ms`: how long the brokers hold a fetch that finds nothing.
+const WAIT: Micros = millis(500);
+
+/// A partition that is read, or was.
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
+struct Position {
+    of: TopicPartition,
+    topic: Arc<str>,
+    is_assigned: bool,
+    /// What was fetched under another version is thrown away (`rktp_version`).
+    version: u64,
+    /// The offset after the last record that the application has (`rktp_app_pos`), or where reading starts.
+    next: Offset,
+    /// The offset to fetch next.
+    fetch: Offset,
+    /// The leader epoch of the last record (KIP-320); none after a seek.
+    epoch: Option<i32>,
+    is_paused: bool,
+    /// Its offset is outside the log. It is not fetched before it is assigned or sought again.
+    is_stopped: bool,
+    /// It was assigned, sought, or resumed since the last request.
+    is_new: bool,
+    /// The end of the log as of the last answer.
+    end: Option<Offset>,
+    /// The end that was last reported (`rktp_offsets.eof_offset`).
+    reported_end: Option<Offset>,
+    /// Records that wait for the application.
+    queued: usize,
+    /// Not fetched before this time, because a fetch failed.
+    retry_at: Micros,
+}
+
+impl Position {
+    fn restart(&mut self, offset: Offset, version: u64) {
+        self.version = version;
+        (self.next, self.fetch) = (offset, offset);
+        (self.epoch, self.reported_end) = (None, None);
+        (self.is_stopped, self.is_new) = (false, true);
+        (self.queued, self.retry_at) = (0, 0);
+    }
+
+    const fn can_fetch(&self, now: Micros) -> bool {
+        self.is_assigned && !self.is_paused && !self.is_stopped && self.queued < QUEUED_MAX && self.retry_at <= now
+    }
+}
+
+pub(super) enum Event {
+    Record(Arc<StoredRecord>),
+    End(Offset),
+    OutOfRange,
+    /// A fetch failed at this offset.
+    Error(Offset),
+}
+
+struct Item {
+    slot: usize,
+    version: u64,
+    event: Event,
+}
+
+pub(in crate::sim) struct Fetcher {
+    isolation: Isolation,
+    /// `enable.partition.eof`
+    reports_ends: bool,
+    positions: Vec<Position>,
+    queue: VecDeque<Item>,
+    version: u64,
+    /// Brokers that have not answered the last fetch.
+    busy: BTreeSet<NodeId>,
+    /// Brokers that hold a fetch that found nothing.
+    parked: BTreeSet<NodeId>,
+    has_timer: bool,
+}
+
+/// A partition in a fetch request.
+#[derive(Clone)]
+struct Wanted {
+    slot: usize,
+    version: u64,
+    of: TopicPartition,
+    from: Offset,
+    epoch: Option<i32>,
+}
+
+type Fetched = (usize, u64, Result<(Vec<Arc<StoredRecord>>, Offset, Offset, i32), Code>);
+
+impl Fetcher {
+    pub(super) const fn new(reports_ends: bool) -> Self {
+        Self {
+            isolation: Isolation::ReadCommitted,
+            reports_ends,
+            positions: Vec::new(),
+            queue: VecDeque::new(),
+            version: 0,
+            busy: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            has_timer: false,
+        }
+    }
+
+    fn find(&self, of: &TopicPartition) -> Option<&Position> {
+        self.positions.iter().find(|position| position.is_assigned && position.of == *of)
+    }
+
+    fn find_mut(&mut self, of: &TopicPartition) -> Option<&mut Position> {
+        self.positions.iter_mut().find(|position| position.is_assigned && position.of == *of)
+    }
+
+    pub(super) fn is_parked_at(&self, of: &TopicPartition) -> bool {
+        !self.parked.is_empty() && self.find(of).is_some()
+    }
+
+    /// The brokers answer the fetches that they hold.
+    pub(in crate::sim) fn unpark(&mut self) {
+        self.parked.clear();
+    }
+
+    /// Starts to read a partition. A partition that was paused when it was last assigned is still paused
+    /// (`rd_kafka_toppar_fetch_start` keeps `RD_KAFKA_TOPPAR_F_APP_PAUSE`).
+    pub(super) fn assign(&mut self, of: &TopicPartition, offset: Offset) {
+        self.version += 1;
+        let version = self.version;
+        if let Some(position) = self.positions.iter_mut().find(|position| position.of == *of) {
+            position.is_assigned = true;
+            position.restart(offset, version);
+            return;
+        }
+        let topic = self.positions.iter().find(|position| *position.topic == *of.topic);
+        let topic = topic.map_or_else(|| Arc::from(&*of.topic), |position| Arc::clone(&position.topic));
+        self.positions.push(Position {
+            of: of.clone(),
+            topic,
+            is_assigned: true,
+            version,
+            next: offset,
+            fetch: offset,
+            epoch: None,
+            is_paused: false,
+            is_stopped: false,
+            is_new: true,
+            end: None,
+            reported_end: None,
+            queued: 0,
+            retry_at: 0,
+        });
+    }
+
+    /// Stops reading all partitions except those that `keep` wants.
+    pub(super) fn retain(&mut self, keep: impl Fn(&TopicPartition) -> bool) {
+        self.version += 1;
+        for position in self.positions.iter_mut().filter(|position| position.is_assigned && !keep(&position.of)) {
+            position.is_assigned = false;
+            position.version = self.version;
+            position.end = None;
+        }
+    }
+
+    /// Continues elsewhere (`rd_kafka_toppar_seek`). False if the partition is not being read, as after it was out of range.
+    pub(super) fn seek(&mut self, of: &TopicPartition, offset: Offset) -> bool {
+        self.version += 1;
+        let version = self.version;
+        let found = self.find_mut(of).filter(|position| !position.is_stopped);
+        found.map(|position| position.restart(offset, version)).is_some()
+    }
+
+    /// Throws away what was fetched, and continues behind the last record that the application has once it is resumed
+    /// (`rd_kafka_toppar_pause_resume`).
+    pub(super) fn pause(&mut self, of: &TopicPartition) {
+        self.version += 1;
+        let version = self.version;
+        if let Some(position) = self.find_mut(of).filter(|position| !position.is_paused) {
+            position.is_paused = true;
+            position.version = version;
+            (position.fetch, position.queued) = (position.next, 0);
+        }
+    }
+
+    pub(super) fn resume(&mut self, of: &TopicPartition) {
+        if let Some(position) = self.find_mut(of) {
+            position.is_paused = false;
+            position.is_new = true;
+        }
+    }
+
+    pub(super) fn end(&self, of: &TopicPartition) -> Option<Offset> {
+        self.find(of)?.end
+    }
+
+    /// Takes the next event of the partitions that are read.
+    pub(super) fn next(&mut self) -> Option<(&Arc<str>, i32, Event)> {
+        loop {
+            let Item { slot, version, event } = self.queue.pop_front()?;
+            let position = &mut self.positions[slot];
+            if !position.is_assigned || position.version != version {
+                continue;
+            }
+            match &event {
+                Event::Record(record) => {
+                    position.queued -= 1;
+                    position.next = record.offset + 1;
+                }
+                // The client takes an error for a record that was read (librdkafka issue 4844).
+                Event::Error(offset) => position.next = offset + 1,
+                Event::End(_) | Event::OutOfRange => {}
+            }
+            let position = &self.positions[slot];
+            return Some((&position.topic, position.of.partition, event));
+        }
+    }
+
+    fn take_answer(&mut self, now: Micros, (slot, version, answer): Fetched) -> bool {
+        let reports_ends = self.reports_ends;
+        let position = &mut self.positions[slot];
+        if !position.is_assigned || position.version != version {
+            return true;
+        }
+        let push = |queue: &mut VecDeque<Item>, event| queue.push_back(Item { slot, version, event });
+        match answer {
+            Ok((records, next, end, epoch)) => {
+                position.end = Some(end);
+                let has_moved = next > position.fetch;
+                position.fetch = next;
+                if !records.is_empty() {
+                    position.epoch = Some(epoch);
+                }
+                position.queued += records.len();
+                let is_end = records.is_empty() && next >= end && position.reported_end != Some(next);
+                if is_end && reports_ends {
+                    position.reported_end = Some(next);
+                }
+                for record in records {
+                    push(&mut self.queue, Event::Record(record));
+                }
+                if is_end && reports_ends {
+                    push(&mut self.queue, Event::End(next));
+                }
+                has_moved
+            }
+            Err(Code::OffsetOutOfRange) => {
+                position.is_stopped = true;
+                push(&mut self.queue, Event::OutOfRange);
+                false
+            }
+            Err(Code::UnknownTopic) => {
+                position.retry_at = now + millis(1000);
+                let offset = position.fetch;
+                push(&mut self.queue, Event::Error(offset));
+                false
+            }
+            Err(Code::TimedOut) => {
+                position.retry_at = now + millis(500);
+                let offset = position.fetch;
+                push(&mut self.queue, Event::Error(offset));
+                false
+            }
+            // The client asks for metadata, and finds the new leader.
+            Err(_) => {
+                position.retry_at = now + millis(100);
+                false
+            }
+        }
+    }
+}
+
+impl World {
+    /// Sends the fetches that a client should have outstanding.
+    pub(in crate::sim) fn fetch(&mut self, client: ClientId) {
+        let now = self.now;
+        let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };
+        for position in fetcher.positions.iter().filter(|position| position.is_new && position.can_fetch(now)) {
+            fetcher.parked.remove(&self.cluster.leader(&position.of));
+        }
+        let isolation = fetcher.isolation;
+        let mut requests: BTreeMap<NodeId, Vec<Wanted>> = BTreeMap::new();
+        for (slot, position) in fetcher.positions.iter_mut().enumerate().filter(|(_, position)| position.can_fetch(now)) {
+            let node = self.cluster.leader(&position.of);
+            if fetcher.busy.contains(&node) || fetcher.parked.contains(&node) {
+                continue;
+            }
+            position.is_new = false;
+            let (of, from) = (position.of.clone(), position.fetch);
+            requests.entry(node).or_default().push(Wanted { slot, version: position.version, of, from, epoch: position.epoch });
+        }
+        for (node, wanted) in requests {
+            if let Some(fetcher) = self.fetcher(client) {
+                fetcher.busy.insert(node);
+            }
+            let most = usize::try_from(self.random.between(1, FETCH_MAX)).unwrap_or(1);
+            let serve =
+                move |world: &mut Self| Ok(wanted.into_iter().map(|wanted| world.serve_fetch(node, wanted, isolation, most)).collect());
+            self.request(client, (Api::Fetch, node), serve, move |world, answer| world.take_fetched(client, node, answer));
+        }
+    }
+
+    fn serve_fetch(&mut self, node: NodeId, wanted: Wanted, isolation: Isolation, most: usize) -> Fetched {
+        let Wanted { slot, version, of, from, epoch } = wanted;
+        let answer = if self.random.chance(self.faults.fetch_error) {
+            Err(Code::TimedOut)
+        } else if self.cluster.partition(&of).is_ok_and(|partition| partition.leader != node) {
+            Err(Code::NotLeader)
+        } else {
+            self.read_log(&of, from, epoch, isolation, most).map(|(read, end)| {
+                let epoch = self.cluster.partition(&of).map_or(0, |partition| partition.log.epoch_of(read.next - 1));
+                (read.records, read.next, end, epoch)
+            })
+        };
+        (slot, version, answer)
+    }
+
+    fn take_fetched(&mut self, client: ClientId, node: NodeId, answer: Result<Vec<Fetched>, Code>) {
+        let now = self.now;
+        let Some(fetcher) = self.clients.get_mut(&client).and_then(Client::fetcher_mut) else { return };
+        fetcher.busy.remove(&node);
+        let mut has_moved = false;
+        match answer {
+            Ok(parts) => parts.into_iter().for_each(|part| has_moved |= fetcher.take_answer(now, part)),
+            Err(_) => {
+                for position in fetcher.positions.iter_mut().filter(|position| self.cluster.leader(&position.of) == node) {
+                    position.retry_at = now + millis(100);
+                }
+            }
+        }
+        if !has_moved {
+            fetcher.parked.insert(node);
+        }
+        let signal = self.clients[&client].signal();
+        self.notify(signal);
+        self.fetch(client);
+        self.set_fetch_timer(client);
+    }
+
+    /// Fetches again when a failed fetch may be repeated, or the brokers have held a fetch for long enough.
+    fn set_fetch_timer(&mut self, client: ClientId) {
+        let now = self.now;
+        let Some(fetcher) = self.fetcher(client).filter(|fetcher| !fetcher.has_timer) else {
+            return;
+        };
+        let assigned = fetcher.positions.iter().filter(|position| position.is_assigned);
+        let retry_at = assigned.map(|position| position.retry_at).filter(|&at| at > now).min();
+        let parked_until = (!fetcher.parked.is_empty()).then_some(now + WAIT);
+        let Some(next) = retry_at.into_iter().chain(parked_until).min() else { return };
+        fetcher.has_timer = true;
+        self.inside_after(next - now, client, move |world| {
+            if let Some(fetcher) = world.fetcher(client) {
+                fetcher.has_timer = false;
+                fetcher.unpark();
+            }
+            world.fetch(client);
+            world.set_fetch_timer(client);
+        });
+    }
+}

@@ -1,0 +1,408 @@
+//! Membership of a consumer in its group: joining, heartbeats, and rebalances that wait for the application (`rdkafka_cgrp.c`).
+
+use super::super::cluster::{JoinAnswer, JoinRequest, Joined, MemberRef};
+use super::super::faults::Api;
+use super::super::network::{Code, NodeId};
+use super::super::{ClientId, Micros, Signal, World, millis};
+use super::Client;
+use super::assignor;
+use super::fetcher::Fetcher;
+use crate::broker::Rebalance;
+use crate::record::TopicPartition;
+use std::collections::VecDeque;
+
+/// `rkcg_join_state`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JoinState {
+    /// It has not subscribed, or waits before it joins again.
+    Idle,
+    Joining,
+    Syncing,
+    /// A rebalance waits for the application (`WAIT_ASSIGN_CALL`, `WAIT_UNASSIGN_CALL`).
+    WaitsForAnswer,
+    Steady,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
+pub(in crate::sim) struct ConsumerState {
+    pub(super) process: usize,
+    pub(super) signal: Signal,
+    pub(super) fetcher: Fetcher,
+    pub(super) group: String,
+    pub(super) instance: Option<String>,
+    /// True for `range`, false for `cooperative-sticky`.
+    pub(super) is_eager: bool,
+    pub(super) topics: Vec<String>,
+    pub(super) session: Micros,
+    pub(super) heartbeat: Micros,
+    pub(super) max_poll: Micros,
+    pub(super) member_id: String,
+    pub(super) generation: i32,
+    pub(super) state: JoinState,
+    /// The number of the last join. Answers to earlier ones mean nothing.
+    attempt: u64,
+    /// The partitions that the group has assigned (`rkcg_group_assignment`).
+    pub(super) assignment: Option<Vec<TopicPartition>>,
+    /// Rebalances that the application has not taken.
+    pub(super) rebalances: VecDeque<Rebalance>,
+    /// Partitions to assign after a revocation (`rkcg_rebalance_incr_assignment`).
+    pub(super) then_assign: Option<Vec<TopicPartition>>,
+    pub(super) then_rejoin: bool,
+    pub(super) is_lost: bool,
+    /// True once another member has taken over the static name: the consumer is of no use.
+    pub(super) is_fenced: bool,
+    /// When the session ends, as far as the client knows.
+    session_ends: Option<Micros>,
+    pub(super) last_poll: Micros,
+    /// Partition counts of the subscribed topics, as last seen.
+    counts: Vec<usize>,
+}
+
+impl ConsumerState {
+    pub(super) fn new(process: usize, signal: Signal, group: &str, instance: Option<String>, is_eager: bool, reports_ends: bool) -> Self {
+        Self {
+            process,
+            signal,
+            fetcher: Fetcher::new(reports_ends),
+            group: group.to_owned(),
+            instance,
+            is_eager,
+            topics: Vec::new(),
+            session: millis(10_000),
+            heartbeat: millis(2000),
+            max_poll: millis(300_000),
+            member_id: String::new(),
+            generation: -1,
+            state: JoinState::Idle,
+            attempt: 0,
+            assignment: None,
+            rebalances: VecDeque::new(),
+            then_assign: None,
+            then_rejoin: false,
+            is_lost: false,
+            is_fenced: false,
+            session_ends: None,
+            last_poll: 0,
+            counts: Vec::new(),
+        }
+    }
+
+    pub(super) fn member(&self) -> MemberRef {
+        MemberRef { id: self.member_id.clone(), instance: self.instance.clone(), generation: self.generation }
+    }
+
+    /// A member with a generation; without both, brokers do not check who commits.
+    pub(super) fn membership(&self) -> Option<MemberRef> {
+        (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
+    }
+
+    fn push(&mut self, rebalance: Rebalance) {
+        self.state = JoinState::WaitsForAnswer;
+        self.rebalances.push_back(rebalance);
+    }
+}
+
+impl World {
+    fn group_coordinator(&self, client: ClientId) -> NodeId {
+        match self.clients.get(&client) {
+            Some(Client::Consumer(consumer)) => self.cluster.coordinator(&consumer.group),
+            _ => 0,
+        }
+    }
+
+    /// Joins the group, or joins it again (`rd_kafka_cgrp_join`).
+    pub(super) fn join(&mut self, client: ClientId) {
+        let counts = self.topic_counts(client);
+        let node = self.group_coordinator(client);
+        let Some(consumer) = self.consumer(client).filter(|consumer| !consumer.is_fenced) else { return };
+        consumer.state = JoinState::Joining;
+        consumer.attempt += 1;
+        consumer.counts = counts;
+        let (attempt, group) = (consumer.attempt, consumer.group.clone());
+        let request = JoinRequest {
+            client,
+            attempt,
+            member_id: consumer.member_id.clone(),
+            instance: consumer.instance.clone(),
+            protocol: if consumer.is_eager { "range" } else { "cooperative-sticky" },
+            topics: consumer.topics.clone(),
+            owned: if consumer.is_eager { Vec::new() } else { consumer.assignment.clone().unwrap_or_default() },
+            session: consumer.session,
+            rebalance_timeout: consumer.max_poll,
+        };
+        self.request(
+            client,
+            (Api::JoinGroup, node),
+            move |world| world.join_group(&group, request),
+            move |world, answer| match answer {
+                Ok(JoinAnswer::Waits) => {}
+                Ok(JoinAnswer::Joined(joined)) => world.joined(client, attempt, Ok(joined)),
+                Ok(JoinAnswer::IdRequired(id)) => {
+                    if let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) {
+                        consumer.member_id = id;
+                        world.rejoin_anew(client);
+                    }
+                }
+                Err(code) => world.joined(client, attempt, Err(code)),
+            },
+        );
+    }
+
+    /// The coordinator answers a join that had to wait.
+    pub(in crate::sim) fn answer_join(&mut self, client: ClientId, attempt: u64, answer: Result<Joined, Code>) {
+        let node = self.group_coordinator(client);
+        let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
+        self.answer_later(client, node, move |world| world.joined(client, attempt, answer));
+    }
+
+    /// The coordinator answers a sync that had to wait.
+    pub(in crate::sim) fn answer_sync(&mut self, client: ClientId, attempt: u64, answer: Result<Vec<TopicPartition>, Code>) {
+        let node = self.group_coordinator(client);
+        let answer = if self.random.chance(self.faults.lost_answer) { Err(Code::Transport) } else { answer };
+        self.answer_later(client, node, move |world| world.synced(client, attempt, answer));
+    }
+
+    fn joined(&mut self, client: ClientId, attempt: u64, answer: Result<Joined, Code>) {
+        let now = self.now;
+        let Some(consumer) = self.consumer(client) else { return };
+        if consumer.attempt != attempt || consumer.state != JoinState::Joining {
+            return;
+        }
+        let joined = match answer {
+            Ok(joined) => joined,
+            Err(code) => return self.failed_to_join(client, &code),
+        };
+        consumer.session_ends = Some(now + consumer.session);
+        (consumer.generation, consumer.member_id) = (joined.generation, joined.member_id);
+        consumer.state = JoinState::Syncing;
+        let (member, group) = (consumer.member(), consumer.group.clone());
+        let topics = &self.cluster.topics;
+        let count = |topic: &str| topics.get(topic).map_or(0, |topic| topic.partitions.len());
+        let assignments = joined.members.map(|members| assignor::assign(&members, count));
+        let node = self.group_coordinator(client);
+        let serve = move |world: &mut Self| world.sync_group(&group, &member, attempt, assignments);
+        self.request(client, (Api::SyncGroup, node), serve, move |world, answer| match answer {
+            Ok(None) => {}
+            Ok(Some(assignment)) => world.synced(client, attempt, Ok(assignment)),
+            Err(code) => world.synced(client, attempt, Err(code)),
+        });
+    }
+
+    fn failed_to_join(&mut self, client: ClientId, code: &Code) {
+        let delay = millis(self.random.between(100, 1000));
+        let Some(consumer) = self.consumer(client) else { return };
+        let was_syncing = consumer.state == JoinState::Syncing;
+        consumer.state = JoinState::Idle;
+        let attempt = consumer.attempt;
+        match code {
+            Code::FencedInstance => return self.fence(client),
+            // A member that the group does not know joins without an id. If it still holds partitions, it gives them up in its next
+            // join, when it gets an id.
+            Code::UnknownMember => consumer.member_id.clear(),
+            Code::IllegalGeneration => consumer.generation = -1,
+            _ => {}
+        }
+        if *code == Code::IllegalGeneration || was_syncing && *code == Code::UnknownMember {
+            return self.rejoin_anew(client);
+        }
+        self.inside_after(delay, client, move |world| {
+            if world.consumer(client).is_some_and(|consumer| consumer.state == JoinState::Idle && consumer.attempt == attempt) {
+                world.join(client);
+            }
+        });
+    }
+
+    /// Joins as a member that the group does not know. What the cooperative protocol let it keep is lost
+    /// (`rd_kafka_cgrp_handle_JoinGroup`, `rd_kafka_cgrp_handle_SyncGroup`).
+    fn rejoin_anew(&mut self, client: ClientId) {
+        let Some(consumer) = self.consumer(client) else { return };
+        if consumer.is_eager {
+            return self.join(client);
+        }
+        consumer.state = JoinState::Steady;
+        self.revoke_all(client, true);
+    }
+
+    fn fence(&mut self, client: ClientId) {
+        self.trace("consumer fenced", client, 0);
+        if let Some(consumer) = self.consumer(client) {
+            consumer.is_fenced = true;
+            let signal = consumer.signal;
+            self.notify(signal);
+        }
+    }
+
+    fn synced(&mut self, client: ClientId, attempt: u64, answer: Result<Vec<TopicPartition>, Code>) {
+        let now = self.now;
+        let Some(consumer) = self.consumer(client) else { return };
+        if consumer.attempt != attempt || consumer.state != JoinState::Syncing {
+            return;
+        }
+        let assignment = match answer {
+            Ok(assignment) => assignment,
+            Err(code) => return self.failed_to_join(client, &code),
+        };
+        consumer.session_ends = Some(now + consumer.session);
+        if consumer.is_eager {
+            consumer.assignment = Some(assignment.clone());
+            consumer.push(Rebalance::Assigned(assignment));
+        } else {
+            // `rd_kafka_cgrp_handle_assignment_cooperative`
+            let held = consumer.assignment.get_or_insert_default();
+            let added: Vec<_> = assignment.iter().filter(|partition| !held.contains(partition)).cloned().collect();
+            let revoked: Vec<_> = held.iter().filter(|partition| !assignment.contains(partition)).cloned().collect();
+            if revoked.is_empty() {
+                consumer.push(Rebalance::Assigned(added));
+            } else {
+                consumer.then_assign = Some(added);
+                consumer.push(Rebalance::Revoked { partitions: revoked, lost: false });
+            }
+        }
+        let (signal, generation) = (consumer.signal, consumer.generation);
+        self.trace("assignment", client, generation);
+        self.notify(signal);
+    }
+
+    /// The application has answered an assignment.
+    pub(super) fn answered_assign(&mut self, client: ClientId, partitions: &[TopicPartition]) {
+        let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+        if !consumer.is_eager {
+            let held = consumer.assignment.get_or_insert_default();
+            held.extend(partitions.iter().cloned());
+        }
+        if std::mem::take(&mut consumer.then_rejoin) {
+            self.join(client);
+        } else {
+            consumer.state = JoinState::Steady;
+        }
+    }
+
+    /// The application has answered a revocation.
+    pub(super) fn answered_unassign(&mut self, client: ClientId, partitions: &[TopicPartition]) {
+        let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+        consumer.is_lost = false;
+        if consumer.is_eager {
+            consumer.assignment = None;
+        } else {
+            consumer.assignment.get_or_insert_default().retain(|partition| !partitions.contains(partition));
+        }
+        match consumer.then_assign.take() {
+            Some(added) => {
+                // The other members learn only from the next join what this one has given up.
+                consumer.then_rejoin = true;
+                consumer.push(Rebalance::Assigned(added));
+                let signal = consumer.signal;
+                self.notify(signal);
+            }
+            None => self.join(client),
+        }
+    }
+
+    /// The group rebalances, or this member's partitions went to others (`rd_kafka_cgrp_revoke_all_rejoin_maybe`). While a rebalance waits
+    /// for the application, nothing happens.
+    fn revoke_all(&mut self, client: ClientId, lost: bool) {
+        let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::Steady) else { return };
+        let signal = consumer.signal;
+        match consumer.assignment.clone() {
+            Some(partitions) if consumer.is_eager || lost && !partitions.is_empty() => {
+                consumer.is_lost = lost;
+                consumer.push(Rebalance::Revoked { partitions, lost });
+                self.trace("revoked", client, i64::from(lost));
+                self.notify(signal);
+            }
+            _ => self.join(client),
+        }
+    }
+
+    /// Starts the heartbeats of a consumer.
+    pub(super) fn start_heartbeats(&mut self, client: ClientId) {
+        let Some(interval) = self.consumer(client).map(|consumer| consumer.heartbeat) else { return };
+        self.inside_after(interval, client, move |world| {
+            world.beat(client);
+            world.start_heartbeats(client);
+        });
+    }
+
+    fn topic_counts(&self, client: ClientId) -> Vec<usize> {
+        let Some(Client::Consumer(consumer)) = self.clients.get(&client) else { return Vec::new() };
+        consumer.topics.iter().map(|topic| self.cluster.topics.get(topic).map_or(0, |topic| topic.partitions.len())).collect()
+    }
+
+    fn beat(&mut self, client: ClientId) {
+        let (now, node, counts) = (self.now, self.group_coordinator(client), self.topic_counts(client));
+        let refreshes = self.random.chance(3000);
+        let Some(consumer) = self.consumer(client) else { return };
+        if consumer.is_fenced || !matches!(consumer.state, JoinState::WaitsForAnswer | JoinState::Steady) {
+            return;
+        }
+        if consumer.session_ends.is_some_and(|ends| ends <= now) {
+            // `rd_kafka_cgrp_session_timeout_check`. The heartbeats go on without an id while the application does not answer
+            // (librdkafka issue 3437).
+            consumer.session_ends = None;
+            consumer.member_id.clear();
+            self.trace("session timed out", client, 0);
+            return self.revoke_all(client, true);
+        }
+        if now.saturating_sub(consumer.last_poll) > consumer.max_poll {
+            return self.exceed_max_poll(client);
+        }
+        if refreshes && consumer.state == JoinState::Steady && consumer.counts != counts {
+            // `rd_kafka_cgrp_metadata_update_check`: the topics have other partitions.
+            consumer.counts = counts;
+            return self.revoke_all(client, false);
+        }
+        let (member, group) = (consumer.member(), consumer.group.clone());
+        let attempt = consumer.attempt;
+        self.request(
+            client,
+            (Api::Heartbeat, node),
+            move |world| world.heartbeat(&group, &member),
+            move |world, answer| {
+                let now = world.now;
+                let Some(consumer) = world.consumer(client).filter(|consumer| consumer.attempt == attempt) else { return };
+                match answer {
+                    Ok(()) => consumer.session_ends = Some(now + consumer.session),
+                    Err(Code::RebalanceInProgress) => {
+                        consumer.session_ends = Some(now + consumer.session);
+                        world.revoke_all(client, false);
+                    }
+                    Err(Code::UnknownMember) => {
+                        consumer.member_id.clear();
+                        world.revoke_all(client, true);
+                    }
+                    Err(Code::IllegalGeneration) => {
+                        consumer.generation = -1;
+                        world.revoke_all(client, true);
+                    }
+                    Err(Code::FencedInstance) => world.fence(client),
+                    Err(_) => {}
+                }
+            },
+        );
+    }
+
+    /// The application has not polled for too long (`rd_kafka_cgrp_max_poll_interval_check_tmr_cb`). A static member does not leave.
+    fn exceed_max_poll(&mut self, client: ClientId) {
+        let now = self.now;
+        if self.consumer(client).is_some_and(|consumer| consumer.instance.is_none()) {
+            self.send_leave(client);
+        }
+        let Some(consumer) = self.consumer(client) else { return };
+        consumer.last_poll = now;
+        consumer.member_id.clear();
+        self.trace("max.poll.interval.ms exceeded", client, 0);
+        self.revoke_all(client, true);
+    }
+
+    /// Leaves the group.
+    pub(super) fn send_leave(&mut self, client: ClientId) {
+        let node = self.group_coordinator(client);
+        let Some(consumer) = self.consumer(client) else { return };
+        let (group, id) = (consumer.group.clone(), consumer.member_id.clone());
+        let serve = move |world: &mut Self| {
+            world.leave_group(&group, &id);
+            Ok(())
+        };
+        self.request(client, (Api::LeaveGroup, node), serve, |_, _| {});
+    }
+}

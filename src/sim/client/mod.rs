@@ -1,0 +1,130 @@
+//! Clients, as librdkafka behaves: the state that its background threads keep, and the calls of the seam.
+
+mod assignor;
+mod changelog;
+mod consumer;
+mod fetcher;
+mod membership;
+mod producer;
+mod record;
+mod send;
+mod transaction;
+
+pub use changelog::{SimEnds, SimReader, SimTail};
+pub use consumer::{SimConsumer, SimMembership};
+pub use producer::SimProducer;
+pub use record::SimRecord;
+
+use super::Simulation;
+use super::{ClientId, Signal, World};
+use crate::record::TopicPartition;
+use fetcher::Fetcher;
+use membership::ConsumerState;
+use producer::ProducerState;
+
+/// What librdkafka keeps of a client.
+pub(super) enum Client {
+    Consumer(Box<ConsumerState>),
+    /// A reader without a group.
+    Reader {
+        process: usize,
+        signal: Signal,
+        fetcher: Fetcher,
+    },
+    Producer(Box<ProducerState>),
+    /// A client that only asks.
+    Plain {
+        process: usize,
+        signal: Signal,
+    },
+}
+
+impl Client {
+    pub(super) fn process(&self) -> usize {
+        match self {
+            Self::Consumer(consumer) => consumer.process,
+            Self::Producer(producer) => producer.process,
+            Self::Reader { process, .. } | Self::Plain { process, .. } => *process,
+        }
+    }
+
+    /// Changes whenever the application may find something new.
+    pub(super) fn signal(&self) -> Signal {
+        match self {
+            Self::Consumer(consumer) => consumer.signal,
+            Self::Producer(producer) => producer.signal,
+            Self::Reader { signal, .. } | Self::Plain { signal, .. } => *signal,
+        }
+    }
+
+    fn fetcher_mut(&mut self) -> Option<&mut Fetcher> {
+        match self {
+            Self::Consumer(consumer) => Some(&mut consumer.fetcher),
+            Self::Reader { fetcher, .. } => Some(fetcher),
+            _ => None,
+        }
+    }
+
+    /// True if the brokers hold its fetch of this partition until there are new records.
+    pub(super) fn is_parked_at(&self, of: &TopicPartition) -> bool {
+        match self {
+            Self::Consumer(consumer) => consumer.fetcher.is_parked_at(of),
+            Self::Reader { fetcher, .. } => fetcher.is_parked_at(of),
+            _ => false,
+        }
+    }
+}
+
+impl World {
+    /// Adds a client of the calling thread's process. Its id is its signal.
+    pub(super) fn add_client(&mut self, make: impl FnOnce(usize, Signal) -> Client) -> ClientId {
+        let (process, signal) = (self.current_process(), self.new_signal());
+        self.clients.insert(signal, make(process, signal));
+        signal
+    }
+
+    pub(super) fn fetcher(&mut self, id: ClientId) -> Option<&mut Fetcher> {
+        self.clients.get_mut(&id).and_then(Client::fetcher_mut)
+    }
+
+    pub(super) fn consumer(&mut self, id: ClientId) -> Option<&mut ConsumerState> {
+        match self.clients.get_mut(&id) {
+            Some(Client::Consumer(consumer)) => Some(consumer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn producer(&mut self, id: ClientId) -> Option<&mut ProducerState> {
+        match self.clients.get_mut(&id) {
+            Some(Client::Producer(producer)) => Some(producer),
+            _ => None,
+        }
+    }
+}
+
+/// A client that only asks. It is gone when dropped.
+pub(super) struct Asking {
+    pub(super) simulation: Simulation,
+    pub(super) id: ClientId,
+}
+
+impl Asking {
+    pub(super) fn new(simulation: &Simulation) -> Self {
+        let id = simulation.with(|world| world.add_client(|process, signal| Client::Plain { process, signal })).unwrap_or(usize::MAX);
+        Self { simulation: simulation.clone(), id }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.simulation.remove_client(self.id);
+    }
+}
+
+impl Simulation {
+    /// Removes a client whose owner drops it.
+    pub(super) fn remove_client(&self, id: ClientId) {
+        // Also while the thread unwinds: a killed process's clients are gone already.
+        self.lock().clients.remove(&id);
+    }
+}

@@ -1,0 +1,374 @@
+//! The producer of the seam: its calls, and the state that librdkafka keeps (`rdkafka_txnmgr.c`).
+
+use super::super::cluster::{Header, Pid, StoredRecord};
+use super::super::network::Code;
+use super::super::{ClientId, Micros, Signal, World, micros, millis};
+use super::super::{SimBroker, Simulation};
+use super::consumer::SimMembership;
+use super::{Client, SimRecord};
+use crate::broker::{
+    ClientError, DeliveryFailure, ErrorCode, HeaderChanges, OutgoingRecord, OutgoingTime, ProducerClient, ProducerOptions, Record as _,
+};
+use crate::config::{Config, Delivery};
+use crate::record::{Offset, TimestampType, TopicPartition};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// Failures kept until they are taken.
+const FAILURES_MAX: usize = 10_000;
+/// Records that wait before the queue is full.
+const QUEUED_MAX: usize = 100_000;
+
+/// `rd_kafka_txn_state_t`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TxnState {
+    Init,
+    Ready,
+    InTransaction,
+    BeginCommit,
+    Committing,
+    CommitNotAcked,
+    BeginAbort,
+    Aborting,
+    AbortNotAcked,
+    AbortableError,
+    FatalError,
+}
+
+/// A record on its way.
+#[derive(Clone)]
+pub(super) struct Message {
+    pub(super) record: StoredRecord,
+    pub(super) tag: usize,
+    /// `message.timeout.ms`
+    pub(super) deadline: Micros,
+}
+
+/// The records for one partition.
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) pending: VecDeque<Message>,
+    pub(super) in_flight: Vec<Message>,
+    /// The sequence of the next batch.
+    pub(super) sequence: i32,
+    /// When the oldest pending record was queued.
+    pub(super) since: Micros,
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "librdkafka keeps them as flags that do not depend on each other")]
+pub(in crate::sim) struct ProducerState {
+    pub(super) process: usize,
+    pub(super) signal: Signal,
+    /// `None` for a producer without transactions.
+    pub(super) transactional_id: Option<String>,
+    pub(super) timeout: Micros,
+    pub(super) linger: Micros,
+    pub(super) batch_bytes: usize,
+    pub(super) one_record_per_batch: bool,
+    pub(super) pid: Option<(Pid, i16)>,
+    pub(super) state: TxnState,
+    /// Why the transaction or the producer has failed (`txn_err`).
+    pub(super) error: Option<(ErrorCode, String)>,
+    pub(super) queues: BTreeMap<TopicPartition, Queue>,
+    /// Records that are queued or in flight.
+    pub(super) waiting: usize,
+    /// Partitions that the coordinator knows to be part of the transaction.
+    pub(super) registered: BTreeSet<TopicPartition>,
+    pub(super) is_registering: bool,
+    /// True if the coordinator was asked for anything in this transaction (`txn_req_cnt`).
+    pub(super) has_requests: bool,
+    /// Counts transactions, so that an answer means nothing to the next.
+    pub(super) transaction: u64,
+    pub(super) began: Micros,
+    /// Records do not linger before this time.
+    pub(super) flushes_until: Micros,
+    pub(super) failed_records: usize,
+    /// The epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
+    pub(super) needs_bump: bool,
+    pub(super) end_in_doubt: bool,
+    pub(super) failures: Vec<DeliveryFailure>,
+    pub(super) written: BTreeMap<TopicPartition, Vec<Offset>>,
+}
+
+impl ProducerState {
+    fn new(process: usize, signal: Signal, transactional_id: Option<String>, timeout: Micros) -> Self {
+        Self {
+            process,
+            signal,
+            transactional_id,
+            timeout,
+            linger: millis(5),
+            batch_bytes: 1_000_000,
+            one_record_per_batch: false,
+            pid: None,
+            state: TxnState::Init,
+            error: None,
+            queues: BTreeMap::new(),
+            waiting: 0,
+            registered: BTreeSet::new(),
+            is_registering: false,
+            has_requests: false,
+            transaction: 0,
+            began: 0,
+            flushes_until: 0,
+            failed_records: 0,
+            needs_bump: false,
+            end_in_doubt: false,
+            failures: Vec::new(),
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// The error of a call that is not allowed in the current state (`rd_kafka_txn_require_states0`).
+    pub(super) fn state_error(&self) -> ClientError {
+        let (code, message) = self.error.clone().unwrap_or((ErrorCode::Other, String::new()));
+        match self.state {
+            TxnState::FatalError => ClientError { is_fatal: true, ..client_error(code, message) },
+            TxnState::AbortableError => ClientError { requires_abort: true, ..client_error(code, message) },
+            state => client_error(ErrorCode::State, format!("Operation not valid in state {state:?}")),
+        }
+    }
+
+    /// The producer is of no use from now on (`rd_kafka_txn_set_fatal_error`).
+    pub(super) fn set_fatal(&mut self, code: ErrorCode, message: String) {
+        self.state = TxnState::FatalError;
+        self.error = Some((code, message));
+    }
+
+    /// The transaction must be aborted (`rd_kafka_txn_set_abortable_error0`). Queued records are purged.
+    pub(super) fn set_abortable(&mut self, code: ErrorCode, message: String) {
+        if self.state == TxnState::FatalError || self.transactional_id.is_none() || self.error.is_some() {
+            return;
+        }
+        self.error = Some((code, message));
+        if matches!(self.state, TxnState::InTransaction | TxnState::BeginCommit | TxnState::Committing) {
+            self.state = TxnState::AbortableError;
+        }
+        self.purge_queued();
+    }
+
+    pub(super) fn purge_queued(&mut self) {
+        let mut purged = Vec::new();
+        for (to, queue) in &mut self.queues {
+            purged.extend(queue.pending.drain(..).map(|message| (to.topic.clone(), message)));
+        }
+        self.waiting -= purged.len();
+        for (topic, message) in purged {
+            self.report(&topic, &message, ErrorCode::PurgedQueue, "");
+        }
+    }
+
+    /// Reports a record that was not written. Records that fail because of others must not crowd those out.
+    pub(super) fn report(&mut self, topic: &str, message: &Message, code: ErrorCode, reason: &str) {
+        self.failed_records += 1;
+        let is_bystander = matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord);
+        if self.failures.is_empty() || self.failures.len() < FAILURES_MAX && !is_bystander {
+            let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+            let bytes = len(&message.record.key) + len(&message.record.value);
+            self.failures.push(DeliveryFailure { tag: message.tag, topic: topic.to_owned(), bytes, code, reason: reason.to_owned() });
+        }
+    }
+}
+
+pub(super) const fn client_error(code: ErrorCode, message: String) -> ClientError {
+    ClientError { code, message, missing_permission: None, is_fatal: false, is_retriable: false, requires_abort: false }
+}
+
+/// A call that may succeed if it is repeated.
+pub(super) fn retriable(message: String) -> ClientError {
+    ClientError { is_retriable: true, ..client_error(ErrorCode::Other, message) }
+}
+
+/// An error code as the application sees it (`rd_kafka_txn_normalize_err`).
+pub(super) const fn seen(code: &Code) -> ErrorCode {
+    match code {
+        Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
+        Code::TooLarge => ErrorCode::TooLarge,
+        _ => ErrorCode::Other,
+    }
+}
+
+/// A producer of the simulated cluster.
+pub struct SimProducer {
+    pub(super) simulation: Simulation,
+    pub(super) id: ClientId,
+}
+
+impl SimProducer {
+    pub(in crate::sim) fn new(simulation: &Simulation, config: &Config, options: &ProducerOptions<'_>) -> Self {
+        let is_transactional = config.worker.delivery == Delivery::ExactlyOnce;
+        let id = is_transactional.then(|| options.transactional_id.to_owned());
+        let linger = config.worker.delivery.linger(config.worker.commit_interval, options.partitions);
+        Self::with_id(simulation, id, config.worker.transaction_timeout, |producer| {
+            producer.linger = micros(linger);
+            (producer.batch_bytes, producer.one_record_per_batch) = (options.batch_bytes, options.one_record_per_batch);
+        })
+    }
+
+    pub(in crate::sim) fn with_id(
+        simulation: &Simulation,
+        transactional_id: Option<String>,
+        timeout: Duration,
+        configure: impl FnOnce(&mut ProducerState),
+    ) -> Self {
+        let id = simulation.with(|world| {
+            let pid = transactional_id.is_none().then(|| (world.cluster.transactions.new_pid(), 0));
+            world.add_client(|process, signal| {
+                let mut producer = ProducerState::new(process, signal, transactional_id, micros(timeout));
+                producer.pid = pid;
+                configure(&mut producer);
+                Client::Producer(Box::new(producer))
+            })
+        });
+        Self { simulation: simulation.clone(), id: id.unwrap_or(usize::MAX) }
+    }
+
+    /// Looks at the state that librdkafka keeps. `None` if the process was killed.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut ProducerState) -> T) -> Option<T> {
+        self.simulation.with(|world| world.producer(self.id).map(look)).flatten()
+    }
+
+    /// Waits until `ready`, or for `timeout`. Returns the last answer of `ready`.
+    pub(super) fn wait(&self, timeout: Duration, mut ready: impl FnMut(&mut ProducerState) -> bool) -> bool {
+        let Some(world) = self.simulation.enter() else { return false };
+        let (deadline, id) = (world.now.saturating_add(micros(timeout)), self.id);
+        self.simulation.wait_until(world, Some(deadline), id, &mut |world| world.producer(id).is_none_or(&mut ready)).1
+    }
+
+    fn record<H: HeaderChanges>(world: &World, record: &OutgoingRecord<'_, SimRecord, H>) -> StoredRecord {
+        let mut headers: Vec<Header> = Vec::new();
+        if let Some((from, changes)) = &record.headers {
+            headers.extend(from.all_headers().map(|(name, value)| -> Header { (name.into(), value.map(Into::into)) }));
+            for name in changes.removed() {
+                headers.retain(|(own, _)| **own != *name.to_bytes());
+            }
+            headers.extend(changes.added().map(|(name, value)| -> Header { (name.to_bytes().into(), Some(value.into())) }));
+        }
+        let time = match record.time {
+            OutgoingTime::At(0) => 1,
+            OutgoingTime::At(time) => time,
+            OutgoingTime::Now => world.wall_clock(world.current_process()),
+            OutgoingTime::Never => -1,
+        };
+        let (key, value) = (record.key.map(Into::into), record.value.map(Into::into));
+        StoredRecord { offset: 0, time, time_type: TimestampType::CreateTime, key, value, headers }
+    }
+}
+
+impl ProducerClient<SimBroker> for SimProducer {
+    fn init_transactions(&self, timeout: Duration) -> Result<(), ClientError> {
+        self.init(timeout)
+    }
+
+    fn begin_transaction(&self) -> Result<(), ClientError> {
+        self.begin()
+    }
+
+    fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), ErrorCode> {
+        let Some(mut world) = self.simulation.enter() else { return Err(ErrorCode::Fatal) };
+        let is_full = {
+            let often = world.faults.queue_full;
+            world.random.chance(often)
+        };
+        let to = TopicPartition { topic: record.topic.to_owned(), partition: record.partition.unwrap_or(-1) };
+        let stored = Self::record(&world, record);
+        let now = world.now;
+        let to = match record.partition {
+            Some(_) => to,
+            None => world.choose_partition(to, stored.key.as_deref()),
+        };
+        let Some(producer) = world.producer(self.id) else { return Err(ErrorCode::Fatal) };
+        match producer.state {
+            TxnState::FatalError => return Err(ErrorCode::Fatal),
+            TxnState::InTransaction => {}
+            _ if producer.transactional_id.is_some() => return Err(ErrorCode::State),
+            _ => {}
+        }
+        if is_full || producer.waiting >= QUEUED_MAX {
+            return Err(ErrorCode::QueueFull);
+        }
+        let deadline = now.saturating_add(producer.timeout);
+        let queue = producer.queues.entry(to).or_default();
+        if queue.pending.is_empty() {
+            queue.since = now;
+        }
+        queue.pending.push_back(Message { record: stored, tag: record.tag, deadline });
+        producer.waiting += 1;
+        let linger = producer.linger;
+        let is_first = queue.pending.len() == 1;
+        if is_first {
+            let id = self.id;
+            world.inside_after(linger, id, move |world| world.send_batches(id));
+        }
+        Ok(())
+    }
+
+    fn poll(&self, wait: Duration) {
+        if wait.is_zero() {
+            drop(self.simulation.enter());
+        } else {
+            self.wait(wait, |producer| !producer.failures.is_empty());
+        }
+    }
+
+    fn flush(&self, timeout: Duration) -> bool {
+        let deadline = self.simulation.deadline(timeout);
+        self.simulation.with(|world| {
+            if let Some(producer) = world.producer(self.id) {
+                producer.flushes_until = deadline;
+                world.send_batches(self.id);
+            }
+        });
+        self.wait(timeout, |producer| producer.waiting == 0)
+    }
+
+    fn purge(&self) {
+        self.with(|producer| {
+            producer.purge_queued();
+            let mut purged = Vec::new();
+            for (to, queue) in &mut producer.queues {
+                purged.extend(queue.in_flight.drain(..).map(|message| (to.topic.clone(), message)));
+            }
+            producer.waiting -= purged.len();
+            producer.needs_bump |= !purged.is_empty();
+            for (topic, message) in purged {
+                producer.report(&topic, &message, ErrorCode::PurgedInFlight, "");
+            }
+        });
+    }
+
+    fn send_offsets(
+        &self,
+        offsets: &[(TopicPartition, Offset, String)],
+        membership: &SimMembership,
+        timeout: Duration,
+    ) -> Result<(), ClientError> {
+        self.add_offsets(offsets, membership, timeout)
+    }
+
+    fn commit_transaction(&self, timeout: Duration) -> Result<(), ClientError> {
+        self.commit(timeout)
+    }
+
+    fn abort_transaction(&self, timeout: Duration) -> Result<(), ClientError> {
+        self.abort(timeout)
+    }
+
+    fn take_failures(&self) -> Vec<DeliveryFailure> {
+        self.with(|producer| std::mem::take(&mut producer.failures)).unwrap_or_default()
+    }
+
+    fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
+        self.with(|producer| std::mem::take(&mut producer.written)).unwrap_or_default()
+    }
+
+    fn end_is_in_doubt(&self) -> bool {
+        self.with(|producer| producer.end_in_doubt).unwrap_or(false)
+    }
+}
+
+impl Drop for SimProducer {
+    fn drop(&mut self) {
+        self.simulation.remove_client(self.id);
+    }
+}

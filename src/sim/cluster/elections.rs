@@ -1,0 +1,121 @@
+//! Outages: brokers that are down or slow, new leaders, and followers that lag.
+
+use super::super::network::NodeId;
+use super::super::{Micros, World, micros, millis};
+use crate::record::{Offset, TopicPartition};
+
+impl World {
+    /// Takes a broker down for a while. After a moment, other brokers lead its partitions and coordinate its groups and transactions,
+    /// unless it is back by then.
+    pub(in crate::sim) fn take_down(&mut self, node: NodeId, time: Micros) {
+        self.trace("broker down", node, time / 1000);
+        let until = self.now + time;
+        let down_until = &mut self.cluster.nodes[node].down_until;
+        *down_until = until.max(*down_until);
+        let failover = millis(self.random.between(50, 6_000));
+        if failover < time && self.cluster.nodes.len() > 1 {
+            self.after(failover, move |world| world.fail_over(node));
+        }
+    }
+
+    fn fail_over(&mut self, node: NodeId) {
+        let next = self.cluster.up_after(node, self.now);
+        let topics = self.cluster.topics.iter();
+        let led: Vec<_> = topics
+            .flat_map(|(topic, of)| {
+                of.partitions.iter().zip(0..).filter(|(partition, _)| partition.leader == node).map(|(_, number)| (topic.clone(), number))
+            })
+            .collect();
+        for (topic, partition) in led {
+            let lag = if self.random.chance(3000) { self.random.below(20) } else { 0 };
+            self.elect(&TopicPartition { topic, partition }, next, i64::try_from(lag).unwrap_or(0));
+        }
+        let moved = &mut self.cluster.transactions.moved;
+        moved.values_mut().filter(|to| **to == node).for_each(|to| *to = next);
+        moved.insert(node, next);
+    }
+
+    /// Leaves a partition without a leader for a while.
+    pub(in crate::sim) fn take_leader(&mut self, of: &TopicPartition, time: Micros) {
+        let until = self.now + time;
+        if let Ok(partition) = self.cluster.partition_mut(of) {
+            partition.no_leader_until = until;
+            let of = of.clone();
+            self.after(time, move |world| world.log_changed(&of));
+        }
+    }
+
+    /// Makes another broker the leader. Its high watermark is behind by `lag` records for a moment (KIP-207).
+    pub(in crate::sim) fn elect(&mut self, of: &TopicPartition, leader: NodeId, lag: Offset) {
+        let unsure = millis(self.random.between(1, 800));
+        let now = self.now;
+        let Ok(partition) = self.cluster.partition_mut(of) else { return };
+        partition.leader = leader;
+        partition.log.new_epoch();
+        if lag > 0 {
+            let log = &mut partition.log;
+            log.high_watermark = (log.high_watermark - lag).max(log.start);
+            partition.unsure_until = now + unsure;
+            partition.lags_until = partition.lags_until.max(now + unsure);
+            let of = of.clone();
+            self.after(unsure, move |world| world.appended(&of));
+        }
+    }
+
+    /// Cuts a log off at an offset, as an unclean election does.
+    pub(in crate::sim) fn truncate(&mut self, of: &TopicPartition, offset: Offset) {
+        if let Ok(partition) = self.cluster.partition_mut(of) {
+            partition.log.truncate(offset);
+            self.trace_on("truncated", of, offset);
+            self.log_changed(of);
+        }
+    }
+
+    /// Draws outages for as long as the faults ask for them.
+    pub(in crate::sim) fn schedule_outage(&mut self) {
+        let Some(mean) = self.faults.outage_every.map(micros) else { return };
+        let delay = self.random.between(mean / 10, mean * 2);
+        self.after(delay, |world| {
+            if world.faults.outage_every.is_some() {
+                world.draw_outage();
+                world.schedule_outage();
+            }
+        });
+    }
+
+    fn draw_outage(&mut self) {
+        let longest = micros(self.faults.outage_for);
+        // Most outages are short.
+        let time = if self.random.chance(2500) { self.random.below(longest) } else { self.random.below(longest / 10 + 1) };
+        let node = self.random.index(self.cluster.nodes.len());
+        let partitions: Vec<_> = self
+            .cluster
+            .topics
+            .iter()
+            .flat_map(|(topic, of)| (0..).take(of.partitions.len()).map(|number| (topic.clone(), number)))
+            .collect();
+        let chosen = self.random.index(partitions.len());
+        let partition = partitions.into_iter().nth(chosen).map(|(topic, partition)| TopicPartition { topic, partition });
+        match (self.random.below(7), partition) {
+            (0 | 1, _) => self.take_down(node, time),
+            (2, _) => (0..self.cluster.nodes.len()).for_each(|node| self.take_down(node, time / 2)),
+            (3, Some(of)) => {
+                let lag = i64::try_from(self.random.below(10)).unwrap_or(0);
+                self.trace_on("election", &of, lag);
+                self.elect(&of, node, lag);
+            }
+            (4, Some(of)) => {
+                self.trace_on("followers lag", &of, time / 10_000);
+                self.lag(&of, time / 10);
+            }
+            (5, Some(of)) => {
+                self.trace_on("no leader", &of, time / 1000);
+                self.take_leader(&of, time);
+            }
+            _ => {
+                self.trace("broker slow", node, time / 1000);
+                self.cluster.nodes[node].slow_until = self.now + time;
+            }
+        }
+    }
+}

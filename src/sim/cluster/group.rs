@@ -1,0 +1,192 @@
+//! The group coordinator's view of a group: members, generations, and sessions (`GroupMetadataManager`, classic protocol).
+
+use super::super::network::Code;
+use super::super::{ClientId, Micros, World, millis};
+use super::log::Pid;
+use crate::record::{Offset, TopicPartition};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::sim) enum GroupState {
+    #[default]
+    Empty,
+    PreparingRebalance,
+    CompletingRebalance,
+    Stable,
+}
+
+/// What a member says of itself when it joins.
+#[derive(Clone, Debug)]
+pub(in crate::sim) struct JoinRequest {
+    pub(in crate::sim) client: ClientId,
+    /// The number of the client's attempt; an answer to an earlier one means nothing.
+    pub(in crate::sim) attempt: u64,
+    pub(in crate::sim) member_id: String,
+    pub(in crate::sim) instance: Option<String>,
+    pub(in crate::sim) protocol: &'static str,
+    pub(in crate::sim) topics: Vec<String>,
+    /// The partitions that the member holds, for the cooperative protocol.
+    pub(in crate::sim) owned: Vec<TopicPartition>,
+    pub(in crate::sim) session: Micros,
+    pub(in crate::sim) rebalance_timeout: Micros,
+}
+
+/// A successful join.
+#[derive(Clone, Debug)]
+pub(in crate::sim) struct Joined {
+    pub(in crate::sim) generation: i32,
+    pub(in crate::sim) member_id: String,
+    /// The members and what they said, if this member is the leader and must assign partitions.
+    pub(in crate::sim) members: Option<Vec<(String, JoinRequest)>>,
+}
+
+/// The answer to a join.
+#[derive(Clone, Debug)]
+pub(in crate::sim) enum JoinAnswer {
+    /// The rest of the group has to join first.
+    Waits,
+    /// The member must join again with this id (KIP-394).
+    IdRequired(String),
+    Joined(Joined),
+}
+
+/// A member as its requests name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberRef {
+    pub(in crate::sim) id: String,
+    pub(in crate::sim) instance: Option<String>,
+    pub(in crate::sim) generation: i32,
+}
+
+/// A committed offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::sim) struct CommittedOffset {
+    pub(in crate::sim) offset: Offset,
+    pub(in crate::sim) metadata: String,
+}
+
+pub(super) struct Member {
+    pub(super) request: JoinRequest,
+    /// True while its `JoinGroup` request waits for the rest of the group.
+    pub(super) is_joining: bool,
+    /// True while its `SyncGroup` request waits for the leader.
+    pub(super) is_syncing: bool,
+    pub(super) assignment: Vec<TopicPartition>,
+    /// The end of its session.
+    pub(super) expires: Micros,
+}
+
+#[derive(Default)]
+pub(in crate::sim) struct Group {
+    pub(in crate::sim) state: GroupState,
+    pub(in crate::sim) generation: i32,
+    pub(super) members: BTreeMap<String, Member>,
+    /// Member ids by instance id (`group.instance.id`).
+    pub(super) instances: BTreeMap<String, String>,
+    /// Ids of members that have not joined with them yet.
+    pub(super) pending: BTreeSet<String>,
+    pub(super) leader: Option<String>,
+    /// Counts rebalances, so that an old timeout ends no later rebalance.
+    pub(super) rebalance: u64,
+    pub(in crate::sim) offsets: BTreeMap<TopicPartition, CommittedOffset>,
+    /// Offsets of open transactions.
+    pub(in crate::sim) pending_offsets: BTreeMap<Pid, BTreeMap<TopicPartition, CommittedOffset>>,
+}
+
+impl Group {
+    /// Finds a member (`ClassicGroup.validateMember`).
+    pub(super) fn validate(&self, member: &MemberRef) -> Result<(), Code> {
+        if let Some(instance) = &member.instance {
+            match self.instances.get(instance) {
+                None => return Err(Code::UnknownMember),
+                Some(id) if *id != member.id => return Err(Code::FencedInstance),
+                Some(_) => {}
+            }
+        }
+        if !self.members.contains_key(&member.id) {
+            return Err(Code::UnknownMember);
+        }
+        if member.generation == self.generation { Ok(()) } else { Err(Code::IllegalGeneration) }
+    }
+
+    /// The members' ids, in order.
+    pub(in crate::sim) fn member_ids(&self) -> Vec<String> {
+        self.members.keys().cloned().collect()
+    }
+
+    pub(super) fn remove(&mut self, id: &str) {
+        if let Some(member) = self.members.remove(id)
+            && let Some(instance) = member.request.instance
+            && self.instances.get(&instance).is_some_and(|own| own == id)
+        {
+            self.instances.remove(&instance);
+        }
+        if self.leader.as_deref() == Some(id) {
+            self.leader = None;
+        }
+    }
+}
+
+impl World {
+    pub(super) fn group(&mut self, name: &str) -> &mut Group {
+        self.cluster.groups.entry(name.to_owned()).or_default()
+    }
+
+    /// A sign of life (`classicGroupHeartbeat`).
+    pub(in crate::sim) fn heartbeat(&mut self, name: &str, of: &MemberRef) -> Result<(), Code> {
+        self.group(name).validate(of)?;
+        self.touch(name, &of.id);
+        if self.group(name).state == GroupState::PreparingRebalance { Err(Code::RebalanceInProgress) } else { Ok(()) }
+    }
+
+    /// A member leaves (`classicGroupLeave`).
+    pub(in crate::sim) fn leave_group(&mut self, name: &str, id: &str) {
+        let group = self.group(name);
+        group.pending.remove(id);
+        if group.members.contains_key(id) {
+            group.remove(id);
+            self.trace("member left", 0, 0);
+            self.members_changed(name);
+        }
+    }
+
+    /// Extends a member's session.
+    pub(super) fn touch(&mut self, name: &str, id: &str) {
+        let now = self.now;
+        if let Some(member) = self.group(name).members.get_mut(id) {
+            member.expires = now + member.request.session;
+        }
+    }
+
+    /// Watches a member's session (`rescheduleClassicGroupMemberHeartbeat`).
+    pub(super) fn watch_session(&mut self, name: String, id: String) {
+        let Some(member) = self.group(&name).members.get(&id) else { return };
+        let left = member.expires.saturating_sub(self.now).max(millis(1));
+        self.after(left, move |world| {
+            let now = world.now;
+            let is_down = world.cluster.is_down(world.cluster.coordinator(&name), now);
+            let Some(member) = world.group(&name).members.get_mut(&id) else { return };
+            // A member whose request waits is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group begins all
+            // sessions again (`GroupMetadataManager.onLoaded`).
+            if member.is_joining || member.is_syncing || is_down {
+                member.expires = now + member.request.session;
+            }
+            if member.expires <= now {
+                world.group(&name).remove(&id);
+                world.trace("session expired", 0, 0);
+                world.members_changed(&name);
+            } else {
+                world.watch_session(name, id);
+            }
+        });
+    }
+
+    /// A member is gone: the others rebalance (`removeMemberAndUpdateClassicGroup`).
+    fn members_changed(&mut self, name: &str) {
+        match self.group(name).state {
+            GroupState::Stable | GroupState::CompletingRebalance => self.prepare_rebalance(name),
+            GroupState::PreparingRebalance => self.try_complete_join(name),
+            GroupState::Empty => {}
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! The log of one partition: batches, transaction markers, and the offsets that bound what readers see.
+
+use crate::record::{Offset, Timestamp, TimestampType};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A producer id.
+pub(in crate::sim) type Pid = u64;
+
+/// The name and the value of a header.
+pub type Header = (Box<[u8]>, Option<Box<[u8]>>);
+
+/// A record in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    /// Its offset.
+    pub offset: Offset,
+    /// Its timestamp; -1 if it has none.
+    pub time: Timestamp,
+    /// Who set the timestamp.
+    pub time_type: TimestampType,
+    /// Its key.
+    pub key: Option<Box<[u8]>>,
+    /// Its value.
+    pub value: Option<Box<[u8]>>,
+    /// Its headers, in order.
+    pub headers: Vec<Header>,
+}
+
+/// What a reader sees of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Everything below the high watermark.
+    ReadUncommitted,
+    /// Committed records below the last stable offset.
+    ReadCommitted,
+}
+
+/// The producer of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sim) struct Producer {
+    pub(in crate::sim) pid: Pid,
+    pub(in crate::sim) epoch: i16,
+    pub(in crate::sim) sequence: i32,
+    pub(in crate::sim) is_transactional: bool,
+}
+
+enum Kind {
+    Data(Vec<Arc<StoredRecord>>),
+    /// A commit marker or an abort marker.
+    Control,
+}
+
+struct Batch {
+    base: Offset,
+    /// The last offset. Compaction keeps it (KIP-98; `RecordBatch.lastOffset`).
+    last: Offset,
+    leader_epoch: i32,
+    producer: Option<Producer>,
+    /// True once an abort marker covers it.
+    is_aborted: bool,
+    kind: Kind,
+}
+
+/// What a log remembers of a producer (`ProducerStateManager`).
+#[derive(Default)]
+struct ProducerState {
+    epoch: i16,
+    /// The sequence, the length, and the base offset of the last batches (`ProducerStateEntry.NUM_BATCHES_TO_RETAIN` = 5).
+    batches: VecDeque<(i32, i32, Offset)>,
+    /// The first offset of the open transaction.
+    first: Option<Offset>,
+}
+
+/// Why a batch was not appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sim) enum Refused {
+    /// The batch is already there, at this offset.
+    Duplicate(Offset),
+    OutOfOrder,
+    OldEpoch,
+}
+
+#[derive(Default)]
+pub(in crate::sim) struct Log {
+    pub(in crate::sim) start: Offset,
+    /// The offset of the next record.
+    pub(in crate::sim) end: Offset,
+    pub(in crate::sim) high_watermark: Offset,
+    pub(in crate::sim) leader_epoch: i32,
+    batches: VecDeque<Batch>,
+    producers: BTreeMap<Pid, ProducerState>,
+    /// Transactions that have ended with a marker at or above the high watermark: their first offset and the marker's offset.
+    unreplicated: Vec<(Offset, Offset)>,
+    /// The first offset of each leader epoch.
+    epochs: Vec<(i32, Offset)>,
+}
+
+/// The answer to a fetch.
+#[derive(Debug, Default)]
+pub(in crate::sim) struct Read {
+    pub(in crate::sim) records: Vec<Arc<StoredRecord>>,
+    /// The offset to continue at.
+    pub(in crate::sim) next: Offset,
+}
+
+impl Log {
+    /// The last stable offset: the first offset of the oldest open transaction, or the high watermark (`UnifiedLog.lastStableOffset`). A
+    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`).
+    pub(in crate::sim) fn last_stable(&self) -> Offset {
+        let open = self.producers.values().filter_map(|producer| producer.first);
+        open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min)
+    }
+
+    /// The end of the log for a reader.
+    pub(in crate::sim) fn end_for(&self, isolation: Isolation) -> Offset {
+        match isolation {
+            Isolation::ReadUncommitted => self.high_watermark,
+            Isolation::ReadCommitted => self.last_stable(),
+        }
+    }
+
+    /// All records up to here are replicated.
+    pub(in crate::sim) fn replicate(&mut self, up_to: Offset) {
+        self.high_watermark = up_to.min(self.end);
+        let replicated = self.high_watermark;
+        self.unreplicated.retain(|&(_, marker)| marker >= replicated);
+    }
+
+    /// True if the producer has an open transaction in this log.
+    pub(in crate::sim) fn is_open(&self, pid: Pid) -> bool {
+        self.producers.get(&pid).is_some_and(|producer| producer.first.is_some())
+    }
+
+    /// Checks a producer's epoch and sequence (`ProducerAppendInfo.checkProducerEpoch` and `checkSequence`).
+    fn check(&self, producer: &Producer, count: i32) -> Result<(), Refused> {
+        let Some(known) = self.producers.get(&producer.pid) else { return Ok(()) };
+        if producer.epoch < known.epoch {
+            return Err(Refused::OldEpoch);
+        }
+        if producer.epoch > known.epoch {
+            return if producer.sequence == 0 { Ok(()) } else { Err(Refused::OutOfOrder) };
+        }
+        if let Some(&(_, _, offset)) = known.batches.iter().find(|&&(first, len, _)| first == producer.sequence && len == count) {
+            return Err(Refused::Duplicate(offset));
+        }
+        match known.batches.back() {
+            // A marker with a new epoch leaves no batches; any sequence may follow.
+            None => Ok(()),
+            Some(&(first, len, _)) if first + len == producer.sequence => Ok(()),
+            Some(_) => Err(Refused::OutOfOrder),
+        }
+    }
+
+    /// Appends a batch. Returns the offset of its first record.
+    pub(in crate::sim) fn append(&mut self, producer: Option<Producer>, mut records: Vec<StoredRecord>) -> Result<Offset, Refused> {
+        let count = i32::try_from(records.len()).unwrap_or(i32::MAX);
+        let base = self.end;
+        if let Some(producer) = &producer {
+            self.check(producer, count)?;
+            let state = self.producers.entry(producer.pid).or_default();
+            if producer.epoch > state.epoch {
+                state.batches.clear();
+                state.epoch = producer.epoch;
+            }
+            state.batches.push_back((producer.sequence, count, base));
+            if state.batches.len() > 5 {
+                state.batches.pop_front();
+            }
+            if producer.is_transactional {
+                state.first.get_or_insert(base);
+            }
+        }
+        for (offset, record) in (base..).zip(&mut records) {
+            record.offset = offset;
+        }
+        self.end += i64::from(count);
+        let (last, leader_epoch) = (self.end - 1, self.leader_epoch);
+        let kind = Kind::Data(records.into_iter().map(Arc::new).collect());
+        self.batches.push_back(Batch { base, last, leader_epoch, producer, is_aborted: false, kind });
+        Ok(base)
+    }
+
+    /// Ends a producer's transaction with a marker, which takes an offset (`UnifiedLog.appendAsLeader` with
+    /// `AppendOrigin.COORDINATOR`).
+    pub(in crate::sim) fn end_transaction(&mut self, pid: Pid, epoch: i16, is_commit: bool) {
+        let state = self.producers.entry(pid).or_default();
+        if epoch > state.epoch {
+            state.batches.clear();
+        }
+        state.epoch = state.epoch.max(epoch);
+        let (first, offset) = (state.first.take(), self.end);
+        if let Some(first) = first {
+            self.unreplicated.push((first, offset));
+            if !is_commit {
+                let from = self.batches.partition_point(|batch| batch.last < first);
+                let of_pid = |batch: &&mut Batch| batch.producer.is_some_and(|producer| producer.pid == pid);
+                self.batches.range_mut(from..).filter(of_pid).for_each(|batch| batch.is_aborted = true);
+            }
+        }
+        self.end += 1;
+        let producer = Some(Producer { pid, epoch, sequence: -1, is_transactional: true });
+        let leader_epoch = self.leader_epoch;
+        self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control });
+    }
+
+    /// Reads at most `most` records, or up to the end of the batch in which that many are reached.
+    pub(in crate::sim) fn read(&self, from: Offset, isolation: Isolation, most: usize) -> Read {
+        let end = self.end_for(isolation);
+        let mut read = Read { records: Vec::new(), next: from };
+        let first = self.batches.partition_point(|batch| batch.last < from);
+        for batch in self.batches.range(first..) {
+            if batch.base >= end || read.records.len() >= most {
+                break;
+            }
+            read.next = (batch.last + 1).min(end).max(from);
+            let Kind::Data(records) = &batch.kind else { continue };
+            if batch.is_aborted && isolation == Isolation::ReadCommitted {
+                continue;
+            }
+            read.records.extend(records.iter().filter(|record| record.offset >= from && record.offset < end).cloned());
+        }
+        read
+    }
+
+    /// The first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Looks below the last stable offset,
+    /// as a consumer that reads committed records asks.
+    pub(in crate::sim) fn offset_at(&self, time: Timestamp) -> Option<Offset> {
+        let end = self.last_stable();
+        let data = self.batches.iter().filter_map(|batch| match &batch.kind {
+            Kind::Data(records) => Some(records),
+            Kind::Control => None,
+        });
+        let mut records = data.flatten().filter(|record| record.offset >= self.start && record.offset < end);
+        records.find(|record| record.time >= time).map(|record| record.offset)
+    }
+
+    /// Deletes everything below an offset (retention or `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
+    pub(in crate::sim) fn delete_before(&mut self, offset: Offset) {
+        self.start = self.start.max(offset.min(self.high_watermark));
+        while self.batches.front().is_some_and(|batch| batch.last < self.start) {
+            self.batches.pop_front();
+        }
+    }
+
+    /// Cuts the log off at an offset and starts a new leader epoch, as after an unclean election (`UnifiedLog.truncateTo`). Batches are cut
+    /// as a whole.
+    pub(in crate::sim) fn truncate(&mut self, offset: Offset) {
+        while let Some(base) = self.batches.back().filter(|batch| batch.last >= offset).map(|batch| batch.base) {
+            self.batches.pop_back();
+            self.end = base;
+        }
+        self.end = self.end.min(offset.max(self.start));
+        self.epochs.retain(|&(_, first)| first < self.end);
+        self.high_watermark = self.high_watermark.min(self.end);
+        self.reload_producers();
+        self.new_epoch();
+        self.replicate(self.end);
+    }
+
+    /// Rebuilds what the log knows of producers from what is left of it (`ProducerStateManager.truncateAndReload`).
+    fn reload_producers(&mut self) {
+        self.producers.clear();
+        self.unreplicated.clear();
+        for batch in &mut self.batches {
+            let Some(producer) = batch.producer else { continue };
+            let state = self.producers.entry(producer.pid).or_default();
+            if producer.epoch > state.epoch {
+                state.batches.clear();
+                state.epoch = producer.epoch;
+            }
+            match &batch.kind {
+                Kind::Control => state.first = None,
+                Kind::Data(_) => {
+                    let count = i32::try_from(batch.last - batch.base + 1).unwrap_or(i32::MAX);
+                    state.batches.push_back((producer.sequence, count, batch.base));
+                    if state.batches.len() > 5 {
+                        state.batches.pop_front();
+                    }
+                    if producer.is_transactional {
+                        state.first.get_or_insert(batch.base);
+                    }
+                }
+            }
+        }
+        // A transaction whose marker was cut off is open again.
+        let open: BTreeMap<_, _> = self.producers.iter().filter_map(|(&pid, state)| Some((pid, state.first?))).collect();
+        for batch in &mut self.batches {
+            if let Some(producer) = batch.producer
+                && open.get(&producer.pid).is_some_and(|&first| batch.base >= first)
+            {
+                batch.is_aborted = false;
+            }
+        }
+    }
+
+    /// A new leader appends from here (`LeaderEpochFileCache.assign`).
+    pub(in crate::sim) fn new_epoch(&mut self) {
+        self.leader_epoch += 1;
+        self.epochs.push((self.leader_epoch, self.end));
+    }
+
+    /// The end offset of a leader epoch (KIP-320, `OffsetsForLeaderEpoch`): a reader past it has read what was cut off.
+    pub(in crate::sim) fn end_of_epoch(&self, epoch: i32) -> Offset {
+        self.epochs.iter().find(|&&(next, _)| next > epoch).map_or(self.end, |&(_, first)| first)
+    }
+
+    /// The leader epoch of the batch that has this offset.
+    pub(in crate::sim) fn epoch_of(&self, offset: Offset) -> i32 {
+        let at = self.batches.partition_point(|batch| batch.last < offset);
+        self.batches.get(at).map_or(self.leader_epoch, |batch| batch.leader_epoch)
+    }
+
+    /// Keeps the last record of each key below the last stable offset, and no aborted records (`Cleaner.cleanInto`). Offsets stay, so
+    /// readers see gaps.
+    pub(in crate::sim) fn compact(&mut self) {
+        let stable = self.last_stable();
+        let mut newer = BTreeSet::new();
+        for batch in self.batches.iter_mut().rev().filter(|batch| batch.last < stable) {
+            let Kind::Data(records) = &mut batch.kind else { continue };
+            if batch.is_aborted {
+                records.clear();
+                continue;
+            }
+            let mut kept: Vec<_> = records.drain(..).rev().filter(|record| newer.insert(record.key.clone())).collect();
+            kept.reverse();
+            *records = kept;
+        }
+    }
+}

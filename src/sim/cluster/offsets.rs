@@ -1,0 +1,86 @@
+//! Committed offsets (`OffsetMetadataManager`).
+
+use super::super::World;
+use super::super::network::Code;
+use super::group::{CommittedOffset, GroupState, MemberRef};
+use super::log::Pid;
+use crate::record::{Offset, TopicPartition};
+
+/// `offset.metadata.max.bytes`.
+const METADATA_MAX: usize = 4096;
+/// The largest commit, which is one batch of `__consumer_offsets` (`message.max.bytes`).
+const COMMIT_MAX: usize = 1_048_588;
+/// Bytes of a committed offset without its metadata and its topic's name.
+const OFFSET_BYTES: usize = 60;
+
+/// Offsets as a request brings them.
+pub(in crate::sim) type Offsets = [(TopicPartition, Offset, String)];
+
+fn check_size(offsets: &Offsets) -> Result<(), Code> {
+    if offsets.iter().any(|(_, _, metadata)| metadata.len() > METADATA_MAX) {
+        return Err(Code::OffsetMetadataTooLarge);
+    }
+    let bytes: usize = offsets.iter().map(|(partition, _, metadata)| partition.topic.len() + metadata.len() + OFFSET_BYTES).sum();
+    if bytes > COMMIT_MAX { Err(Code::InvalidCommitOffsetSize) } else { Ok(()) }
+}
+
+impl World {
+    /// Commits offsets outside a transaction (`OffsetMetadataManager.commitOffset`).
+    pub(in crate::sim) fn commit_offsets(&mut self, name: &str, of: &MemberRef, offsets: &Offsets) -> Result<(), Code> {
+        self.group(name).validate(of)?;
+        self.touch(name, &of.id);
+        if self.group(name).state == GroupState::CompletingRebalance {
+            return Err(Code::RebalanceInProgress);
+        }
+        check_size(offsets)?;
+        for (partition, offset, metadata) in offsets {
+            let committed = CommittedOffset { offset: *offset, metadata: metadata.clone() };
+            self.trace_on("committed", partition, *offset);
+            self.group(name).offsets.insert(partition.clone(), committed);
+        }
+        Ok(())
+    }
+
+    /// Adds offsets to a transaction (`OffsetMetadataManager.commitTransactionalOffset`). The coordinator checks the generation and the
+    /// member (KIP-447), not who owns the partitions. Offsets without a generation and a member are not checked.
+    pub(in crate::sim) fn commit_transactional(
+        &mut self,
+        name: &str,
+        (pid, epoch): (Pid, i16),
+        of: &MemberRef,
+        offsets: &Offsets,
+    ) -> Result<(), Code> {
+        self.cluster.transactions.verify_group(pid, epoch, name)?;
+        if of.generation >= 0 || !of.id.is_empty() || of.instance.is_some() {
+            self.group(name).validate(of)?;
+        }
+        check_size(offsets)?;
+        let pending = self.group(name).pending_offsets.entry(pid).or_default();
+        for (partition, offset, metadata) in offsets {
+            pending.insert(partition.clone(), CommittedOffset { offset: *offset, metadata: metadata.clone() });
+        }
+        Ok(())
+    }
+
+    /// A marker ends a transaction in `__consumer_offsets` (`OffsetMetadataManager.replayEndTransactionMarker`).
+    pub(super) fn end_offsets(&mut self, name: &str, pid: Pid, is_commit: bool) {
+        let group = self.group(name);
+        let pending = group.pending_offsets.remove(&pid).unwrap_or_default();
+        if is_commit {
+            for (partition, committed) in pending {
+                self.trace_on("committed", &partition, committed.offset);
+                self.group(name).offsets.insert(partition, committed);
+            }
+        }
+    }
+
+    /// The committed offsets, unless a transaction on one of them is open (`require_stable`, KIP-447; `fetchOffsets` answers
+    /// `UNSTABLE_OFFSET_COMMIT`).
+    pub(in crate::sim) fn fetch_offsets(&self, name: &str, partitions: &[TopicPartition]) -> Result<Vec<Option<CommittedOffset>>, Code> {
+        let Some(group) = self.cluster.groups.get(name) else { return Ok(vec![None; partitions.len()]) };
+        if partitions.iter().any(|partition| group.pending_offsets.values().any(|pending| pending.contains_key(partition))) {
+            return Err(Code::UnstableOffsetCommit);
+        }
+        Ok(partitions.iter().map(|partition| group.offsets.get(partition).cloned()).collect())
+    }
+}

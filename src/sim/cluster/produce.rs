@@ -1,0 +1,76 @@
+//! What a partition leader does with records of a producer, and with readers.
+
+use super::super::World;
+use super::super::network::Code;
+use super::log::{Producer, Read, Refused};
+use super::{Isolation, StoredRecord};
+use crate::record::{Offset, TopicPartition};
+
+impl World {
+    /// A partition without a leader serves nothing (`LEADER_NOT_AVAILABLE`).
+    fn check_leader(&self, of: &TopicPartition) -> Result<(), Code> {
+        if self.cluster.partition(of)?.no_leader_until > self.now { Err(Code::NotLeader) } else { Ok(()) }
+    }
+
+    /// Appends a batch (`ReplicaManager.appendRecords`). Returns the offset of its first record.
+    pub(in crate::sim) fn append(
+        &mut self,
+        to: &TopicPartition,
+        producer: Option<Producer>,
+        mut records: Vec<StoredRecord>,
+    ) -> Result<Offset, Code> {
+        self.check_leader(to)?;
+        let now = self.broker_clock();
+        let topic = self.cluster.topics.get(&to.topic).ok_or(Code::UnknownTopic)?;
+        let is_open =
+            producer.is_some_and(|producer| self.cluster.partition(to).is_ok_and(|partition| partition.log.is_open(producer.pid)));
+        if let Some(producer) = producer.filter(|producer| producer.is_transactional && !is_open) {
+            // The leader asks the coordinator whether the partition is part of the transaction (KIP-890 part 1,
+            // `AddPartitionsToTxnManager`), so that a late batch opens no transaction that nobody ends.
+            self.cluster.transactions.verify(&producer, to)?;
+        }
+        topic.validate(to.partition, &mut records, now)?;
+        match self.cluster.partition_mut(to)?.log.append(producer, records) {
+            Ok(offset) => {
+                self.trace_on("append", to, offset);
+                self.appended(to);
+                Ok(offset)
+            }
+            Err(Refused::Duplicate(offset)) => {
+                self.answer_after = self.cluster.partition(to)?.lags_until;
+                Ok(offset)
+            }
+            Err(Refused::OutOfOrder) => Err(Code::OutOfOrderSequence),
+            Err(Refused::OldEpoch) => Err(Code::InvalidProducerEpoch),
+        }
+    }
+
+    /// Reads from a partition (`ReplicaManager.readFromLog`). `epoch` is the leader epoch of the last record that the reader has.
+    pub(in crate::sim) fn read_log(
+        &self,
+        of: &TopicPartition,
+        from: Offset,
+        epoch: Option<i32>,
+        isolation: Isolation,
+        most: usize,
+    ) -> Result<(Read, Offset), Code> {
+        self.check_leader(of)?;
+        let log = &self.cluster.partition(of)?.log;
+        let was_truncated = epoch.is_some_and(|epoch| log.end_of_epoch(epoch) < from);
+        if from < log.start || from > log.end || was_truncated {
+            return Err(Code::OffsetOutOfRange);
+        }
+        Ok((log.read(from, isolation, most), log.end_for(isolation)))
+    }
+
+    /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet asks for patience
+    /// (KIP-207, `Partition.fetchOffsetForTimestamp`).
+    pub(in crate::sim) fn list_offsets(&self, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
+        self.check_leader(of)?;
+        let partition = self.cluster.partition(of)?;
+        if partition.unsure_until > self.now {
+            return Err(Code::OffsetNotAvailable);
+        }
+        Ok((partition.log.start, partition.log.end_for(isolation)))
+    }
+}

@@ -1,0 +1,182 @@
+//! Topics: their settings, their partitions, and the records that they refuse.
+
+use super::super::network::{Code, NodeId};
+use super::super::{Micros, World};
+use super::Cluster;
+use super::log::{Header, Log, StoredRecord};
+use crate::record::{Timestamp, TimestampType, TopicPartition};
+use std::sync::Arc;
+
+/// The settings of a topic.
+#[derive(Clone, Debug)]
+pub struct TopicOptions {
+    /// `cleanup.policy=compact`: records need keys.
+    pub is_compacted: bool,
+    /// `message.timestamp.type=LogAppendTime`.
+    pub log_append_time: bool,
+    /// `message.timestamp.before.max.ms`.
+    pub before_max_ms: i64,
+    /// `message.timestamp.after.max.ms`.
+    pub after_max_ms: i64,
+    /// `max.message.bytes`.
+    pub max_message_bytes: usize,
+}
+
+impl Default for TopicOptions {
+    fn default() -> Self {
+        Self { is_compacted: false, log_append_time: false, before_max_ms: i64::MAX, after_max_ms: 3_600_000, max_message_bytes: 1_048_588 }
+    }
+}
+
+/// A record that another client writes.
+#[derive(Clone, Debug, Default)]
+pub struct NewRecord {
+    /// Its timestamp; `None` is the brokers' clock.
+    pub time: Option<Timestamp>,
+    /// Its key.
+    pub key: Option<Vec<u8>>,
+    /// Its value.
+    pub value: Option<Vec<u8>>,
+    /// Its headers.
+    pub headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl NewRecord {
+    pub(in crate::sim) fn store(self, now: Timestamp) -> StoredRecord {
+        let headers = self.headers.into_iter().map(|(name, value)| -> Header { (name.into(), value.map(Into::into)) });
+        StoredRecord {
+            offset: 0,
+            time: self.time.unwrap_or(now),
+            time_type: TimestampType::CreateTime,
+            key: self.key.map(Into::into),
+            value: self.value.map(Into::into),
+            headers: headers.collect(),
+        }
+    }
+}
+
+pub(in crate::sim) struct Partition {
+    pub(in crate::sim) log: Log,
+    pub(in crate::sim) leader: NodeId,
+    /// The high watermark does not move before this time.
+    pub(in crate::sim) lags_until: Micros,
+    /// After an election, the leader does not know the high watermark before this time (KIP-207).
+    pub(in crate::sim) unsure_until: Micros,
+    /// There is no leader before this time.
+    pub(in crate::sim) no_leader_until: Micros,
+}
+
+pub(in crate::sim) struct Topic {
+    pub(in crate::sim) name: Arc<str>,
+    pub(in crate::sim) id: String,
+    pub(in crate::sim) options: TopicOptions,
+    pub(in crate::sim) partitions: Vec<Partition>,
+}
+
+impl Topic {
+    fn new_partition(number: usize, nodes: usize) -> Partition {
+        let mut log = Log::default();
+        log.new_epoch();
+        Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0 }
+    }
+
+    /// Checks and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).
+    pub(in crate::sim) fn validate(&self, partition: i32, records: &mut [StoredRecord], now: Timestamp) -> Result<(), Code> {
+        let options = &self.options;
+        if records.iter().map(StoredRecord::bytes).sum::<usize>() > options.max_message_bytes {
+            return Err(Code::TooLarge);
+        }
+        let mut refused = Vec::new();
+        for (at, record) in records.iter_mut().enumerate() {
+            if options.is_compacted && record.key.is_none() {
+                let text = format!("Compacted topic cannot accept message without key in topic partition {}-{partition}.", self.name);
+                refused.push((at, false, text));
+            } else if options.log_append_time {
+                (record.time, record.time_type) = (now, TimestampType::LogAppendTime);
+            } else if record.time != -1
+                && (now.saturating_sub(record.time) > options.before_max_ms || record.time.saturating_sub(now) > options.after_max_ms)
+            {
+                let (low, high) = (now.saturating_sub(options.before_max_ms), now.saturating_add(options.after_max_ms));
+                let time = record.time;
+                let text = format!(
+                    "Timestamp {time} of message with offset {at} is out of range. The timestamp should be within [{low}, {high}]."
+                );
+                refused.push((at, true, text));
+            }
+        }
+        if refused.is_empty() { Ok(()) } else { Err(Code::InvalidRecords(refused)) }
+    }
+}
+
+impl StoredRecord {
+    /// The bytes that count for `max.message.bytes`, roughly.
+    pub(in crate::sim) fn bytes(&self) -> usize {
+        let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + len(value) + 2).sum();
+        len(&self.key) + len(&self.value) + headers + 16
+    }
+}
+
+impl Cluster {
+    pub(in crate::sim) fn create_topic(&mut self, name: &str, partitions: u32, options: TopicOptions) -> Result<(), Code> {
+        if self.topics.contains_key(name) {
+            return Err(Code::TopicExists);
+        }
+        let (id, nodes) = (self.new_id(), self.nodes.len());
+        let partitions = (0..partitions as usize).map(|number| Topic::new_partition(number, nodes)).collect();
+        self.topics.insert(name.to_owned(), Topic { name: name.into(), id, options, partitions });
+        Ok(())
+    }
+
+    pub(in crate::sim) fn add_partitions(&mut self, name: &str, wanted: u32) -> Result<(), Code> {
+        let nodes = self.nodes.len();
+        let topic = self.topics.get_mut(name).ok_or(Code::UnknownTopic)?;
+        let have = topic.partitions.len();
+        topic.partitions.extend((have..wanted as usize).map(|number| Topic::new_partition(number, nodes)));
+        Ok(())
+    }
+
+    /// Deletes a topic. Groups forget the offsets that they committed for it (`OffsetMetadataManager.onPartitionsDeleted`).
+    pub(in crate::sim) fn delete_topic(&mut self, name: &str) {
+        self.topics.remove(name);
+        for group in self.groups.values_mut() {
+            group.offsets.retain(|partition, _| partition.topic != name);
+        }
+    }
+}
+
+impl World {
+    /// Readers of a partition may find something new.
+    pub(in crate::sim) fn log_changed(&mut self, of: &TopicPartition) {
+        let parked: Vec<_> = self.clients.iter().filter(|(_, client)| client.is_parked_at(of)).map(|(&id, _)| id).collect();
+        for client in parked {
+            if let Some(fetcher) = self.fetcher(client) {
+                fetcher.unpark();
+            }
+            let delay = self.latency(0);
+            self.inside_after(delay, client, move |world| world.fetch(client));
+        }
+    }
+
+    /// The leader has appended: the followers fetch it, at once unless they lag.
+    pub(in crate::sim) fn appended(&mut self, of: &TopicPartition) {
+        let now = self.now;
+        let Ok(partition) = self.cluster.partition_mut(of) else { return };
+        if partition.lags_until > now {
+            self.answer_after = self.answer_after.max(partition.lags_until);
+            return;
+        }
+        let end = partition.log.end;
+        partition.log.replicate(end);
+        self.log_changed(of);
+    }
+
+    /// The followers of a partition fetch nothing for a while: what is appended stays above the high watermark.
+    pub(in crate::sim) fn lag(&mut self, of: &TopicPartition, time: Micros) {
+        let until = self.now + time;
+        let Ok(partition) = self.cluster.partition_mut(of) else { return };
+        partition.lags_until = partition.lags_until.max(until);
+        let of = of.clone();
+        self.after(time, move |world| world.appended(&of));
+    }
+}

@@ -1,0 +1,271 @@
+//! What a test does to a simulation from outside: topics, records, offsets, outages, time.
+
+use super::cluster::{CommittedOffset, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
+use super::faults::{Api, Fate, Faults};
+use super::network::Code;
+use super::process::Process;
+use super::{Options, Simulation};
+use super::{World, micros};
+use crate::record::{Offset, TopicPartition};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Simulation {
+    /// Does something to the world, as a call through the seam. `None` if the thread unwinds.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut World) -> T) -> Option<T> {
+        let mut world = self.enter()?;
+        let result = change(&mut world);
+        drop(self.settled(world));
+        Some(result)
+    }
+
+    /// Does something to the world, from a test.
+    fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        self.with(change).expect("a test does not change a simulation while it panics")
+    }
+
+    /// Starts a process. It ends when its main function has returned and its other threads have ended.
+    pub fn start<T: Send + 'static>(&self, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Process<T> {
+        Process::start(self, name, main)
+    }
+
+    /// Lets virtual time pass.
+    pub fn sleep(&self, time: Duration) {
+        crate::runtime::sleep(time);
+    }
+
+    /// Looks every `interval` until `ready`, for at most `limit`. Returns the last answer of `ready`.
+    pub fn wait_for(&self, interval: Duration, limit: Duration, mut ready: impl FnMut() -> bool) -> bool {
+        let deadline = self.deadline(limit);
+        loop {
+            if ready() {
+                return true;
+            }
+            if self.now_micros() >= deadline {
+                return false;
+            }
+            self.sleep(interval);
+        }
+    }
+
+    /// The virtual time since the start.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_micros(self.now_micros())
+    }
+
+    /// The brokers' wall clock, in milliseconds since the epoch.
+    #[must_use]
+    pub fn broker_clock(&self) -> i64 {
+        self.lock().broker_clock()
+    }
+
+    /// A number below `bound`, chosen by the seed.
+    #[must_use]
+    pub fn draw(&self, bound: u64) -> u64 {
+        self.lock().random.below(bound)
+    }
+
+    /// Sets the faults from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.change(|world| {
+            let had_outages = world.faults.outage_every.is_some();
+            world.faults = faults;
+            if !had_outages {
+                world.schedule_outage();
+            }
+        });
+    }
+
+    /// Decides what becomes of the next request of a kind.
+    pub fn set_fate(&self, of: Api, fate: Fate) {
+        self.change(|world| world.fates.push((of, fate)));
+    }
+
+    /// The last events, one per line.
+    #[must_use]
+    pub fn trace(&self, lines: usize) -> String {
+        self.lock().render_trace(lines)
+    }
+
+    /// The number of events, and a digest of all of them.
+    #[must_use]
+    pub fn digest(&self) -> (u64, u64) {
+        self.lock().trace.digest()
+    }
+
+    /// The number of calls through the seam.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.lock().steps
+    }
+
+    /// Creates a topic. False if it exists.
+    #[expect(clippy::must_use_candidate, reason = "most tests know that the topic is new")]
+    pub fn create_topic(&self, name: &str, partitions: u32, options: TopicOptions) -> bool {
+        self.change(|world| world.cluster.create_topic(name, partitions, options).is_ok())
+    }
+
+    /// Deletes a topic and the offsets that groups have committed for it.
+    pub fn delete_topic(&self, name: &str) {
+        self.change(|world| world.cluster.delete_topic(name));
+    }
+
+    /// Adds partitions to a topic.
+    pub fn add_partitions(&self, name: &str, count: u32) {
+        self.change(|world| drop(world.cluster.add_partitions(name, count)));
+    }
+
+    /// The id of a topic, if it exists.
+    #[must_use]
+    pub fn topic_id(&self, name: &str) -> Option<String> {
+        self.lock().cluster.topics.get(name).map(|topic| topic.id.clone())
+    }
+
+    /// Appends a record, as another producer without transactions does, once there is a leader. Returns its offset unless the topic
+    /// refuses it.
+    #[expect(clippy::must_use_candidate, reason = "most tests do not need the offset")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the record for this call")]
+    pub fn append(&self, to: &TopicPartition, record: NewRecord) -> Option<Offset> {
+        loop {
+            let appended = self.change(|world| {
+                let now = world.broker_clock();
+                world.append(to, None, vec![record.clone().store(now)])
+            });
+            match appended {
+                Err(Code::NotLeader) => self.sleep(Duration::from_millis(100)),
+                appended => return appended.ok(),
+            }
+        }
+    }
+
+    /// Appends records in a transaction of another producer, and leaves it open. Returns the producer's id.
+    #[expect(clippy::must_use_candidate, reason = "a test may leave the transaction open for good")]
+    pub fn open_transaction(&self, records: Vec<(TopicPartition, NewRecord)>) -> u64 {
+        self.change(|world| {
+            let (now, pid) = (world.broker_clock(), world.cluster.transactions.new_pid());
+            let mut batches: BTreeMap<TopicPartition, Vec<StoredRecord>> = BTreeMap::new();
+            for (to, record) in records {
+                batches.entry(to).or_default().push(record.store(now));
+            }
+            for (to, batch) in batches {
+                let producer = Producer { pid, epoch: 0, sequence: 0, is_transactional: true };
+                if let Ok(partition) = world.cluster.partition_mut(&to) {
+                    let _ = partition.log.append(Some(producer), batch);
+                    world.appended(&to);
+                }
+            }
+            pid
+        })
+    }
+
+    /// Ends such a transaction in a partition.
+    pub fn end_transaction(&self, pid: u64, of: &TopicPartition, is_commit: bool) {
+        self.change(|world| {
+            if let Ok(partition) = world.cluster.partition_mut(of) {
+                partition.log.end_transaction(pid, 0, is_commit);
+                world.appended(of);
+            }
+        });
+    }
+
+    /// The records that a reader sees.
+    #[must_use]
+    pub fn read(&self, of: &TopicPartition, isolation: Isolation) -> Vec<Arc<StoredRecord>> {
+        let world = self.lock();
+        world
+            .cluster
+            .partition(of)
+            .map_or_else(|_| Vec::new(), |partition| partition.log.read(partition.log.start, isolation, usize::MAX).records)
+    }
+
+    /// The log start offset, the last stable offset, the high watermark, and the end of a log.
+    #[must_use]
+    pub fn offsets(&self, of: &TopicPartition) -> Option<[Offset; 4]> {
+        let world = self.lock();
+        let log = &world.cluster.partition(of).ok()?.log;
+        Some([log.start, log.last_stable(), log.high_watermark, log.end])
+    }
+
+    /// Deletes the records below an offset, as retention does.
+    pub fn delete_before(&self, of: &TopicPartition, offset: Offset) {
+        self.change(|world| {
+            if let Ok(partition) = world.cluster.partition_mut(of) {
+                partition.log.delete_before(offset);
+            }
+        });
+    }
+
+    /// Compacts a topic.
+    pub fn compact(&self, name: &str) {
+        self.change(|world| {
+            let topic = world.cluster.topics.get_mut(name);
+            topic.into_iter().flat_map(|topic| &mut topic.partitions).for_each(|partition| partition.log.compact());
+        });
+    }
+
+    /// Cuts a log off at an offset, as an unclean election does.
+    pub fn truncate(&self, of: &TopicPartition, offset: Offset) {
+        self.change(|world| world.truncate(of, offset));
+    }
+
+    /// Elects another leader, whose high watermark is behind by `lag` records for a moment.
+    pub fn elect(&self, of: &TopicPartition, lag: Offset) {
+        self.change(|world| {
+            let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
+            world.elect(of, leader, lag);
+        });
+    }
+
+    /// Leaves a partition without a leader for a while.
+    pub fn take_leader(&self, of: &TopicPartition, time: Duration) {
+        self.change(|world| world.take_leader(of, micros(time)));
+    }
+
+    /// Takes a broker down for a while.
+    pub fn take_down(&self, node: usize, time: Duration) {
+        self.change(|world| world.take_down(node, micros(time)));
+    }
+
+    /// Takes all brokers down for a while.
+    pub fn take_all_down(&self, time: Duration) {
+        self.change(|world| (0..world.cluster.nodes.len()).for_each(|node| world.take_down(node, micros(time))));
+    }
+
+    /// Has the followers of a partition lag for a while.
+    pub fn lag(&self, of: &TopicPartition, time: Duration) {
+        self.change(|world| world.lag(of, micros(time)));
+    }
+
+    /// The committed offset of a group and its metadata, without the offsets of open transactions.
+    #[must_use]
+    pub fn committed(&self, group: &str, of: &TopicPartition) -> Option<(Offset, String)> {
+        let world = self.lock();
+        world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
+    }
+
+    /// Sets a committed offset by hand, or, with `None`, lets it expire.
+    pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
+        self.change(|world| {
+            let offsets = &mut world.cluster.groups.entry(group.to_owned()).or_default().offsets;
+            match offset {
+                Some(offset) => drop(offsets.insert(of.clone(), CommittedOffset { offset, metadata: String::new() })),
+                None => drop(offsets.remove(of)),
+            }
+        });
+    }
+
+    /// The generation of a group and the number of its members.
+    #[must_use]
+    pub fn group(&self, name: &str) -> (i32, usize) {
+        let world = self.lock();
+        world.cluster.groups.get(name).map_or((0, 0), |group| (group.generation, group.member_ids().len()))
+    }
+
+    /// The options that this simulation runs with.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        self.lock().options.clone()
+    }
+}

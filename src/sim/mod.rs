@@ -1,0 +1,301 @@
+//! A Kafka cluster in memory, and a scheduler with virtual time, for tests of the worker without a broker.
+//!
+//! [`Simulation::run`] runs a test as the first simulated thread. The test starts [processes](Process), writes to the cluster, and
+//! breaks things. Everything that happens depends on the seed alone: the same seed gives the same [trace](Simulation::trace).
+//! Compiled in with the feature `faults` only.
+
+mod broker;
+mod client;
+mod cluster;
+mod faults;
+mod harness;
+mod network;
+mod process;
+mod random;
+mod scheduler;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+pub use client::{SimConsumer, SimEnds, SimMembership, SimProducer, SimReader, SimRecord, SimTail};
+pub use cluster::{Isolation, NewRecord, StoredRecord, TopicOptions};
+pub use faults::{Api, Fate, Faults};
+pub use process::{Effect, Ended, Process};
+pub use random::Random;
+
+use crate::record::TopicPartition;
+use client::Client;
+use cluster::Cluster;
+use process::ProcessState;
+use scheduler::Thread;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use trace::{Event, Trace};
+
+/// The time that a call to a broker may take (`kafka::client_config::CALL_TIMEOUT`).
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a simulation is like.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number of brokers.
+    pub brokers: usize,
+    /// The brokers' wall clock at the start, in milliseconds since the epoch.
+    pub epoch_ms: i64,
+    /// How often a call through the seam gives the turn to another thread, in parts of 10,000.
+    pub switch: u32,
+    /// The longest virtual time that a call through the seam takes, in microseconds.
+    pub call_micros: u64,
+    /// The time that a request or an answer takes at least and at most, in microseconds.
+    pub latency: (u64, u64),
+    /// The virtual time after which a simulation fails.
+    pub time_limit: Duration,
+    /// The number of calls through the seam after which a simulation fails.
+    pub step_limit: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            brokers: 3,
+            epoch_ms: 1_700_000_000_000,
+            switch: 300,
+            call_micros: 20,
+            latency: (100, 1500),
+            time_limit: Duration::from_secs(24 * 3600),
+            step_limit: 20_000_000,
+        }
+    }
+}
+
+/// A running simulation. Clones are the same simulation.
+#[derive(Clone)]
+pub struct Simulation(Arc<Shared>);
+
+/// What the clones of a [`Simulation`] share.
+#[doc(hidden)]
+pub struct Shared {
+    base: Instant,
+    /// Virtual microseconds since `base`.
+    clock: AtomicU64,
+    world: Mutex<World>,
+    /// Notified when a thread of a killed process has ended.
+    ended: Condvar,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::ops::Deref for Simulation {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Simulation {
+    /// Runs a test as the simulation's first thread. When it returns or panics, all processes are killed.
+    ///
+    /// # Panics
+    /// When the test panics, no thread can run, or the simulation takes too long. The message shows the threads and the last events.
+    pub fn run<T>(seed: u64, options: Options, test: impl FnOnce(&Self) -> T) -> T {
+        let simulation = Self(Arc::new(Shared {
+            base: Instant::now(),
+            clock: AtomicU64::new(0),
+            world: Mutex::new(World::new(seed, options)),
+            ended: Condvar::new(),
+            handles: Mutex::default(),
+        }));
+        let mut world = simulation.lock();
+        let process = world.add_process("test");
+        let thread = world.add_thread("test", process);
+        world.threads[thread].state = scheduler::State::Running;
+        drop(world);
+        simulation.install(thread);
+        let result = catch_unwind(AssertUnwindSafe(|| test(&simulation)));
+        simulation.shut_down();
+        Self::uninstall();
+        result.unwrap_or_else(|payload| {
+            // A simulation that cannot continue has shown its events already.
+            let is_shown = simulation.lock().failed.is_some();
+            let events = if is_shown { String::new() } else { format!("; the last events:\n{}", simulation.trace(60)) };
+            eprintln!("simulation of seed {seed} failed{events}");
+            resume_unwind(payload)
+        })
+    }
+
+    /// Kills all processes, and waits for their threads.
+    fn shut_down(&self) {
+        let mut world = self.lock();
+        for process in 1..world.processes.len() {
+            world.kill(process);
+        }
+        while world.processes.iter().skip(1).any(|process| process.live > 0) {
+            world = self.ended.wait(world).unwrap_or_else(PoisonError::into_inner);
+        }
+        world.dying.clear();
+        drop(world);
+        for handle in self.handles.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            let _ = handle.join();
+        }
+    }
+
+    fn keep(&self, handle: JoinHandle<()>) {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+}
+
+/// The simulated cluster, for the worker.
+#[derive(Clone)]
+pub struct SimBroker(Simulation);
+
+/// Virtual microseconds since the start of the simulation.
+type Micros = u64;
+type ClientId = usize;
+/// A counter that grows whenever a waiting thread should look again. Each process and each client has one.
+type Signal = usize;
+
+type Action = Box<dyn FnOnce(&mut World) + Send>;
+
+/// Everything that a simulation knows, behind one lock. Only the thread whose turn it is takes the lock, so it is never contended.
+struct World {
+    now: Micros,
+    random: Random,
+    trace: Trace,
+    options: Options,
+    faults: Faults,
+    /// What becomes of the next requests of a kind.
+    fates: Vec<(Api, Fate)>,
+
+    threads: Vec<Thread>,
+    /// The threads that have not ended, in the order of their start.
+    live: Vec<usize>,
+    /// The thread whose turn it is.
+    running: usize,
+    steps: u64,
+    signals: Vec<u64>,
+    /// Why the simulation cannot continue.
+    failed: Option<String>,
+
+    processes: Vec<ProcessState>,
+    /// Killed processes whose threads have not all ended.
+    dying: Vec<usize>,
+
+    events: BTreeMap<(Micros, u64), Action>,
+    event_number: u64,
+    clients: BTreeMap<ClientId, Client>,
+    cluster: Cluster,
+    /// The earliest time at which the answer to the request being served may leave the broker.
+    answer_after: Micros,
+}
+
+impl World {
+    fn new(seed: u64, options: Options) -> Self {
+        let mut random = Random::new(seed);
+        let cluster = Cluster::new(options.brokers, random.bits());
+        Self {
+            now: 0,
+            random,
+            trace: Trace::default(),
+            faults: Faults::none(),
+            fates: Vec::new(),
+            threads: Vec::new(),
+            live: Vec::new(),
+            running: 0,
+            steps: 0,
+            signals: Vec::new(),
+            failed: None,
+            processes: Vec::new(),
+            dying: Vec::new(),
+            events: BTreeMap::new(),
+            event_number: 0,
+            clients: BTreeMap::new(),
+            cluster,
+            answer_after: 0,
+            options,
+        }
+    }
+
+    fn trace(&mut self, what: &'static str, a: impl TryInto<i64>, b: impl TryInto<i64>) {
+        let numbers = [a.try_into().unwrap_or(i64::MAX), b.try_into().unwrap_or(i64::MAX)];
+        self.trace.push(Event { micros: self.now, thread: self.running, what, topic: None, numbers });
+    }
+
+    /// Records what happened to a partition.
+    fn trace_on(&mut self, what: &'static str, of: &TopicPartition, number: impl TryInto<i64>) {
+        let topic = self.cluster.topics.get(&of.topic).map(|topic| Arc::clone(&topic.name));
+        let numbers = [i64::from(of.partition), number.try_into().unwrap_or(i64::MAX)];
+        self.trace.push(Event { micros: self.now, thread: self.running, what, topic, numbers });
+    }
+
+    /// The brokers' wall clock, in milliseconds since the epoch.
+    fn broker_clock(&self) -> i64 {
+        self.options.epoch_ms.saturating_add(i64::try_from(self.now / 1000).unwrap_or(i64::MAX))
+    }
+
+    fn new_signal(&mut self) -> Signal {
+        self.signals.push(0);
+        self.signals.len() - 1
+    }
+
+    /// Makes the threads that wait for this signal look again.
+    fn notify(&mut self, signal: Signal) {
+        self.signals[signal] += 1;
+    }
+
+    /// The signal of a client, unless it is gone.
+    fn signal_of(&self, client: ClientId) -> Option<Signal> {
+        self.clients.get(&client).map(Client::signal)
+    }
+
+    /// Does something later.
+    fn after(&mut self, delay: Micros, action: impl FnOnce(&mut Self) + Send + 'static) {
+        self.event_number += 1;
+        self.events.insert((self.now.saturating_add(delay), self.event_number), Box::new(action));
+    }
+
+    /// The time of the next event.
+    fn next_event(&self) -> Option<Micros> {
+        self.events.keys().next().map(|&(time, _)| time)
+    }
+
+    /// Does everything that is due.
+    fn run_due(&mut self) {
+        while let Some(entry) = self.events.first_entry() {
+            if entry.key().0 > self.now {
+                return;
+            }
+            let action = entry.remove();
+            action(self);
+        }
+    }
+
+    /// Runs an action inside a client, as one of librdkafka's background threads would: never if the client is gone, and only after
+    /// the process continues if it is stopped.
+    fn inside(&mut self, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
+        let Some(process) = self.clients.get(&client).map(Client::process) else { return };
+        if self.processes[process].is_stopped {
+            self.processes[process].deferred.push(Box::new(move |world| world.inside(client, action)));
+        } else {
+            action(self);
+        }
+    }
+
+    /// Runs an action inside a client later.
+    fn inside_after(&mut self, delay: Micros, client: ClientId, action: impl FnOnce(&mut Self) + Send + 'static) {
+        self.after(delay, move |world| world.inside(client, action));
+    }
+}
+
+/// A duration in virtual time.
+fn micros(duration: Duration) -> Micros {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4)
+}
+
+/// Milliseconds in virtual time.
+const fn millis(count: u64) -> Micros {
+    count * 1000
+}

@@ -1,0 +1,232 @@
+//! Requests, answers, and what becomes of them on the way.
+//!
+//! A request that a client gave up may still be served: TCP loses nothing, but a client that loses its connection cannot know
+//! whether the broker had read the request (librdkafka: `rd_kafka_buf_handle_op` retries with `_TRANSPORT` or `_TIMED_OUT`).
+
+use super::Simulation;
+use super::faults::{Api, Fate};
+use super::{ClientId, Micros, World, micros, millis};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The number of a broker.
+pub(super) type NodeId = usize;
+
+/// An error of a request, as far as clients tell them apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Code {
+    /// The connection broke. Nobody knows whether the broker served the request.
+    Transport,
+    TimedOut,
+    NotLeader,
+    NotCoordinator,
+    CoordinatorLoading,
+    NotEnoughReplicas,
+    ConcurrentTransactions,
+    UnstableOffsetCommit,
+    OffsetNotAvailable,
+    UnknownTopic,
+    TopicExists,
+    OffsetOutOfRange,
+    TooLarge,
+    InvalidRecords(Vec<(usize, bool, String)>),
+    OutOfOrderSequence,
+    InvalidProducerEpoch,
+    ProducerFenced,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    IllegalGeneration,
+    UnknownMember,
+    FencedInstance,
+    RebalanceInProgress,
+    InconsistentProtocol,
+    OffsetMetadataTooLarge,
+    InvalidCommitOffsetSize,
+}
+
+impl Code {
+    /// True if clients send the same request again after this error.
+    pub(super) const fn is_retriable(&self) -> bool {
+        use Code::{
+            ConcurrentTransactions, CoordinatorLoading, NotCoordinator, NotEnoughReplicas, NotLeader, OffsetNotAvailable, TimedOut,
+            Transport, UnknownTopic, UnstableOffsetCommit,
+        };
+        matches!(
+            self,
+            Transport
+                | TimedOut
+                | NotLeader
+                | NotCoordinator
+                | CoordinatorLoading
+                | NotEnoughReplicas
+                | ConcurrentTransactions
+                | UnstableOffsetCommit
+                | OffsetNotAvailable
+                | UnknownTopic
+        )
+    }
+}
+
+/// What becomes of a request. Times are delays from now.
+enum Outcome {
+    /// The client loses the connection at `broken`; the broker serves the request at `served`, if at all.
+    Broken { broken: Micros, served: Option<Micros> },
+    /// The broker serves the request at `served`, and its answer takes `answer`.
+    Answered { served: Micros, answer: Micros },
+    /// The broker answers with an error, and does nothing.
+    Refused { answer: Micros, code: Code },
+}
+
+/// The error that a broker gives for a moment: the leader or coordinator moved, or loads its state.
+const fn passing_error(api: Api) -> Code {
+    match api {
+        Api::Fetch | Api::ListOffsets | Api::DeleteRecords => Code::NotLeader,
+        Api::Produce => Code::NotEnoughReplicas,
+        Api::Metadata => Code::TimedOut,
+        Api::JoinGroup
+        | Api::SyncGroup
+        | Api::Heartbeat
+        | Api::LeaveGroup
+        | Api::OffsetFetch
+        | Api::OffsetCommit
+        | Api::TxnOffsetCommit => Code::NotCoordinator,
+        Api::InitProducerId | Api::AddPartitionsToTxn | Api::AddOffsetsToTxn | Api::EndTxn => Code::CoordinatorLoading,
+    }
+}
+
+impl World {
+    /// The time that a message takes to or from a broker.
+    pub(super) fn latency(&mut self, node: NodeId) -> Micros {
+        let (least, most) = self.options.latency;
+        let slow = self.cluster.nodes[node].slow_until > self.now;
+        self.random.between(least, most) * if slow { 200 } else { 1 }
+    }
+
+    fn outcome(&mut self, api: Api, node: NodeId) -> Outcome {
+        let to = self.latency(node);
+        let back = self.latency(node);
+        if self.cluster.is_down(node, self.now) {
+            // Connections are refused, or the machine does not answer at all.
+            let refused = self.random.chance(5000);
+            return Outcome::Broken { broken: if refused { to + back } else { millis(1000) }, served: None };
+        }
+        if let Some(at) = self.fates.iter().position(|&(of, _)| of == api) {
+            let (_, fate) = self.fates.remove(at);
+            let broken = to + back;
+            return match fate {
+                Fate::LostRequest => Outcome::Broken { broken, served: None },
+                Fate::LostAnswer => Outcome::Broken { broken, served: Some(to) },
+                Fate::Late(time) => Outcome::Broken { broken, served: Some(micros(time)) },
+                Fate::Refused => Outcome::Refused { answer: broken, code: passing_error(api) },
+            };
+        }
+        let faults = self.faults.clone();
+        let broken = to + if self.random.chance(8000) { millis(self.random.below(200)) } else { millis(self.random.below(9_000)) };
+        if self.random.chance(faults.lost_request) {
+            self.trace("request lost", node, 0);
+            return Outcome::Broken { broken, served: None };
+        }
+        if self.random.chance(faults.lost_answer) {
+            self.trace("answer lost", node, 0);
+            return Outcome::Broken { broken: to + broken, served: Some(to) };
+        }
+        if self.random.chance(faults.late_request) && faults.late_apis.contains(&api) {
+            let late = to + self.random.between(millis(100), micros(faults.late_by));
+            self.trace("request late", node, late);
+            return Outcome::Broken { broken: broken.min(late), served: Some(late) };
+        }
+        if self.random.chance(faults.retriable_error) {
+            return Outcome::Refused { answer: to + back, code: passing_error(api) };
+        }
+        let slow = if self.random.chance(faults.slow_answer) { self.random.below(micros(faults.slow_by)) } else { 0 };
+        Outcome::Answered { served: to, answer: back + slow }
+    }
+
+    /// Sends a request to a broker. `serve` is what the broker does. `answered` runs inside the client with the answer, unless the
+    /// client is gone by then.
+    pub(super) fn request<T: Send + 'static>(
+        &mut self,
+        client: ClientId,
+        (api, node): (Api, NodeId),
+        serve: impl FnOnce(&mut Self) -> Result<T, Code> + Send + 'static,
+        answered: impl FnOnce(&mut Self, Result<T, Code>) + Send + 'static,
+    ) {
+        match self.outcome(api, node) {
+            Outcome::Refused { answer, code } => self.inside_after(answer, client, move |world| answered(world, Err(code))),
+            Outcome::Broken { broken, served } => {
+                if let Some(served) = served {
+                    self.after(served, move |world| {
+                        if !world.cluster.is_down(node, world.now) {
+                            world.trace(api.name(), client, node);
+                            // The answer finds no connection.
+                            drop(serve(world));
+                        }
+                    });
+                }
+                self.inside_after(broken, client, move |world| answered(world, Err(Code::Transport)));
+            }
+            Outcome::Answered { served, answer } => self.after(served, move |world| {
+                if world.cluster.is_down(node, world.now) {
+                    world.inside_after(answer, client, move |world| answered(world, Err(Code::Transport)));
+                    return;
+                }
+                world.trace(api.name(), client, node);
+                world.answer_after = 0;
+                let result = serve(world);
+                let held = world.answer_after.saturating_sub(world.now);
+                world.inside_after(held + answer, client, move |world| answered(world, result));
+            }),
+        }
+    }
+
+    /// Sends a client an answer that the broker had held back.
+    pub(super) fn answer_later(&mut self, client: ClientId, node: NodeId, answered: impl FnOnce(&mut Self) + Send + 'static) {
+        let delay = self.latency(node);
+        self.inside_after(delay, client, answered);
+    }
+}
+
+impl Simulation {
+    /// Sends a request, and waits for its answer. Sends it again after a retriable error, until `timeout` has passed.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        client: ClientId,
+        api: Api,
+        timeout: Duration,
+        node: impl Fn(&World) -> NodeId,
+        serve: impl Fn(&mut World) -> Result<T, Code> + Clone + Send + 'static,
+    ) -> Result<T, Code> {
+        let Some(mut world) = self.enter() else { return Err(Code::Transport) };
+        let deadline = world.now.saturating_add(micros(timeout));
+        let mut last = Code::TimedOut;
+        loop {
+            let answer = Arc::new(Mutex::new(None));
+            let (slot, serve) = (Arc::clone(&answer), serve.clone());
+            let Some(signal) = world.signal_of(client) else { return Err(Code::Transport) };
+            let to = node(&world);
+            world.request(client, (api, to), serve, move |world, result| {
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+                world.notify(signal);
+            });
+            let is_answered = || answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let mut answer = None;
+            (world, _) = self.wait_until(world, Some(deadline), signal, &mut |_| {
+                answer = is_answered();
+                answer.is_some()
+            });
+            match answer {
+                None => return Err(last),
+                Some(Err(code)) if code.is_retriable() => last = code,
+                Some(result) => return result,
+            }
+            let backoff = millis(world.random.between(20, 200));
+            if world.now + backoff >= deadline {
+                // librdkafka's own timeout; the caller learns the last error.
+                drop(self.block(world, Some(deadline), None));
+                return Err(last);
+            }
+            let until = world.now + backoff;
+            world = self.block(world, Some(until), None);
+        }
+    }
+}

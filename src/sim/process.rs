@@ -1,0 +1,272 @@
+//! Processes: groups of threads that are killed, stopped, and continued together, each with a wall clock of its own.
+
+use super::Simulation;
+use super::scheduler::{Killed, State};
+use super::{Action, Micros, Signal, World, micros};
+use crate::record::Timestamp;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub(super) struct ProcessState {
+    pub(super) name: String,
+    pub(super) is_killed: bool,
+    pub(super) is_stopped: bool,
+    /// What its clients' background threads do once it continues.
+    pub(super) deferred: Vec<Action>,
+    /// Threads that have not ended.
+    pub(super) live: usize,
+    /// Changes whenever one of its threads ran.
+    pub(super) signal: Signal,
+    /// Changes when all of its threads have ended.
+    pub(super) ended_signal: Signal,
+    /// Milliseconds by which its wall clock is ahead of the brokers' clock.
+    clock_ahead: i64,
+    /// Seam calls until it is killed.
+    kill_after: Option<u64>,
+    arms: Vec<Arm>,
+}
+
+/// A fault point that does something when the process passes it for the `at`th time.
+struct Arm {
+    point: &'static str,
+    at: u32,
+    passed: u32,
+    effect: Effect,
+}
+
+/// What happens at an armed fault point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The process is killed.
+    Kill,
+    /// The process is stopped for this time.
+    Stop(Duration),
+    /// The step fails.
+    Fail,
+}
+
+impl World {
+    pub(super) fn add_process(&mut self, name: &str) -> usize {
+        let (signal, ended_signal) = (self.new_signal(), self.new_signal());
+        self.processes.push(ProcessState {
+            name: name.to_owned(),
+            is_killed: false,
+            is_stopped: false,
+            deferred: Vec::new(),
+            live: 0,
+            signal,
+            ended_signal,
+            clock_ahead: 0,
+            kill_after: None,
+            arms: Vec::new(),
+        });
+        self.processes.len() - 1
+    }
+
+    pub(super) fn wall_clock(&self, process: usize) -> Timestamp {
+        self.broker_clock().saturating_add(self.processes[process].clock_ahead)
+    }
+
+    /// Kills a process: its clients vanish without a word to the brokers, and its threads unwind.
+    pub(super) fn kill(&mut self, process: usize) {
+        if self.processes[process].is_killed || self.processes[process].live == 0 {
+            return;
+        }
+        self.trace("kill", process, 0);
+        self.processes[process].is_killed = true;
+        self.processes[process].is_stopped = false;
+        self.processes[process].deferred.clear();
+        self.clients.retain(|_, client| client.process() != process);
+        self.dying.push(process);
+        self.release(process);
+    }
+
+    pub(super) fn stop(&mut self, process: usize) {
+        if !self.processes[process].is_killed {
+            self.trace("stop", process, 0);
+            self.processes[process].is_stopped = true;
+        }
+    }
+
+    pub(super) fn resume(&mut self, process: usize) {
+        if std::mem::take(&mut self.processes[process].is_stopped) {
+            self.trace("continue", process, 0);
+            for action in std::mem::take(&mut self.processes[process].deferred) {
+                action(self);
+            }
+        }
+    }
+
+    /// Counts a seam call of a thread's process.
+    pub(super) fn count_call(&mut self, thread: usize) {
+        let process = self.threads[thread].process;
+        if let Some(left) = &mut self.processes[process].kill_after {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.kill(process);
+            }
+        }
+    }
+}
+
+/// How a process ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended<T> {
+    /// Its main function returned this.
+    Returned(T),
+    /// It was killed.
+    Killed,
+    /// It panicked with this message.
+    Panicked(String),
+}
+
+type Outcome<T> = Arc<Mutex<Option<Ended<T>>>>;
+
+/// A simulated process whose main function returns a `T`.
+pub struct Process<T> {
+    simulation: Simulation,
+    id: usize,
+    outcome: Outcome<T>,
+}
+
+impl<T> Clone for Process<T> {
+    fn clone(&self) -> Self {
+        Self { simulation: self.simulation.clone(), id: self.id, outcome: Arc::clone(&self.outcome) }
+    }
+}
+
+impl<T: Send + 'static> Process<T> {
+    pub(super) fn start(simulation: &Simulation, name: &str, main: impl FnOnce() -> T + Send + 'static) -> Self {
+        let mut world = simulation.lock();
+        let id = world.add_process(name);
+        let thread = world.add_thread("main", id);
+        world.trace("start", id, 0);
+        drop(world);
+        let outcome = Outcome::<T>::default();
+        let (own, result) = (simulation.clone(), Arc::clone(&outcome));
+        let handle = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                own.begin_thread(thread);
+                main()
+            }));
+            let ended = ended.map_or_else(|payload| describe(payload.as_ref()), Ended::Returned);
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+            own.end_thread(thread);
+            Simulation::uninstall();
+        });
+        simulation.keep(handle.expect("the system has no thread for a simulated process"));
+        Self { simulation: simulation.clone(), id, outcome }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Kills it as `kill -9` does. Its disk stays.
+    pub fn kill(&self) {
+        self.simulation.with(|world| world.kill(self.id));
+    }
+
+    /// Kills it at a virtual time from now.
+    pub fn kill_in(&self, time: Duration) {
+        let id = self.id;
+        self.simulation.with(|world| world.after(micros(time), move |world| world.kill(id)));
+    }
+
+    /// Kills it at its `calls`th call through the seam from now.
+    pub fn kill_after_calls(&self, calls: u64) {
+        self.simulation.with(|world| world.processes[self.id].kill_after = Some(calls.max(1)));
+    }
+
+    /// Stops it as `SIGSTOP` does, while time passes.
+    pub fn stop(&self) {
+        self.simulation.with(|world| world.stop(self.id));
+    }
+
+    /// Continues it.
+    pub fn resume(&self) {
+        self.simulation.with(|world| world.resume(self.id));
+    }
+
+    /// Does something when it passes a fault point for the `at`th time from now.
+    pub fn arm(&self, point: &'static str, at: u32, effect: Effect) {
+        self.simulation.with(|world| world.processes[self.id].arms.push(Arm { point, at, passed: 0, effect }));
+    }
+
+    /// Sets its wall clock this many milliseconds ahead of the brokers' clock.
+    pub fn set_clock_ahead(&self, millis: i64) {
+        self.simulation.with(|world| world.processes[self.id].clock_ahead = millis);
+    }
+
+    /// True if all of its threads have ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.simulation.lock().processes[self.id].live == 0
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self) {
+        let Some(world) = self.simulation.enter() else { return };
+        let (id, signal) = (self.id, world.processes[self.id].ended_signal);
+        drop(self.simulation.wait_until(world, None, signal, &mut |world| world.processes[id].live == 0));
+    }
+
+    /// Takes the way in which it ended, if it has.
+    #[must_use]
+    pub fn take_outcome(&self) -> Option<Ended<T>> {
+        self.has_ended().then(|| self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take())?
+    }
+}
+
+fn describe<T>(payload: &(dyn Any + Send)) -> Ended<T> {
+    if payload.is::<Killed>() {
+        return Ended::Killed;
+    }
+    let text = payload.downcast_ref::<String>().cloned().or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));
+    Ended::Panicked(text.unwrap_or_default())
+}
+
+impl Simulation {
+    /// Passes a fault point. Returns true if its step must fail.
+    pub(super) fn pass(&self, name: &'static str) -> bool {
+        let Some(mut world) = self.enter() else { return false };
+        let process = world.current_process();
+        let mut effects = Vec::new();
+        for arm in world.processes[process].arms.iter_mut().filter(|arm| arm.point == name) {
+            arm.passed += 1;
+            if arm.passed == arm.at {
+                effects.push(arm.effect);
+            }
+        }
+        let mut fails = false;
+        for effect in effects {
+            world.trace(name, process, 0);
+            match effect {
+                Effect::Kill => world.kill(process),
+                Effect::Stop(time) => {
+                    world.stop(process);
+                    world.after(micros(time), move |world| world.resume(process));
+                }
+                Effect::Fail => fails = true,
+            }
+        }
+        drop(world);
+        // A kill or a stop takes effect in the next call.
+        drop(self.enter());
+        fails
+    }
+
+    /// The number of threads that wait or run, for tests.
+    #[must_use]
+    pub fn waiting_threads(&self) -> usize {
+        self.lock().threads.iter().filter(|thread| matches!(thread.state, State::Waiting { .. })).count()
+    }
+
+    pub(super) fn deadline(&self, timeout: Duration) -> Micros {
+        self.now_micros().saturating_add(micros(timeout))
+    }
+}

@@ -1,0 +1,46 @@
+//! The generator of every random choice of a simulation.
+
+/// `SplitMix64` (Steele, Lea, and Flood 2014). Small, fast, and the same on every machine.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator whose choices depend on the seed alone.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub const fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    /// A number below `bound`, or 0 if `bound` is 0.
+    pub const fn below(&mut self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { self.bits() % bound }
+    }
+
+    /// A number from `low` to `high`, both included.
+    pub const fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low).saturating_add(1))
+    }
+
+    /// A number below `bound`.
+    pub fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).unwrap_or(0)
+    }
+
+    /// True with a probability of `parts` in 10,000.
+    pub const fn chance(&mut self, parts: u32) -> bool {
+        parts > 0 && self.below(10_000) < parts as u64
+    }
+}
+
+/// Spreads the bits of a number.
+pub(super) const fn mix(bits: u64) -> u64 {
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
