@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(10);
 /// Most news that are taken at a time.
 const NEWS_MAX: usize = 10_000;
+/// How long the brokers may take to say which partitions a topic has. Each attempt to write asks again.
+const METADATA_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the last failures may take when it ends.
 const END_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -158,16 +160,16 @@ impl<C: Reports> Producer<C> {
         // SAFETY: client and handle live. Each tag is beside the field that librdkafka reads for it. Key and value are as
         // long as that says, and are copied. The answer is ours.
         let answer = unsafe { TransactionError::check(rd::rd_kafka_produceva(self.client.native_ptr(), fields.as_ptr(), count)) };
-        answer.map_err(|error| if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code })?;
+        if let Err(error) = answer {
+            if error.code == RDKafkaErrorCode::UnknownPartition {
+                // It was added recently. librdkafka stores the answer; without this request, it would refresh minutes later.
+                let _ = self.client.fetch_metadata(Some(record.topic), METADATA_PATIENCE);
+            }
+            return Err(if error.is_fatal { RDKafkaErrorCode::Fatal } else { error.code });
+        }
         // librdkafka has them now.
         std::mem::forget(record.headers.take());
         Ok(())
-    }
-
-    /// Asks the brokers which partitions a topic has now. Without an answer, what was known stays.
-    pub(in crate::kafka) fn refresh_partitions(&self, topic: &str, patience: Duration) {
-        // librdkafka takes the answer in by itself.
-        let _ = self.client.fetch_metadata(Some(topic), patience);
     }
 
     /// A topic's handle, which lives as long as this.

@@ -24,7 +24,7 @@ use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::route::AddedHeaders;
 use crate::stats::Stats;
 use error::{may_repeat, next, not_allowed};
-use offsets::OffsetToCommit;
+use offsets::{OffsetToCommit, flushed};
 use origin::WrittenFrom;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -36,8 +36,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the brokers may take to say which partitions a topic has. Each attempt to write asks again.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 /// Most failed records that are kept apart; beyond it, the rest shows itself at the next try.
 const FAILURES_MAX: usize = 10_000;
 
@@ -291,10 +289,6 @@ impl Sink {
                     if code == RDKafkaErrorCode::TopicAuthorizationFailed {
                         return Err(not_allowed(&format!("to {topic}: {error}")));
                     }
-                    if code == RDKafkaErrorCode::UnknownPartition {
-                        // It was added a moment ago. By itself, the producer hears of it after minutes.
-                        self.producer.refresh_partitions(topic, REFRESH_PATIENCE);
-                    }
                     return Err(SinkError::Abort(format!("cannot write to {topic}: {error}")));
                 }
             }
@@ -501,9 +495,4 @@ impl Sink {
     fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
         self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Passes the fault point after all records of a commit are written.
-fn flushed() -> Result<(), String> {
-    fault::step("commit.flushed")
 }

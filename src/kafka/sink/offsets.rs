@@ -5,6 +5,7 @@
 
 use super::error::next;
 use super::{CALL_TIMEOUT, Sink, SinkError};
+use crate::fault;
 use crate::kafka::ffi::GroupMetadata;
 use crate::record::{Offset, TopicPartition};
 use rdkafka::error::RDKafkaErrorCode;
@@ -22,6 +23,11 @@ const OFFSET_BYTES: usize = 80;
 
 /// Factor by which requests shrink when the coordinator refuses one as too large.
 const SHRINK: usize = 8;
+
+/// Passes the fault point after all records of a commit are written.
+pub(super) fn flushed() -> Result<(), String> {
+    fault::step("commit.flushed")
+}
 
 /// Returns the next smaller limit, or `None` if requests of this limit already carry a single offset.
 const fn smaller(limit: usize) -> Option<usize> {
