@@ -223,6 +223,10 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
                 .into_iter()
                 .map(|(name, item)| {
                     let place = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    if lacks_space(&name, &item) {
+                        // Left out as empty, the option would keep its default: a server would ask for no password.
+                        diagnostics.add(path, "expected a space after the colon: write `name: value`");
+                    }
                     (name, to_json(&place, item, environment, diagnostics))
                 })
                 .filter(|(_, item)| !item.is_null())
@@ -230,6 +234,11 @@ fn to_json(path: &str, value: Value, environment: &Environment, diagnostics: &mu
         }
         other => as_it_is(other),
     }
+}
+
+/// True for `{name:value}` in YAML, which is a name without a value.
+fn lacks_space(name: &str, value: &Value) -> bool {
+    name.contains(':') && matches!(value.kind, ValueKind::Nil)
 }
 
 /// Names with dots are tables within tables to TOML, if not quoted, and to the environment and flags.
@@ -291,6 +300,8 @@ fn deserialize(mut tree: Json, diagnostics: &mut Diagnostics) -> Option<Raw> {
 fn plain(message: &str) -> String {
     let reworded = ["invalid type: ", "unknown variant "].iter().find_map(|prefix| {
         let (got, wanted) = message.strip_prefix(prefix)?.split_once(", expected ")?;
+        // Text in place of a section may hold a secret: an address with a password, or `password:…` without a space in YAML.
+        let got = if wanted == "a table" && got.starts_with("string ") { "a string" } else { got };
         Some(format!("expected {wanted}, got {got}"))
     });
     let message = reworded.unwrap_or_else(|| message.to_owned());

@@ -549,6 +549,27 @@ fn no_error_shows_the_value_of_a_secret_whatever_its_type() {
 }
 
 #[test]
+fn text_in_place_of_a_section_is_not_shown() {
+    for (text, path) in [
+        ("serve:\n  password:hunter2", "serve"),
+        ("serve: { tls: hunter2 }", "serve.tls"),
+        ("schema_registry: http://ann:hunter2@registry:8081", "schema_registry"),
+        ("topics: [hunter2]", "topics[0]"),
+    ] {
+        let errors = load_as("x.yaml", text, &[], &[]).unwrap_err();
+        assert!(errors.lines().any(|line| line == format!("x.yaml: {path}: expected a table, got a string")), "{errors}");
+        assert!(!errors.contains("hunter"), "{errors}");
+    }
+}
+
+#[test]
+fn a_name_without_a_space_before_its_value_is_refused() {
+    let errors = load_as("x.yaml", "serve: {password:hunter2}", &[], &[]).unwrap_err();
+    assert!(errors.contains("x.yaml: serve: expected a space after the colon: write `name: value`"), "{errors}");
+    assert!(!errors.contains("hunter"), "{errors}");
+}
+
+#[test]
 fn addresses_with_a_password_are_not_shown() {
     let errors = refused("\"localhost:9092\"", "\"SASL_SSL://ann:hunter2@broker:9092\"");
     assert!(
