@@ -217,17 +217,20 @@ mod tests {
 
     #[test]
     fn nothing_is_stepped_over_while_records_are_still_to_come() {
-        let mut undecided = input(5);
-        undecided.wait = Wait::PassedOver;
-        let mut ending = input(5);
-        ending.ends_worker = true;
-        let mut repeating = input(5);
-        repeating.verdicts.carry(5, Verdict::Unseen);
-        repeating.position = 6;
-        repeating.set_back();
-        for mut input in [undecided, ending, repeating] {
-            assert!(!input.step_over(9));
-            assert_eq!(input.position, 5);
+        // With the warm-up behind it, and within it.
+        for warm_until in [5, 8] {
+            let input = || Input { warm_until, ..input(5) };
+            let waiting = |wait| Input { wait, ..input() };
+            let awaiting = Input { awaits: Some(SchemaId::Number(1)), ..input() };
+            let ending = Input { ends_worker: true, ..input() };
+            let mut repeating = input();
+            repeating.verdicts.carry(5, Verdict::Unseen);
+            repeating.position = 6;
+            repeating.set_back();
+            for mut input in [waiting(Wait::PassedOver), waiting(Wait::Paused), awaiting, ending, repeating] {
+                assert!(!input.step_over(9));
+                assert_eq!((input.position, input.committed), (5, 5), "{:?} {:?} {warm_until}", input.wait, input.awaits);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::dedup::Dedup;
 use crate::follower::Unavailable;
 use crate::follower::space::Space;
 use crate::record::TopicId;
+use std::hint::black_box;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 const KEYS_ASKED: u64 = 150;
@@ -339,6 +340,53 @@ fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
     (2..4).for_each(|number| space.set(Some(partition(number, 4)), number, 4));
     assert_eq!(space.report().capacity, 2 * capacity(2) + 2 * capacity(4));
     assert_ne!(capacity(2), capacity(4));
+}
+
+/// Clients, probes, and metrics ask for reports as often as they like, and sizing a filter takes milliseconds.
+#[test]
+fn reports_size_no_filter() {
+    const REPORTS: u32 = 500;
+    let config = config(AGING, "");
+    let space = space(&config);
+    space.set(Some(Arc::new(Partition::new(0, space.rules(1)))), 0, 1);
+    // Other processes may take the CPU meanwhile.
+    let least = |work: &dyn Fn()| {
+        let timed = |_| {
+            let start = Instant::now();
+            work();
+            start.elapsed()
+        };
+        (0..5).map(timed).min().unwrap()
+    };
+    let sizing = least(&|| {
+        black_box(config.topics[0].rules(1));
+    });
+    let reports = least(&|| {
+        for _ in 0..REPORTS {
+            black_box((space.report(), space.peak_rate()));
+        }
+    });
+    assert!(reports < sizing * REPORTS / 10, "{REPORTS} reports took {reports:?}, sizing a filter takes {sizing:?}");
+}
+
+/// A filter whose keys change all the time does not make every report compute its rate.
+#[test]
+fn the_rate_is_computed_once_a_second() {
+    let config = config(AGING, "");
+    let space = space(&config);
+    let mut live = Live::new(config.topics[0].rules(1), space.written());
+    let mut partition = PartitionApplier::new(&space, &watermarks(0, 0, 1));
+    let mut rate_after = |keys: std::ops::Range<u64>| {
+        keys.for_each(|number| live.judge(number, 1_700_000_000_000, false));
+        live.commit();
+        catch_up(&mut partition, &live);
+        partition.shared.rate()
+    };
+    let (start, first) = (Instant::now(), rate_after(0..100));
+    let same = rate_after(100..200);
+    assert!(same.total_cmp(&first).is_eq() || start.elapsed() >= Duration::from_secs(1), "{same} {first}");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(rate_after(200..300) > first);
 }
 
 #[test]
