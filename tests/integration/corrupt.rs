@@ -1,17 +1,24 @@
 //! Promise: with `check.crcs`, a corrupt batch holds its partition back, and no record is lost once it is intact again.
 
-use crate::harness::{OwnBroker, PATIENCE, Setup, TestRecord, crc32c, produce, topic, wait_for_output};
+use crate::harness::{OwnBroker, PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, topic, unseen, wait_for_output};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 /// Bytes of a batch up to what its checksum covers.
 const HEAD: u64 = 21;
+/// Bytes of a fetch response before the first batch: of one partition, and of one whose topic follows another, empty one.
+const RESPONSE_HEADS: [u64; 2] = [66, 121];
 
 /// A segment on the disk of a broker, which sends it as it is.
 struct Segment(File);
 
 impl Segment {
+    /// The first segment of partition 0.
+    fn open(broker: &OwnBroker, topic: &str) -> Self {
+        Self(OpenOptions::new().read(true).write(true).open(broker.segment(topic, 0)).expect("a segment"))
+    }
+
     fn read(&self, bytes: Range<u64>) -> Vec<u8> {
         let mut read = vec![0; usize::try_from(bytes.end - bytes.start).expect("few")];
         self.0.read_exact_at(&mut read, bytes.start).expect("a batch");
@@ -24,10 +31,9 @@ impl Segment {
         start + 12 + u64::from(u32::from_be_bytes(length.try_into().expect("four bytes")))
     }
 
-    /// Replaces the last bytes of the batch that ends there, and returns what was there.
-    fn replace(&self, end: u64, by: &[u8]) -> Vec<u8> {
-        let start = end - by.len() as u64;
-        let before = self.read(start..end);
+    /// Replaces bytes, and returns what was there.
+    fn replace(&self, start: u64, by: &[u8]) -> Vec<u8> {
+        let before = self.read(start..start + by.len() as u64);
         self.0.write_all_at(by, start).expect("it is written");
         before
     }
@@ -41,58 +47,134 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
     })
 }
 
-/// Corrupts one of three batches while a worker starts to read them, mends it, and expects all records in order.
-/// `corrupt` is given the ends of the batches, and returns which one to corrupt, and its last bytes.
-fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) {
+/// Corrupts one of three batches while a worker starts to read them, repairs it, and expects all records in order.
+/// `corrupt` gets the ends of the batches, and returns where to write which bytes. Returns the log of the worker.
+fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
     let own = OwnBroker::start();
     let broker = own.address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
-    let mut setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, &output, lines);
+    // Ends of partitions are reported before the corrupt batch is read again.
+    let properties = "\"check.crcs\" = \"true\"\n\"fetch.wait.max.ms\" = 10";
+    let mut setup = Setup::new(broker, "corrupt").properties(properties).topic(&input, &output, lines);
     if shares_space {
         setup = setup.topic(&topic(broker, "corrupt-in", 1), &output, lines);
     }
     for batch in [0..10, 10..20, 20..30] {
         produce(broker, &input, records(batch));
     }
-    let segment = Segment(OpenOptions::new().read(true).write(true).open(own.segment(&input, 0)).expect("a segment"));
+    let segment = Segment::open(&own, &input);
     let first = segment.end(0);
     let second = segment.end(first);
-    let (end, bytes) = corrupt(&segment, [first, second, segment.end(second)]);
-    let intact = segment.replace(end, &bytes);
+    let (start, bytes) = corrupt(&segment, [first, second, segment.end(second)]);
+    let intact = segment.replace(start, &bytes);
     let mut worker = setup.start("a");
     worker.wait_for_log("failed CRC32C check", PATIENCE);
-    segment.replace(end, &intact);
+    segment.replace(start, &intact);
     let out = wait_for_output(broker, &output, 30, 1, PATIENCE, &mut worker);
-    worker.drain();
+    let log = worker.drain();
     let keys = |records: Vec<TestRecord>| records.into_iter().map(|record| record.key).collect::<Vec<_>>();
     assert_eq!(keys(out.concat()), keys(records(0..30).collect()));
+    log
 }
 
-/// librdkafka continues in the last bytes of the corrupt batch. These read as the head of a batch that it skips, so that
-/// it delivers the records of the third batch.
-fn skipped(segment: &Segment, [first, second, _]: [u64; 3]) -> (u64, Vec<u8>) {
-    let skipped = segment.read(first..second);
-    let length = i32::try_from(skipped.len()).expect("few") + 9;
-    let head = [&(-1000_i64).to_be_bytes()[..], &length.to_be_bytes(), &0_i32.to_be_bytes(), &[2], &crc32c(&skipped).to_be_bytes()];
-    let head = head.concat();
-    assert_eq!(head.len() as u64, HEAD);
-    (first, head)
+/// Corrupts the first batch of a fetch response so that librdkafka delivers the records behind the second one.
+///
+/// After a wrong checksum, librdkafka continues before the end of the batch: it takes a length for an offset in the response.
+/// There it finds the head of a batch that it skips, because its offsets are past. That batch reaches up to `second`.
+fn skipped(segment: &Segment, [first, second]: [u64; 2]) -> (u64, Vec<u8>) {
+    let heads = RESPONSE_HEADS.map(|response_head| first - HEAD - response_head);
+    let start = heads[1];
+    let mut bytes = segment.read(start..second);
+    for head in heads {
+        let (before, body) = bytes.split_at_mut(usize::try_from(head + HEAD - start).expect("few"));
+        // No attributes, and one offset.
+        body[..6].fill(0);
+        let length = i32::try_from(body.len()).expect("few") + 9;
+        let head =
+            [&(-1000_i64).to_be_bytes()[..], &length.to_be_bytes(), &0_i32.to_be_bytes(), &[2], &crc32c(body).to_be_bytes()].concat();
+        assert_eq!(head.len() as u64, HEAD);
+        let at = before.len() - head.len();
+        before[at..].copy_from_slice(&head);
+    }
+    bytes.truncate(usize::try_from(first - start).expect("few"));
+    (start, bytes)
+}
+
+/// Fails if librdkafka did not find the batch that it is to skip.
+fn assert_skipped(log: &str) {
+    for garbage in ["Unsupported Message", "No offset to automatically reset to"] {
+        assert!(!log.contains(garbage), "nothing behind the corrupt batch was delivered: {log}");
+    }
 }
 
 #[test]
 fn records_behind_a_corrupt_batch_wait_for_it() {
-    waits_for_the_batch(false, skipped);
+    assert_skipped(&waits_for_the_batch(false, |segment, [first, second, _]| skipped(segment, [first, second])));
 }
 
-/// Where topics share a space, the consumer also reports the ends of partitions.
+/// If topics share a space, the consumer also reports the ends of partitions.
 #[test]
 fn records_behind_a_corrupt_batch_of_a_shared_space_wait_for_it() {
-    waits_for_the_batch(true, skipped);
+    assert_skipped(&waits_for_the_batch(true, |segment, [first, second, _]| skipped(segment, [first, second])));
+}
+
+/// A worker whose changelog has a corrupt batch does not take the state without its keys.
+#[test]
+fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
+    let own = OwnBroker::start();
+    let broker = own.address();
+    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
+    let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
+    let setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, &output, lines);
+    let mut worker = setup.start("a");
+    // Each commit has a batch in the changelog, and a marker.
+    for batch in [0..10, 10..20, 20..30] {
+        let emitted = usize::try_from(batch.end).expect("few");
+        produce(broker, &input, records(batch));
+        wait_for_output(broker, &output, emitted, 1, PATIENCE, &mut worker);
+    }
+    worker.drain();
+    std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
+    let name = format!("{}-ids-changelog", setup.group());
+    let changelog = Segment::open(&own, &name);
+    // Before them are a batch without keys, which the worker logged when it took the partition over, and its marker.
+    delete_records_before(broker, &name, 0, 2);
+    let first = changelog.end(changelog.end(changelog.end(0)));
+    let (start, bytes) = skipped(&changelog, [first, changelog.end(first)]);
+    let intact = changelog.replace(start, &bytes);
+    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    worker.wait_for_log("failed to read a changelog", PATIENCE);
+    changelog.replace(start, &intact);
+    worker.wait_for_log("state rebuilt from the changelog", PATIENCE);
+    produce(broker, &input, records(0..31));
+    let out = wait_for_output(broker, &output, 31, 1, PATIENCE, &mut worker);
+    assert_skipped(&worker.drain());
+    assert_eq!(out.concat().len(), 31, "keys were emitted again");
+}
+
+#[test]
+fn a_capture_ends_at_a_corrupt_batch() {
+    let own = OwnBroker::start();
+    let broker = own.address();
+    let input = topic(broker, "corrupt-in", 1);
+    let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
+    let setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, "out", lines);
+    for batch in [0..10, 10..20, 20..30] {
+        produce(broker, &input, records(batch));
+    }
+    let segment = Segment::open(&own, &input);
+    let first = segment.end(0);
+    let (start, bytes) = skipped(&segment, [first, segment.end(first)]);
+    segment.replace(start, &bytes);
+    let (config, file) = (setup.write_config("a"), setup.dir().join("capture.jsonl"));
+    let (config, file) = (config.to_str().expect("a path in UTF-8"), file.to_str().expect("a path in UTF-8"));
+    let (code, _, error) = unseen(["capture", "-c", config, "-o", file]);
+    assert!(code == Some(1) && error.contains("a record batch is corrupt"), "{code:?}: {error}");
 }
 
 /// librdkafka continues with garbage, which sends it to an offset that does not exist.
 #[test]
 fn a_corrupt_batch_that_leads_out_of_the_log_is_read_again() {
-    waits_for_the_batch(false, |segment, [_, second, _]| (second, vec![!segment.read(second - 1..second)[0]]));
+    waits_for_the_batch(false, |segment, [_, second, _]| (second - 1, vec![!segment.read(second - 1..second)[0]]));
 }
