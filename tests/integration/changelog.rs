@@ -4,7 +4,8 @@
 use crate::harness::state::digests as digests_of;
 use crate::harness::{
     News, Oracle, Setup, SplitMix, TestRecord, Worker, add_partitions, assert_same, broker, client, committed_offset, delete_group,
-    delete_records_before, delete_topic, first_offset, make_topic_with, produce, read_committed, topic, wait_for_output, wait_until,
+    delete_records_before, delete_topic, first_offset, make_topic, make_topic_with, produce, read_committed, topic, wait_for_output,
+    wait_until,
 };
 use crate::stream::{LIMIT, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -194,49 +195,90 @@ fn open_transactions_hold_up_only_their_own_partitions() {
     stream.check(worker);
 }
 
+/// A space of one partition, with four slices of a minute each, and at most ten records per commit.
+struct Sliced {
+    setup: Setup,
+    input: String,
+    output: String,
+    changelog: String,
+    /// The number of records in the input.
+    end: i64,
+}
+
+impl Sliced {
+    fn new() -> Self {
+        let (input, output) = (topic(broker(), "log-new-in", 1), topic(broker(), "log-new-out", 1));
+        let setup = Setup::new(broker(), "log-new").worker("max_transaction_records = 10").topic(
+            &input,
+            &output,
+            "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"4m\"\nfilter = { kind = \"exact\" }",
+        );
+        let changelog = format!("{}-news-changelog", setup.group());
+        Self { setup, input, output, changelog, end: 0 }
+    }
+
+    fn record(key: i64, slice: i64) -> TestRecord {
+        let timestamp = (28_333_334 + slice) * 60_000 + key % 1000;
+        TestRecord { key: Some(key.to_string().into_bytes()), timestamp, ..TestRecord::default() }
+    }
+
+    /// Records with distinct keys in one slice.
+    fn fill(slice: i64, count: i64) -> impl Iterator<Item = TestRecord> {
+        (0..count).map(move |number| Self::record(1000 * slice + number, slice))
+    }
+
+    /// Writes records to the input, and waits until they are committed.
+    fn read(&mut self, records: impl Iterator<Item = TestRecord>, worker: &mut Worker) {
+        let records: Vec<_> = records.collect();
+        self.end += i64::try_from(records.len()).expect("few records");
+        produce(broker(), &self.input, records);
+        wait_until("the records are read", LIMIT, || {
+            assert!(worker.runs(), "the worker ended");
+            (committed_offset(broker(), self.setup.group(), &self.input, 0) == Some(self.end)).then_some(())
+        });
+    }
+}
+
+/// The new changelog has other records at the offsets at which the old one had those of expired slices.
+#[test]
+fn changelog_that_is_recreated_under_a_worker_is_not_trimmed() {
+    let mut sliced = Sliced::new();
+    let mut worker = sliced.setup.start("a");
+    sliced.read((0..4).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
+    delete_topic(broker(), &sliced.changelog);
+    make_topic(broker(), &sliced.changelog, 1);
+    produce(broker(), &sliced.changelog, (0..1_000).map(|number| Sliced::record(number, 0)));
+    // The commits of these slices come after them, so the offsets do not begin again.
+    sliced.read((4..9).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
+    let first = || first_offset(broker(), &sliced.changelog, 0);
+    wait_until("a slice has expired", LIMIT, || {
+        (worker.log().contains("the topic was recreated, so it is not trimmed") || first() > 0).then_some(())
+    });
+    worker.drain();
+    assert_eq!(first(), 0, "the new changelog was trimmed by an offset of the old one");
+}
+
 /// Offsets of the old changelog mean nothing in the new one, also when that is trimmed.
 #[test]
 fn recreated_changelog_keeps_what_the_window_needs() {
-    let (input, output) = (topic(broker(), "log-new-in", 1), topic(broker(), "log-new-out", 1));
-    // Four slices of a minute each, and at most ten records per commit.
-    let setup = Setup::new(broker(), "log-new").worker("max_transaction_records = 10").topic(
-        &input,
-        &output,
-        "space = \"news\"\nkey = { record = \"key\" }\nwindow = \"4m\"\nfilter = { kind = \"exact\" }",
-    );
-    let changelog = format!("{}-news-changelog", setup.group());
-    let record = |key: i64, slice: i64| TestRecord {
-        key: Some(key.to_string().into_bytes()),
-        timestamp: (28_333_334 + slice) * 60_000 + key % 1000,
-        ..TestRecord::default()
-    };
-    let fill = |slice: i64, count: i64| (0..count).map(move |number| record(1000 * slice + number, slice)).collect::<Vec<_>>();
-    let mut end = 0;
-    let mut read = |records: Vec<TestRecord>, worker: &mut Worker| {
-        end += i64::try_from(records.len()).expect("few records");
-        produce(broker(), &input, records);
-        wait_until("the records are read", LIMIT, || {
-            assert!(worker.runs(), "the worker ended");
-            (committed_offset(broker(), setup.group(), &input, 0) == Some(end)).then_some(())
-        });
-    };
-    let mut worker = setup.start("a");
-    read((0..4).flat_map(|slice| fill(slice, 200)).collect(), &mut worker);
+    let mut sliced = Sliced::new();
+    let mut worker = sliced.setup.start("a");
+    sliced.read((0..4).flat_map(|slice| Sliced::fill(slice, 200)), &mut worker);
     worker.drain();
-    delete_topic(broker(), &changelog);
-    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
+    delete_topic(broker(), &sliced.changelog);
+    let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
     worker.wait_for_log("partition restored", LIMIT);
     // The new changelog has more commits of each slice. Slice 8 has the worker delete what came before slice 4.
-    read((3..9).flat_map(|slice| fill(slice, if slice == 3 { 600 } else { 400 })).skip(200).collect(), &mut worker);
-    wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &changelog, 0) > 0).then_some(()));
+    sliced.read((3..9).flat_map(|slice| Sliced::fill(slice, if slice == 3 { 600 } else { 400 })).skip(200), &mut worker);
+    wait_until("the changelog is trimmed", LIMIT, || (first_offset(broker(), &sliced.changelog, 0) > 0).then_some(()));
     worker.drain();
-    fs::remove_dir_all(setup.state_dir("a")).expect("the state directory can be deleted");
-    let mut worker = setup.start_with("a", &["state.cold_start=fail"]);
-    let before = read_committed(broker(), &output, 1)[0].len();
-    let repeat = |key: i64| TestRecord { timestamp: record(0, 8).timestamp, ..record(key, 8) };
-    read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat).collect(), &mut worker);
+    fs::remove_dir_all(sliced.setup.state_dir("a")).expect("the state directory can be deleted");
+    let mut worker = sliced.setup.start_with("a", &["state.cold_start=fail"]);
+    let before = read_committed(broker(), &sliced.output, 1)[0].len();
+    let repeat = |key: i64| TestRecord { timestamp: Sliced::record(0, 8).timestamp, ..Sliced::record(key, 8) };
+    sliced.read((4..9).flat_map(|slice| (0..400).map(move |number| 1000 * slice + number)).map(repeat), &mut worker);
     worker.drain();
-    assert_eq!(read_committed(broker(), &output, 1)[0].len(), before, "keys of the window were emitted again");
+    assert_eq!(read_committed(broker(), &sliced.output, 1)[0].len(), before, "keys of the window were emitted again");
 }
 
 /// A warm-up logs its keys a bounded number at a time, also while the records of an aborted transaction are to be repeated.

@@ -7,6 +7,7 @@ use crate::harness::{
 };
 use crate::stream::{LIMIT, PARTITIONS};
 use std::collections::HashSet;
+use unseen::changelog::ChangelogRecord;
 
 const KEYS: u32 = 40_000;
 const RECORDS: u32 = 3 * KEYS;
@@ -186,11 +187,22 @@ fn recreated_repartition_topic_does_not_make_a_new_group() {
     produce(broker(), &input, distinct(0..1_000));
     wait_for_output(&output, 1_000, &mut worker);
     worker.drain();
+    // Each worker that takes the partition over has a higher epoch.
+    for keys in 1_000..1_003 {
+        let mut worker = setup.start("a");
+        produce(broker(), &input, distinct(keys..keys + 1));
+        wait_for_output(&output, usize::try_from(keys).expect("few") + 1, &mut worker);
+        worker.drain();
+    }
     delete_group(broker(), setup.group());
     lose_all_but_changelog(&setup, &input);
-    produce(broker(), &input, distinct(1_000..1_100));
+    produce(broker(), &input, distinct(1_003..1_100));
     let mut worker = setup.start("a");
     wait_for_output(&output, 1_100, &mut worker);
     worker.drain();
+    let changelog = read_committed(broker(), &format!("{}-s-changelog", setup.group()), 1).concat();
+    let epoch = |record: &TestRecord| ChangelogRecord::decode(record.value.as_ref()?).ok().map(|record| record.epoch);
+    let epochs: Vec<_> = changelog.iter().filter_map(epoch).collect();
+    assert!(epochs.is_sorted() && epochs.last() >= Some(&5), "readers skip records of a lower epoch: {epochs:?}");
     assert_eq!(read_committed(broker(), &output, PARTITIONS).concat().len(), 1_100, "keys were emitted again");
 }
