@@ -99,7 +99,6 @@ fn succeeds(command: &mut Command) -> bool {
 /// Brokers that one test has for itself, to kill. A killed broker restarts on the same port, with the data that it had.
 /// Brokers are numbered from 0.
 pub struct OwnBroker {
-    dir: TempDir,
     // Resumes what was paused before the script stops.
     fault: Option<(usize, BrokerFault)>,
     script: Script,
@@ -109,6 +108,8 @@ pub struct OwnBroker {
     ways: Vec<Way>,
     /// True for each broker that serves.
     ready: Vec<bool>,
+    // Last: the brokers have ended when it is deleted.
+    dir: TempDir,
 }
 
 /// A fault of one broker that lasts until [`OwnBroker::repair`].
@@ -122,22 +123,29 @@ pub enum BrokerFault {
 impl OwnBroker {
     /// Starts an empty broker.
     pub fn start() -> Self {
-        Self::start_brokers(1)
+        Self::start_brokers(1, &[])
+    }
+
+    /// Starts an empty broker that can have 10,000 partitions. With its usual heap, it would spend all its time on collecting
+    /// garbage.
+    pub fn start_large() -> Self {
+        let flags = std::env::var("UNSEEN_KAFKA_JVM").unwrap_or_else(|_| "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1".to_owned());
+        Self::start_brokers(1, &[("UNSEEN_KAFKA_JVM", &flags)])
     }
 
     /// Starts an empty cluster of three. All topics get three replicas and `min.insync.replicas = 2`.
     pub fn start_cluster() -> Self {
-        Self::start_brokers(3)
+        Self::start_brokers(3, &[])
     }
 
-    fn start_brokers(count: usize) -> Self {
+    fn start_brokers(count: usize, environment: &[(&str, &str)]) -> Self {
         turn::take();
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the brokers");
         let ways: Vec<_> = (0..count).map(|_| Way::new()).collect();
         let path = dir.path().to_str().expect("a path in UTF-8");
         let ports: Vec<_> = ways.iter().map(|way| way.port().to_string()).collect();
         let args = ["--brokers", &count.to_string(), "--dir", path, "--behind", &ports.join(",")];
-        let (child, lines) = Script::spawn(&args);
+        let (child, lines) = Script::spawn(&args, environment);
         let behind = said(&lines, "behind");
         for (way, target) in ways.iter().zip(behind.split(',')) {
             way.lead_to(target);
@@ -348,16 +356,17 @@ struct Script {
 impl Script {
     /// Starts one broker.
     fn start(args: &[&str]) -> Self {
-        let (child, lines) = Self::spawn(args);
+        let (child, lines) = Self::spawn(args, &[]);
         let clients = args.contains(&"--secure").then(|| said(&lines, "clients").into());
         let address = said(&lines, "ready");
         Self { child, address, clients }
     }
 
-    fn spawn(args: &[&str]) -> (Child, Lines) {
+    fn spawn(args: &[&str], environment: &[(&str, &str)]) -> (Child, Lines) {
         let mut child = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kafka"))
             .arg("--until-eof")
             .args(args)
+            .envs(environment.iter().copied())
             .env("TMPDIR", env!("CARGO_TARGET_TMPDIR"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

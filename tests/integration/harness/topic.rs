@@ -62,7 +62,9 @@ fn create_with(broker: &str, name: &str, partitions: u32, replication: TopicRepl
 
 fn wait_for_partitions(broker: &str, name: &str, partitions: u32) {
     let consumer: BaseConsumer = client(broker).create().expect("a consumer");
-    wait_until(&format!("topic {name} has all its partitions"), PATIENCE, || {
+    // A busy broker creates a few dozen partitions per second.
+    let limit = PATIENCE.max(Duration::from_millis(50) * partitions);
+    wait_until(&format!("topic {name} has all its partitions"), limit, || {
         let metadata = consumer.fetch_metadata(Some(name), PATIENCE).ok()?;
         let found = metadata.topics().first()?.partitions();
         (found.len() == partitions as usize && found.iter().all(|partition| partition.leader() >= 0)).then_some(())
