@@ -80,7 +80,7 @@ impl Space {
             rates.push(partition.rate());
         }
         report.rate = match self.routing {
-            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.has_grown.load(Ordering::Relaxed) => {
+            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.was_resized.load(Ordering::Relaxed) => {
                 rates.iter().copied().fold(0.0, f64::max)
             }
             _ => 1.0 - rates.iter().map(|rate| 1.0 - rate).product::<f64>(),

@@ -4,9 +4,10 @@ use super::*;
 use crate::changelog::{Origin, PendingChanges, Span};
 use crate::config::Config;
 use crate::dedup::Dedup;
-use crate::follower::Unavailable;
 use crate::follower::space::Space;
-use crate::record::TopicId;
+use crate::follower::{Answer, Query, Unavailable};
+use crate::key::Scratch;
+use crate::record::{Record, TopicId};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 const KEYS_ASKED: u64 = 150;
@@ -339,6 +340,45 @@ fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
     (2..4).for_each(|number| space.set(Some(partition(number, 4)), number, 4));
     assert_eq!(space.report().capacity, 2 * capacity(2) + 2 * capacity(4));
     assert_ne!(capacity(2), capacity(4));
+}
+
+#[test]
+fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
+    let config = config(&format!("{AGING}\nrepartition = true"), "");
+    let (spaces, tail) = ([space(&config)], ChangelogTail::new(&config).unwrap());
+    let mut appliers = Appliers::new(&spaces, &tail);
+    let mut reach = |log: &str, partitions: u32| {
+        for partition in 0..partitions.cast_signed() {
+            let watermarks = Watermarks { partition, partitions, log: Some(log.into()), ..watermarks(0, 0, 1) };
+            appliers.reach(watermarks).unwrap();
+        }
+        let names: Vec<_> = appliers.partitions.iter().map(|partition| partition.changelog.partition).collect();
+        assert!(names.iter().enumerate().all(|(at, &name)| appliers.by_name[&spaces[0].changelog(name)] == at));
+        (names.len(), spaces[0].count(), spaces[0].report().partitions, spaces[0].was_resized.load(Ordering::Relaxed))
+    };
+    assert_eq!(reach("one", 4), (4, 4, 4, false));
+    assert_eq!(reach("one", 2), (4, 4, 4, false), "a broker whose metadata is old");
+    assert_eq!(reach("two", 2), (2, 2, 2, true));
+    let capacity = spaces[0].rules(2).capacity().unwrap();
+    assert_eq!(spaces[0].report().capacity, 2 * capacity, "a filter has the size for two partitions");
+    // Keys of a query from before are looked up in all partitions.
+    let partitions: Vec<_> = appliers.partitions.iter().map(|partition| Arc::clone(&partition.shared)).collect();
+    for partition in &partitions {
+        partition.arrived(Standing::Complete);
+    }
+    let mut query = Query::default();
+    for number in 0..20 {
+        let text = number.to_string();
+        let fingerprint = config.topics[0].key.fingerprint(&record(&text), &mut Scratch::default()).unwrap();
+        partitions[crate::key::partition(fingerprint, 2) as usize].write().judge(fingerprint, Some(1), i64::MAX).unwrap();
+        spaces[0].add(&mut query, std::iter::once(text.as_bytes())).unwrap();
+    }
+    assert_eq!(spaces[0].answer(&mut query), (&[Answer::Seen; 20][..], None));
+}
+
+/// A record with this key.
+fn record(key: &str) -> Record<'_> {
+    Record { key: Some(key.as_bytes()), value: None, headers: &[] }
 }
 
 #[test]
