@@ -76,7 +76,7 @@ pub enum Unavailable {
 pub struct Query {
     /// The fingerprints that are meant; a key may mean several.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// The partition of each, where it is known.
+    /// The partition of each fingerprint, if it is known.
     pub(super) partitions: Vec<Option<u32>>,
     /// Where the fingerprints of each key end.
     pub(super) ends: Vec<usize>,

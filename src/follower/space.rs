@@ -140,7 +140,7 @@ impl Space {
         for (keys, record_key) in &self.keys {
             let begin = query.fingerprints.len();
             match keys.fingerprints_of_texts(texts.clone(), &mut query.scratch, &mut query.fingerprints) {
-                Ok(()) if partitions == 0 => {}
+                Ok(()) if partitions == 0 => query.partitions.resize(query.fingerprints.len(), None),
                 Ok(()) => {
                     let record_key = record_key.and_then(|at| texts.clone().nth(at));
                     for &fingerprint in &query.fingerprints[begin..] {
@@ -150,7 +150,7 @@ impl Space {
                 // Here there may be such a key, and it is not asked for.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
-                    query.partitions.truncate(query.partitions.len().min(before));
+                    query.partitions.truncate(before);
                     return Err(error);
                 }
                 Err(error) => problem = Some(error),
@@ -203,8 +203,7 @@ impl Space {
             unknown.fill(true);
             return Some(unavailable);
         }
-        let is_routed = partitions.len() == fingerprints.len() && !partitions.contains(&None);
-        if is_routed && !self.was_resized.load(Ordering::Relaxed) {
+        if !partitions.contains(&None) && !self.was_resized.load(Ordering::Relaxed) {
             return self.ask_where_they_lie(&all, query);
         }
         let mut unavailable = None;

@@ -342,6 +342,40 @@ fn the_capacity_that_is_reported_is_that_of_the_filters_in_memory() {
     assert_ne!(capacity(2), capacity(4));
 }
 
+/// Follows so many partitions of a space. All of them are ready, and have seen nothing.
+fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
+    let ready = |number| {
+        let partition = Arc::new(Partition::new(number, space.rules(partitions)));
+        partition.arrived(Standing::Complete);
+        space.set(Some(Arc::clone(&partition)), number, partitions);
+        partition
+    };
+    (0..partitions.cast_signed()).map(ready).collect()
+}
+
+/// A connection collects the keys of a pipeline in one query, and drops those of a command that it refuses.
+#[test]
+fn keys_from_before_the_partitions_were_known_are_looked_up_in_all_of_them() {
+    let config = config(&format!("{AGING}\nrepartition = true"), "");
+    let space = space(&config);
+    let mut query = Query::default();
+    let add = |query: &mut Query, text: &str| space.add(query, std::iter::once(text.as_bytes())).unwrap();
+    add(&mut query, "seen");
+    let partitions = ready_partitions(&space, 4);
+    let seen = config.topics[0].key.fingerprint(&record("seen"), &mut Scratch::default()).unwrap();
+    let place = |fingerprint| crate::key::partition(fingerprint, 4);
+    partitions[place(seen) as usize].write().judge(seen, Some(1), i64::MAX).unwrap();
+    let elsewhere = (0..100).map(|number| number.to_string()).find(|text| {
+        let fingerprint = config.topics[0].key.fingerprint(&record(text), &mut Scratch::default()).unwrap();
+        place(fingerprint) != place(seen)
+    });
+    for _ in 0..2 {
+        add(&mut query, elsewhere.as_deref().unwrap());
+    }
+    query.truncate(2);
+    assert_eq!(space.answer(&mut query), (&[Answer::Seen, Answer::Unseen][..], None));
+}
+
 #[test]
 fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
