@@ -108,6 +108,22 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
     }
 }
 
+#[tokio::test]
+async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
+    // The shortest commands, and the shortest parts.
+    let (server, long) = (server(""), format!("PING{}\r\n", " x".repeat(1000)));
+    for (command, most) in [("X\r\n", 8_000), (&long, 100)] {
+        let client = connect(&server);
+        let heard = answers(client, format!("MULTI\r\n{}EXEC\r\n", command.repeat(most)).as_bytes()).await;
+        assert!(
+            heard.contains("-ERR the commands since MULTI take more than 1048576 bytes; send shorter pipelines\r\n"),
+            "{}",
+            heard.len()
+        );
+        assert!(heard.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+    }
+}
+
 /// Opens the sockets and serves. Returns the addresses, the switch that stops the server, and its end.
 async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listening = server.listen().await.unwrap();
