@@ -8,6 +8,9 @@ and not in its log. `helm lint` goes on, so that the chart without values can be
 {{- if not (trim $brokers) }}
 config.kafka.bootstrap_servers: required: the brokers to begin with, such as "kafka:9092"
 {{- end }}
+{{- if contains "@" $brokers }}
+config.kafka.bootstrap_servers: must have no user or password, which would be readable in the ConfigMap; set sasl.username and sasl.password in config.kafka.properties
+{{- end }}
 {{- if not $config.topics }}
 config.topics: required: at least one topic to deduplicate
 {{- end }}
@@ -43,6 +46,9 @@ serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{
 {{- with $config.schema_registry }}
 {{- with .password }}
 {{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
+{{- end }}
+{{- if contains "@" (toString .url) }}
+config.schema_registry.url: must have no user or password, which would be readable in the ConfigMap; set config.schema_registry.username and .password
 {{- end }}
 {{- end }}
 {{- range $index, $topic := $config.topics }}
