@@ -29,7 +29,10 @@ const FAULTS_MAX: usize = 100;
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
-    deserialize(tree, diagnostics)
+    let has_serve = tree.get("serve").is_some();
+    let mut raw = deserialize(tree, diagnostics)?;
+    raw.serve.is_set = has_serve;
+    Some(raw)
 }
 
 /// What all layers say together, without defaults.

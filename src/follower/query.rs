@@ -55,6 +55,14 @@ pub enum Unavailable {
         /// Its number.
         partition: i32,
     },
+    /// The topic has none of the partitions that this follower is to follow.
+    #[error("serve.partitions names none of the {partitions} partitions of {changelog}; name some of them, or leave it out")]
+    NonePresent {
+        /// The topic.
+        changelog: String,
+        /// The number of its partitions.
+        partitions: usize,
+    },
     /// The worker makes keys in another way.
     #[error("the worker makes keys, or counts its window, in another way than this configuration says; give both the same file")]
     OtherKeys,

@@ -32,6 +32,9 @@ config.serve: listen and http_listen are set by the chart; use serve.port and se
 {{- end }}
 {{- end }}
 {{- with .Values.serve }}
+{{- if .enabled }}
+{{- include "unseen.servable" $config }}
+{{- end }}
 {{- if and .enabled (eq (int .port) (int .httpPort)) }}
 serve.httpPort: must be another port than serve.port
 {{- end }}
@@ -82,6 +85,25 @@ keda.activationLagThreshold: must be at least keda.partitions, {{ int64 .partiti
 {{- end }}
 {{- if and (not .bootstrapServers) (contains "${" $brokers) }}
 keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variable, which KEDA cannot see
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What servers cannot work with, of a configuration that workers may have. `unseen check` reports the same. */}}
+{{- define "unseen.servable" -}}
+{{- if and (kindIs "map" .state) (eq (toString (get .state "changelog")) "false") }}
+config.state.changelog: must not be false with serve.enabled, because servers build their states from the changelogs
+{{- end }}
+{{- $filters := default dict (get (default dict .serve) "filters") }}
+{{- range $index, $topic := .topics }}
+{{- $space := default $topic.input $topic.space }}
+{{- $filter := default dict $topic.filter }}
+{{- if not (hasKey $filters $space) }}
+{{- if eq (toString (get $filter "kind")) "exact" }}
+config.topics[{{ $index }}].filter: kind "exact" keeps keys on disk, and servers (serve.enabled) keep them in memory; set config.serve.filters.{{ $space }}
+{{- else if and $topic.retract (eq (toString (get $filter "confirm")) "true") }}
+config.topics[{{ $index }}].retract: with confirm, servers (serve.enabled) need a filter that can retract a key; set config.serve.filters.{{ $space }}
 {{- end }}
 {{- end }}
 {{- end }}

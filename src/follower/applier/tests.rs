@@ -377,6 +377,19 @@ fn keys_from_before_the_partitions_were_known_are_looked_up_in_all_of_them() {
 }
 
 #[test]
+fn a_space_is_not_ready_if_none_of_its_partitions_is_followed() {
+    let unavailable = |partitions: &str| {
+        let space = space(&config(AGING, &format!("[serve]\npartitions = {partitions:?}")));
+        ready_partitions(&space, 4);
+        (0..4).filter(|&number| !space.wants(number)).for_each(|number| space.set(None, number, 4));
+        space.why_unavailable().map(|reason| reason.to_string())
+    };
+    assert_eq!(unavailable("3-7"), None);
+    let reason = "serve.partitions names none of the 4 partitions of unseen-in-changelog; name some of them, or leave it out";
+    assert_eq!(unavailable("4-7").as_deref(), Some(reason));
+}
+
+#[test]
 fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
     let (spaces, tail) = ([space(&config)], ChangelogTail::new(&config).unwrap());
