@@ -423,6 +423,7 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
     match entry(value) {
         Some(("siphash", key)) => Hashing::siphash_from_hex(key).map_err(|error| error.to_string()),
+        _ if value.get("siphash").is_some_and(|key| !key.is_string()) => Err("the siphash key is not text: put it in quotes".to_owned()),
         _ => Err("expected \"xxh3\" or { siphash = \"32 hex digits\" }".to_owned()),
     }
 }

@@ -47,11 +47,11 @@ serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{
 {{- end }}
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
 {{- with $config.schema_registry }}
-{{- with .password }}
-{{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
-{{- end }}
 {{- if contains "@" (toString .url) }}
 config.schema_registry.url: must have no user or password, which would be readable in the ConfigMap; set config.schema_registry.username and .password
+{{- end }}
+{{- with .password }}
+{{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
 {{- end }}
 {{- end }}
 {{- range $index, $topic := $config.topics }}
