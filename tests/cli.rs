@@ -87,6 +87,31 @@ fn check_warns_of_writes_that_anybody_can_do() {
 }
 
 #[test]
+fn check_refuses_what_serve_would_refuse_if_there_are_servers() {
+    let setup = Setup::new("", ID);
+    let text = fs::read_to_string(setup.path("unseen.toml")).unwrap();
+    let filter = "filter = { capacity = 1000, confirm = true }";
+    for (piece, by, reason) in [
+        ("[log]", "changelog = false\n[log]", "serve: state.changelog is false"),
+        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": kind \"exact\" is kept on the worker's disk"),
+        (
+            "window =",
+            "retract = { header = \"r\" }\nwindow =",
+            "serve: space \"in\": with confirm, what is retracted is kept on the worker's disk",
+        ),
+    ] {
+        fs::write(setup.path("unseen.toml"), text.replace(piece, by)).unwrap();
+        let (code, _, error) = setup.run(&["check"]);
+        assert_eq!((code, &*error), (Some(0), ""), "{by} without servers");
+        let (code, _, error) = setup.run(&["check", "--set", "serve.threads=1"]);
+        assert!(code == Some(78) && error.contains(reason), "{by}: {error}");
+        let (code, _, error) = setup.run(&["serve"]);
+        let error = error.replace("\\\"", "\"");
+        assert!(code == Some(1) && error.contains(reason.strip_prefix("serve: ").unwrap()), "{by}: {error}");
+    }
+}
+
+#[test]
 fn check_tries_the_state_directory_and_leaves_nothing() {
     let setup = Setup::new("", ID);
     assert_eq!(setup.run(&["check"]).0, Some(0));

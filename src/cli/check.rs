@@ -4,7 +4,7 @@ use super::table::{size, table};
 use std::fs::File;
 use std::path::Path;
 use unseen::config::{Config, Topic, window_text};
-use unseen::kafka;
+use unseen::{follower, kafka};
 
 /// Options of `unseen check`.
 #[derive(clap::Args)]
@@ -27,6 +27,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;
     try_state_dir(&config.state.dir).map_err(|problem| args.config.refuse(vec![problem]))?;
+    if config.serve.is_set {
+        let faults: Vec<_> =
+            follower::check(&config).iter().map(|fault| format!("serve: {fault}; if nothing is served, remove [serve]")).collect();
+        if !faults.is_empty() {
+            return Err(args.config.refuse(faults).into());
+        }
+    }
     for warning in config.shadows().chain(config.serve.open_writes()) {
         eprintln!("warning: {warning}");
     }

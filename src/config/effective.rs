@@ -23,7 +23,12 @@ impl Config {
 
 /// Adds defaults and hides secrets.
 fn complete(mut tree: Value) -> Value {
+    let has_serve = tree.get("serve").is_some();
     fill(&schema(), &mut tree);
+    // A table `[serve]` means that there are servers.
+    if let Some(table) = tree.as_object_mut().filter(|_| !has_serve) {
+        table.remove("serve");
+    }
     secrets::hide("", &mut tree);
     tree
 }
@@ -78,6 +83,9 @@ mod tests {
         ] {
             assert_eq!(shown.pointer(path), Some(&value), "{path} in {shown:#}");
         }
+        assert_eq!(shown.get("serve"), None);
+        let shown_with = |setting: &str| Config::effective(&file, &[(setting.to_owned(), "5".to_owned())]).unwrap();
+        assert_eq!(shown_with("serve.threads").pointer("/serve/listen"), Some(&json!("127.0.0.1:6379")));
         let text = shown.to_string();
         assert!(!text.contains("hunter2") && !text.contains("aabbcc"), "{text}");
     }

@@ -13,6 +13,7 @@ use serde_json::Value as Json;
 use serde_path_to_error::Segment;
 use std::io::ErrorKind;
 use std::path::Path;
+use toml::de::{DeTable, DeValue};
 
 /// What a variable must begin with to be a setting.
 const PREFIX: &str = "UNSEEN";
@@ -29,7 +30,10 @@ const FAULTS_MAX: usize = 100;
 pub(super) fn load(path: &Path, environment: &Environment, overrides: &[(String, String)], diagnostics: &mut Diagnostics) -> Option<Raw> {
     let mut tree = tree(path, environment, overrides, diagnostics)?;
     refuse_lists(&mut tree, diagnostics);
-    deserialize(tree, diagnostics)
+    let has_serve = tree.get("serve").is_some();
+    let mut raw = deserialize(tree, diagnostics)?;
+    raw.serve.is_set = has_serve;
+    Some(raw)
 }
 
 /// What all layers say together, without defaults.
@@ -116,18 +120,49 @@ fn read(path: &Path) -> Result<File, String> {
         aliases::check(&text)?;
     }
     let file = File::from_str(&text, format);
-    let tree = file.collect().map_err(|error| one_line(&error.to_string()))?;
+    let tree = file.collect().map_err(|error| match large_number(&text).filter(|_| format == FileFormat::Toml) {
+        Some(path) => format!("{path}: the number is too large; if it is text, such as a siphash key, put it in quotes"),
+        None => one_line(&error.to_string()),
+    })?;
     match tree.keys().find(|key| !indices_are_small(key)) {
         Some(key) => Err(format!("`{key}` is no name of a setting")),
         None => Ok(file),
     }
 }
 
+/// Returns the path of the first number in TOML that is too large to be read. The parser's message has neither path nor line.
+fn large_number(text: &str) -> Option<String> {
+    let table = DeTable::parse(text).ok()?.into_inner();
+    large_number_in("", &DeValue::Table(table))
+}
+
+fn large_number_in(path: &str, value: &DeValue<'_>) -> Option<String> {
+    let is_large = match value {
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).is_err(),
+        // TOML spells infinity in letters.
+        DeValue::Float(number) => !number.as_str().contains("inf") && number.as_str().parse().is_ok_and(f64::is_infinite),
+        DeValue::Array(items) => {
+            return items.iter().enumerate().find_map(|(index, item)| large_number_in(&format!("{path}[{index}]"), item.get_ref()));
+        }
+        DeValue::Table(table) => {
+            let place = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            return table.iter().find_map(|(name, item)| large_number_in(&place(name.get_ref()), item.get_ref()));
+        }
+        DeValue::String(_) | DeValue::Boolean(_) | DeValue::Datetime(_) => false,
+    };
+    is_large.then(|| path.to_owned())
+}
+
 /// A parser's message without the excerpt of the file, which may hold a secret.
 fn one_line(message: &str) -> String {
     // `  |`, `3 | text of the line`, `  | ^^^`.
     let is_excerpt = |line: &&str| line.split_once('|').is_some_and(|(number, _)| number.chars().all(|c| c == ' ' || c.is_ascii_digit()));
-    message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ")
+    let mut message = message.lines().filter(|line| !is_excerpt(line)).map(str::trim).collect::<Vec<_>>().join(": ");
+    // Most often, that is text in hexadecimal digits.
+    if ["leading zero", "invalid float", "invalid integer"].iter().any(|fault| message.contains(fault)) {
+        message += "; if this is text, put it in quotes";
+    }
+    message
 }
 
 /// The settings in the environment. In variables, places in a list are numbers between separators.

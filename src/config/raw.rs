@@ -187,6 +187,9 @@ impl Default for SchemaRegistry {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub(super) struct Serve {
+    /// True if the configuration has this table.
+    #[serde(skip)]
+    pub(super) is_set: bool,
     /// Where clients of Redis ask. Set a password, and TLS, where it is no address of this machine only.
     pub(super) listen: String,
     /// Where metrics, probes and the look-up over HTTP are; `off` for nowhere. Set apart from `http.listen`, so that a worker
@@ -217,6 +220,7 @@ pub(super) struct Serve {
 impl Default for Serve {
     fn default() -> Self {
         Self {
+            is_set: false,
             listen: "127.0.0.1:6379".to_owned(),
             http_listen: "127.0.0.1:8082".to_owned(),
             threads: None,
@@ -419,6 +423,7 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
     match entry(value) {
         Some(("siphash", key)) => Hashing::siphash_from_hex(key).map_err(|error| error.to_string()),
+        _ if value.get("siphash").is_some_and(|key| !key.is_string()) => Err("the siphash key is not text: put it in quotes".to_owned()),
         _ => Err("expected \"xxh3\" or { siphash = \"32 hex digits\" }".to_owned()),
     }
 }

@@ -81,13 +81,7 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
             diagnostics.add(path, "must not be empty");
         }
     }
-    let has_scheme = |server: &&str| server.contains("://");
-    if let Some(server) = bootstrap_servers.iter().flat_map(|servers| servers.split(',').map(str::trim)).find(has_scheme) {
-        // A user and a password may stand before the host.
-        let got = if server.contains('@') { String::new() } else { format!(", got {server:?}") };
-        let message = format!(
-            "expected host:port{got}; leave out what is before the host: security.protocol in kafka.properties says how to connect"
-        );
+    if let Some(message) = bootstrap_servers.as_ref().and_then(|servers| not_an_address(servers)) {
         diagnostics.add("kafka.bootstrap_servers", message);
     }
     let properties = properties::resolve(&raw.properties.0, diagnostics);
@@ -100,6 +94,16 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
         connect_timeout: raw.connect_timeout.0,
         properties,
     })
+}
+
+/// Returns why a list of servers is not one of `host:port`, without showing a password in it.
+fn not_an_address(servers: &str) -> Option<String> {
+    let leave_out = "leave out what is before the host: security.protocol in kafka.properties says how to connect";
+    if servers.contains('@') {
+        return Some(format!("expected host:port; {leave_out}, and sasl.username and sasl.password identify the user"));
+    }
+    let server = servers.split(',').map(str::trim).find(|server| server.contains("://"))?;
+    Some(format!("expected host:port, got {server:?}; {leave_out}"))
 }
 
 fn worker(raw: &raw::Worker, diagnostics: &mut Diagnostics) -> Option<Worker> {

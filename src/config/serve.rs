@@ -18,6 +18,8 @@ use std::time::Duration;
 /// Where and what to serve. Its `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Serve {
+    /// True if the configuration has a table `[serve]`, so that `unseen serve` is to run with it.
+    pub is_set: bool,
     /// Where clients of Redis ask.
     pub listen: SocketAddr,
     /// Where metrics, probes and the look-up over HTTP are, if anywhere.
@@ -45,6 +47,7 @@ pub struct Serve {
 impl fmt::Debug for Serve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            is_set,
             listen,
             http_listen,
             threads,
@@ -58,6 +61,7 @@ impl fmt::Debug for Serve {
             filters,
         } = self;
         f.debug_struct("Serve")
+            .field("is_set", is_set)
             .field("listen", listen)
             .field("http_listen", http_listen)
             .field("threads", threads)
@@ -152,6 +156,7 @@ pub(super) fn resolve(raw: raw::Serve, topics: &[Topic], diagnostics: &mut Diagn
     let filters = raw.filters.iter().filter_map(|(space, raw)| Some((space.clone(), own_filter(space, raw, topics, diagnostics)?)));
     let filters = filters.collect();
     Some(Serve {
+        is_set: raw.is_set,
         listen: address?,
         http_listen: http_listen.ok()?,
         threads: raw.threads.and_then(|threads| u16::try_from(threads.0).ok()),

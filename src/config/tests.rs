@@ -486,6 +486,26 @@ fn what_remembers_must_fit_together() {
 }
 
 #[test]
+fn siphash_keys_without_quotes_are_refused_with_their_place() {
+    let too_large = "x.toml: topics[0].hash.siphash: the number is too large; if it is text, such as a siphash key, put it in quotes";
+    let refused = |key: &str| load(&MINIMAL.replace("window =", &format!("hash = {{ siphash = {key} }}\nwindow ="))).map(drop).unwrap_err();
+    for key in ["12345678901234567890123456789012", "0x112233445566778899001122334455ff", "1234567890123e671234567890123456"] {
+        assert_eq!(refused(key), too_large, "{key}");
+    }
+    assert_eq!(refused("1234567890123456"), "x.toml: topics[0].hash: the siphash key is not text: put it in quotes");
+    for key in ["00112233445566778899aabbccddeeff", "1234567890abcdef1234567890abcdef"] {
+        let errors = refused(key);
+        assert!(
+            errors.contains("at line ") && errors.ends_with("; if this is text, put it in quotes") && !errors.contains(key),
+            "{errors}"
+        );
+    }
+    let text = "topics: [{ hash: { siphash: 12345678901234567890123456789012 } }]";
+    let errors = load_as("x.yaml", text, &[], &[]).unwrap_err();
+    assert!(errors.contains("x.yaml: topics[0].hash: the siphash key is not text: put it in quotes"), "{errors}");
+}
+
+#[test]
 fn no_secret_is_shown() {
     let config = load(&MINIMAL.replace("[[topics]]", "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n[[topics]]")).unwrap();
     let shown = format!("{config:?}");
@@ -571,11 +591,15 @@ fn a_name_without_a_space_before_its_value_is_refused() {
 
 #[test]
 fn addresses_with_a_password_are_not_shown() {
-    let errors = refused("\"localhost:9092\"", "\"SASL_SSL://ann:hunter2@broker:9092\"");
-    assert!(
-        errors.starts_with("x.toml: kafka.bootstrap_servers: expected host:port; leave out") && !errors.contains("hunter2"),
-        "{errors}"
-    );
+    for servers in
+        ["SASL_SSL://ann:hunter2@broker:9092", "ann:hunter2@broker:9092", "a:1, ann:hunter2@broker:9092", "SSL://ann:hunter2,@b:1"]
+    {
+        let errors = refused("\"localhost:9092\"", &format!("{servers:?}"));
+        assert!(
+            errors.starts_with("x.toml: kafka.bootstrap_servers: expected host:port; leave out") && !errors.contains("hunter2"),
+            "{errors}"
+        );
+    }
 }
 
 #[test]

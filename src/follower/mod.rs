@@ -86,6 +86,18 @@ pub struct Follower {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Returns everything in a configuration that a follower cannot work with.
+#[must_use]
+pub fn check(config: &Config) -> Vec<Error> {
+    let of_spaces = config.spaces().into_iter().filter_map(|space| Space::new(config, &space).err());
+    without_changelog(config).into_iter().chain(of_spaces).collect()
+}
+
+fn without_changelog(config: &Config) -> Option<Error> {
+    let sentence = "state.changelog is false, and what was seen is followed in the changelog; set it to true";
+    (!config.state.changelog).then(|| Error::Config(sentence.to_owned()))
+}
+
 impl Follower {
     /// Begins to follow. Does not wait for brokers, nor for a state: until these are there, every answer is
     /// [`Answer::Unknown`].
@@ -93,10 +105,8 @@ impl Follower {
     /// # Errors
     /// When the configuration has a space that cannot be followed, or librdkafka refuses a property.
     pub fn start(config: &Arc<Config>) -> Result<Self, Error> {
-        if !config.state.changelog {
-            return Err(Error::Config(
-                "state.changelog is false, and what was seen is followed in the changelog; set it to true".to_owned(),
-            ));
+        if let Some(error) = without_changelog(config) {
+            return Err(error);
         }
         let spaces: Vec<_> = config.spaces().iter().map(|space| Space::new(config, space)).collect::<Result<_, _>>()?;
         let spaces: Arc<[Space]> = spaces.into();

@@ -55,6 +55,14 @@ pub enum Unavailable {
         /// Its number.
         partition: i32,
     },
+    /// The topic has none of the partitions that this follower is to follow.
+    #[error("serve.partitions names none of the {partitions} partitions of {changelog}; name some of them, or leave it out")]
+    NonePresent {
+        /// The topic.
+        changelog: String,
+        /// The number of its partitions.
+        partitions: usize,
+    },
     /// The worker makes keys in another way.
     #[error("the worker makes keys, or counts its window, in another way than this configuration says; give both the same file")]
     OtherKeys,
@@ -76,7 +84,7 @@ pub enum Unavailable {
 pub struct Query {
     /// The fingerprints that are meant; a key may mean several.
     pub(super) fingerprints: Vec<Fingerprint>,
-    /// The partition of each, where it is known.
+    /// The partition of each fingerprint, if it is known.
     pub(super) partitions: Vec<Option<u32>>,
     /// Where the fingerprints of each key end.
     pub(super) ends: Vec<usize>,

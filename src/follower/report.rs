@@ -46,6 +46,9 @@ impl Space {
     pub fn why_unavailable(&self) -> Option<Unavailable> {
         let all = self.lock();
         self.unavailable(&all).or_else(|| {
+            if !(0..all.len()).any(|number| self.wants(number_of(number))) {
+                return Some(Unavailable::NonePresent { changelog: self.changelog_name().to_owned(), partitions: all.len() });
+            }
             let check = |(number, partition): (usize, &Option<Arc<Partition>>)| match partition {
                 Some(partition) => partition.check().err(),
                 None => self.wants(number_of(number)).then(|| self.missing(number)),
@@ -80,7 +83,7 @@ impl Space {
             rates.push(partition.rate());
         }
         report.rate = match self.routing {
-            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.has_grown.load(Ordering::Relaxed) => {
+            Routing::Repartitioned | Routing::ByRecordKey(_) if !self.was_resized.load(Ordering::Relaxed) => {
                 rates.iter().copied().fold(0.0, f64::max)
             }
             _ => 1.0 - rates.iter().map(|rate| 1.0 - rate).product::<f64>(),

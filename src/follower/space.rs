@@ -38,8 +38,8 @@ pub struct Space {
     partitions: RwLock<Vec<Option<Arc<Partition>>>>,
     /// How many these are, for those who ask for each key.
     count: AtomicU32,
-    /// Whether partitions were added since it began: where a key of before lies is not known then.
-    pub(super) has_grown: AtomicBool,
+    /// True if the number of partitions has changed since the start. The partition of an older key is then not known.
+    pub(super) was_resized: AtomicBool,
     /// The last result of [`Space::sized`], for that number of partitions.
     sized: Mutex<Option<(u32, Rules, f64)>>,
     pub(super) restarts: AtomicU64,
@@ -80,7 +80,7 @@ impl Space {
             topic: Topic { filter, ..first.clone() },
             partitions: RwLock::default(),
             count: AtomicU32::new(0),
-            has_grown: AtomicBool::new(false),
+            was_resized: AtomicBool::new(false),
             sized: Mutex::default(),
             restarts: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -110,7 +110,7 @@ impl Space {
     /// The rate that the filters of its partitions are sized for, and never pass.
     #[must_use]
     pub fn peak_rate(&self) -> f64 {
-        self.sized(self.count.load(Ordering::Acquire)).1
+        self.sized(self.count()).1
     }
 
     /// Returns the rules of one of so many partitions, and the rate that its filter never passes. Sizing a filter takes
@@ -133,14 +133,14 @@ impl Space {
     /// [`LookupError`] when no topic of the space has such keys. The query is as it was.
     #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn add<'t>(&self, query: &mut Query, texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone) -> Result<(), LookupError> {
-        let is_routed = self.routing != Routing::Any && !self.has_grown.load(Ordering::Relaxed);
-        let partitions = if is_routed { self.count.load(Ordering::Acquire) } else { 0 };
+        let is_routed = self.routing != Routing::Any && !self.was_resized.load(Ordering::Relaxed);
+        let partitions = if is_routed { self.count() } else { 0 };
         let mut problem = None;
         let before = query.fingerprints.len();
         for (keys, record_key) in &self.keys {
             let begin = query.fingerprints.len();
             match keys.fingerprints_of_texts(texts.clone(), &mut query.scratch, &mut query.fingerprints) {
-                Ok(()) if partitions == 0 => {}
+                Ok(()) if partitions == 0 => query.partitions.resize(query.fingerprints.len(), None),
                 Ok(()) => {
                     let record_key = record_key.and_then(|at| texts.clone().nth(at));
                     for &fingerprint in &query.fingerprints[begin..] {
@@ -150,7 +150,7 @@ impl Space {
                 // Here there may be such a key, and it is not asked for.
                 Err(error @ LookupError::Ambiguous) => {
                     query.fingerprints.truncate(before);
-                    query.partitions.truncate(query.partitions.len().min(before));
+                    query.partitions.truncate(before);
                     return Err(error);
                 }
                 Err(error) => problem = Some(error),
@@ -203,8 +203,7 @@ impl Space {
             unknown.fill(true);
             return Some(unavailable);
         }
-        let is_routed = partitions.len() == fingerprints.len() && !partitions.contains(&None);
-        if is_routed && !self.has_grown.load(Ordering::Relaxed) {
+        if !partitions.contains(&None) && !self.was_resized.load(Ordering::Relaxed) {
             return self.ask_where_they_lie(&all, query);
         }
         let mut unavailable = None;
@@ -292,12 +291,25 @@ impl Space {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(partition))
     }
 
+    /// Returns the number of partitions, or 0 if it is not known.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Forgets all partitions: the changelog was recreated with another number of them.
+    pub(super) fn clear(&self) {
+        let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
+        self.was_resized.store(true, Ordering::Relaxed);
+        all.clear();
+        self.count.store(0, Ordering::Release);
+    }
+
     /// Has a partition, of so many, followed by this; or by nobody here.
     pub(super) fn set(&self, followed: Option<Arc<Partition>>, partition: i32, partitions: u32) {
         let mut all = self.partitions.write().unwrap_or_else(PoisonError::into_inner);
         let count = usize::try_from(partitions).unwrap_or(0).max(all.len());
         if !all.is_empty() && count > all.len() {
-            self.has_grown.store(true, Ordering::Relaxed);
+            self.was_resized.store(true, Ordering::Relaxed);
         }
         all.resize(count, None);
         self.count.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Release);

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::kafka::{ChangelogEnds, Error};
 use crate::record::{Offset, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -19,6 +19,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(50);
 /// Least time between two lines about the same trouble.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long the leader of a partition may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a partition that did not answer in the previous round.
+const FAILING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Most partitions that may use up this time in a round.
+const FAILURES_MAX: usize = 2;
 
 /// How far a partition reached.
 #[derive(Clone, Debug)]
@@ -41,9 +48,10 @@ pub(super) struct Watermarks {
 /// Asks until told to stop, and sends what the brokers answer.
 pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
     let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
+    let mut failing = Failing::default();
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
-        let trouble = round(spaces, ends, stop, send, &mut missing);
+        let trouble = round(spaces, ends, stop, send, &mut missing, &mut failing);
         if let Err(error) = trouble
             && reported.is_none_or(|at| at.elapsed() > REPORT_INTERVAL)
         {
@@ -56,44 +64,152 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop:
     }
 }
 
-/// Asks for all spaces once. What does not answer keeps nothing else from it; the last error is returned.
+/// Asks for all spaces once. Returns the last error.
 fn round<'s>(
     spaces: &'s [Space],
     ends: &ChangelogEnds,
     stop: &AtomicBool,
     send: &Sender<Watermarks>,
     missing: &mut BTreeSet<&'s str>,
+    failing: &mut Failing,
 ) -> Result<(), Error> {
     // Before any answer: what was committed after it may be missing.
     let asked = clock::now();
     let mut trouble = Ok(());
-    let mut counts = Vec::with_capacity(spaces.len());
-    for (number, space) in spaces.iter().enumerate() {
+    // The number of partitions of each space, or 0 if it is not known.
+    let mut counts = vec![0; spaces.len()];
+    for (count, space) in counts.iter_mut().zip(spaces) {
         match ends.partitions(space.changelog_name()) {
             Ok(0) if missing.insert(space.name()) => tracing::warn!(
                 space = space.name(),
                 topic = space.changelog_name(),
                 "the changelog does not exist yet; a worker makes it when it starts"
             ),
-            Ok(0) => {}
-            Ok(partitions) => counts.push((number, space, partitions)),
+            Ok(partitions) => *count = partitions,
             Err(error) => trouble = Err(error),
         }
     }
-    let topics: Vec<_> = counts.iter().map(|(_, space, _)| space.changelog_name()).collect();
-    let logs = ends.ids(&topics);
-    for (space, of, partitions) in counts {
-        let log: Option<Arc<str>> = logs.get(of.changelog_name()).map(|id| id.as_str().into());
-        for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
-            if stop.load(Ordering::Relaxed) {
-                return trouble;
+    let topics: Vec<_> = spaces.iter().zip(&counts).filter(|&(_, &count)| count > 0).map(|(space, _)| space.changelog_name()).collect();
+    let ids = ends.ids(&topics);
+    let logs: Vec<Option<Arc<str>>> = spaces.iter().map(|space| ids.get(space.changelog_name()).map(|id| id.as_str().into())).collect();
+    let places = counts.iter().enumerate().flat_map(|(space, &count)| (0..count.cast_signed()).map(move |partition| (space, partition)));
+    let answers = failing.ask_all(&places.collect::<Vec<_>>(), &mut |(space, partition), timeout| {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (of, partitions, log) = (&spaces[space], counts[space], logs[space].clone());
+        // The applier needs to know that a partition exists, even if this server does not follow it.
+        let (low, end) = if of.wants(partition) { ends.of(&of.changelog(partition), timeout)? } else { (0, 0) };
+        let _ = send.send(Watermarks { space, partition, partitions, low, end, log, asked });
+        Ok(())
+    });
+    trouble.and(answers)
+}
+
+/// The number of a space, and a partition of its changelog.
+type Place = (usize, i32);
+
+/// Partitions that did not answer. In a round, they are asked after all others and for a short time, so that an offline topic does
+/// not delay the rest.
+#[derive(Debug, Default)]
+struct Failing(VecDeque<Place>);
+
+impl Failing {
+    /// Asks for each place once, but ends after [`FAILURES_MAX`] failing partitions. The next round asks for the rest first. Returns
+    /// the last error.
+    fn ask_all(&mut self, places: &[Place], ask: &mut dyn FnMut(Place, Duration) -> Result<(), Error>) -> Result<(), Error> {
+        let (mut result, mut failed, mut timeout) = (Ok(()), VecDeque::new(), TIMEOUT);
+        self.0.retain(|place| places.contains(place));
+        let known: BTreeSet<Place> = self.0.iter().copied().collect();
+        for &place in places.iter().filter(|place| !known.contains(place)) {
+            // Most often, all partitions of a topic are offline, or none is.
+            if failed.iter().any(|&(space, _)| space == place.0) {
+                self.0.push_front(place);
+                continue;
             }
-            // Of one that is not followed, others need to know that it exists.
-            match if of.wants(partition) { ends.of(&of.changelog(partition)) } else { Ok((0, 0)) } {
-                Ok((low, end)) => drop(send.send(Watermarks { space, partition, partitions, low, end, log: log.clone(), asked })),
-                Err(error) => trouble = Err(error),
+            match ask(place, TIMEOUT) {
+                Ok(()) => timeout = FAILING_TIMEOUT,
+                Err(error) => {
+                    result = Err(error);
+                    failed.push_back(place);
+                }
             }
         }
+        // If no partition answers, there is none to delay, and the brokers may only be slow.
+        let mut failures = 0;
+        while failures < FAILURES_MAX
+            && let Some(place) = self.0.pop_front()
+        {
+            if let Err(error) = ask(place, timeout) {
+                (result, failures) = (Err(error), failures + 1);
+                failed.push_back(place);
+            }
+        }
+        self.0.append(&mut failed);
+        result
     }
-    trouble
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACES: [Place; 8] = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 0), (1, 1)];
+
+    /// Asks for all places once, of which some are offline. Returns the partitions of each space and the time limit of each question,
+    /// in order.
+    fn round(failing: &mut Failing, offline: &[Place]) -> Vec<(Place, u64)> {
+        let mut questions = Vec::new();
+        let answers = failing.ask_all(&PLACES, &mut |place, timeout| {
+            questions.push((place, timeout.as_secs()));
+            if offline.contains(&place) { Err(Error::Fatal("no leader".to_owned())) } else { Ok(()) }
+        });
+        assert_eq!(answers.is_err(), questions.iter().any(|(place, _)| offline.contains(place)));
+        questions
+    }
+
+    /// The longest time that passes before a partition is asked.
+    fn delay(questions: &[(Place, u64)], offline: &[Place], place: Place) -> u64 {
+        questions
+            .iter()
+            .take_while(|&&(asked, _)| asked != place)
+            .filter(|(asked, _)| offline.contains(asked))
+            .map(|(_, limit)| limit)
+            .sum()
+    }
+
+    #[test]
+    fn an_offline_topic_does_not_delay_others() {
+        let (mut failing, offline) = (Failing::default(), &PLACES[..6]);
+        let questions = round(&mut failing, offline);
+        assert_eq!(delay(&questions, offline, (1, 1)), 10, "{questions:?}");
+        let mut asked = BTreeSet::new();
+        for _ in 0..3 {
+            let questions = round(&mut failing, offline);
+            assert_eq!(questions[..2], [((1, 0), 10), ((1, 1), 10)]);
+            assert_eq!(questions[2..].iter().map(|(_, limit)| limit).sum::<u64>(), 2);
+            asked.extend(questions[2..].iter().map(|&(place, _)| place));
+        }
+        assert_eq!(asked, offline.iter().copied().collect(), "each is asked in its turn");
+        assert_eq!(round(&mut failing, &[]).len(), PLACES.len(), "all are online again");
+        assert_eq!(round(&mut failing, &[]), PLACES.map(|place| (place, 10)));
+    }
+
+    #[test]
+    fn an_offline_partition_does_not_delay_others_of_its_topic() {
+        let (mut failing, offline) = (Failing::default(), &PLACES[2..3]);
+        for _ in 0..3 {
+            let questions = round(&mut failing, offline);
+            assert_eq!(questions.len(), PLACES.len());
+        }
+        assert_eq!(round(&mut failing, offline).pop(), Some(((0, 2), 1)), "it is asked last");
+    }
+
+    #[test]
+    fn brokers_that_are_slow_altogether_have_the_full_time() {
+        let mut failing = Failing::default();
+        for _ in 0..5 {
+            assert!(round(&mut failing, &PLACES).iter().all(|&(_, limit)| limit == 10));
+        }
+    }
 }

@@ -12,6 +12,7 @@ use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use std::borrow::Cow;
 use std::time::Duration;
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 
@@ -23,8 +24,8 @@ pub type Written = Result<(), String>;
 pub struct NewRecord<'r> {
     /// The topic.
     pub topic: &'r str,
-    /// Its key, by which its partition is chosen.
-    pub key: Option<&'r [u8]>,
+    /// The record key. The producer chooses the partition by it, and compacted topics refuse records without one.
+    pub key: Cow<'r, [u8]>,
     /// Its value.
     pub value: &'r [u8],
     /// Its headers.
@@ -65,7 +66,7 @@ impl InputWriter {
             headers.insert(Header { key: name, value: Some(*value) })
         });
         let mut message = BaseRecord::with_opaque_to(record.topic, Box::new(done)).payload(record.value).headers(headers);
-        message.key = record.key;
+        message.key = Some(&*record.key);
         self.producer.send(message).map_err(|(error, _)| match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::QueueFull) => "too many writes are under way; try again".to_owned(),
             _ => self.producer.context().sentence(record.topic, &error),

@@ -171,9 +171,9 @@ impl ChangelogEnds {
     /// The first offset of a partition, and the one after the last that a reader of committed records may have.
     ///
     /// # Errors
-    /// When no answer came; worth another try.
-    pub fn of(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
-        let answer = self.observer.fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT);
+    /// If there is no answer within `timeout`. The next call may get one.
+    pub fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
+        let answer = self.observer.fetch_watermarks(&partition.topic, partition.partition, timeout);
         answer.map_err(|error| self.unanswered(&format!("cannot read how far {partition} reaches"), &error))
     }
 

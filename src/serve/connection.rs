@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn a_client_with_a_long_exec_does_not_hold_up_others_of_its_thread() {
-        const COMMANDS: usize = 20_000;
+        const COMMANDS: usize = 5_000;
         let (server, runtime) = (server(), tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
         LocalSet::new().block_on(&runtime, async {
             let (long, short) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));

@@ -22,8 +22,10 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -33,7 +35,10 @@ use tokio::net::TcpListener;
 const BODY_BYTES_MAX: usize = 2 << 20;
 /// Most keys of one question.
 const KEYS_MAX: usize = 1 << 16;
-/// Most connections at a time, except for those that are ending: with the largest questions, half a gigabyte.
+/// Most keys that are looked up at a time. Each may stand for 16 fingerprints, which take 50 bytes each.
+const BATCH_KEYS: usize = 1 << 12;
+/// Most connections that take requests. A quarter more may be ending. If each waits with the largest body, the bodies take 640 MiB.
+/// What a look-up needs in addition is bounded by `Server::lookups`.
 const CONNECTIONS_MAX: usize = 256;
 
 /// What is said of a part that is null.
@@ -45,7 +50,39 @@ struct ContainsRequest<'q> {
     /// Each a list of the key's parts, or its only part. A part is a JSON value, or a text, which then also stands for the
     /// number that is written so.
     #[serde(borrow)]
-    keys: Vec<&'q RawValue>,
+    keys: Values<'q>,
+}
+
+/// JSON values as they are written, at most [`KEYS_MAX`].
+#[derive(Debug)]
+struct Values<'q>(Vec<&'q RawValue>);
+
+impl<'de: 'q, 'q> Deserialize<'de> for Values<'q> {
+    fn deserialize<D: Deserializer<'de>>(list: D) -> Result<Self, D::Error> {
+        list.deserialize_seq(ValuesVisitor)
+    }
+}
+
+/// Reads [`Values`], and stops at the first value that is one too many.
+struct ValuesVisitor;
+
+impl<'q> Visitor<'q> for ValuesVisitor {
+    type Value = Values<'q>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'q>>(self, mut list: A) -> Result<Values<'q>, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element()? {
+            if values.len() == KEYS_MAX {
+                return Err(A::Error::custom(format_args!("more than {KEYS_MAX} values in one list; send several requests")));
+            }
+            values.push(value);
+        }
+        Ok(Values(values))
+    }
 }
 
 /// What is known of them.
@@ -128,9 +165,16 @@ async fn spaces(State(server): State<Arc<Server>>) -> Response {
 }
 
 async fn contains(State(server): State<Arc<Server>>, Path(space): Path<String>, body: Bytes) -> Response {
+    let Ok(permit) = Arc::clone(&server.lookups).acquire_owned().await else {
+        return problem(StatusCode::SERVICE_UNAVAILABLE, "the server is ending");
+    };
     // Many keys take a while, and clients are accepted on this thread.
-    let answer = tokio::task::spawn_blocking(move || answer(&server, &space, &body)).await;
-    answer.unwrap_or_else(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+    let answer = tokio::task::spawn_blocking(move || {
+        // The work continues even if the client is gone.
+        let _permit = permit;
+        answer(&server, &space, &body)
+    });
+    answer.await.unwrap_or_else(|error| problem(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
 }
 
 fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
@@ -138,40 +182,44 @@ fn answer(server: &Server, space: &str, body: &[u8]) -> Response {
         let names: Vec<_> = server.follower.spaces().iter().map(Space::name).collect();
         return problem(StatusCode::NOT_FOUND, &format!("there is no key space {space:?}; the configuration has {}", names.join(", ")));
     };
-    let mut query = Query::default();
-    if let Err(sentence) = add_all(space, body, &mut query) {
-        return problem(StatusCode::BAD_REQUEST, &sentence);
-    }
+    let seen = look_up(space, body);
+    seen.map_or_else(|(status, sentence)| problem(status, &sentence), |answer| json(StatusCode::OK, &answer))
+}
+
+/// Looks up the keys of a request, in batches. On failure, an error message names the key that is wrong.
+fn look_up(space: &Space, body: &[u8]) -> Result<ContainsAnswer, (StatusCode, String)> {
+    let expected = r#"expected {"keys": [...]}, each key a list of its parts, or its only part"#;
+    let is_wrong = |sentence| (StatusCode::BAD_REQUEST, sentence);
+    let question: ContainsRequest<'_> = serde_json::from_slice(body).map_err(|error| is_wrong(format!("{expected}: {error}")))?;
     let as_of_ms = space.as_of();
-    let (answers, unavailable) = space.answer(&mut query);
-    match unavailable {
-        Some(reason) if answers.contains(&Answer::Unknown) => problem(StatusCode::SERVICE_UNAVAILABLE, &reason.to_string()),
-        _ => json(StatusCode::OK, &ContainsAnswer { seen: answers.iter().map(|&answer| answer == Answer::Seen).collect(), as_of_ms }),
+    let (mut query, mut seen, mut unknown) = (Query::default(), Vec::with_capacity(question.keys.0.len()), None);
+    for (batch, keys) in question.keys.0.chunks(BATCH_KEYS).enumerate() {
+        query.clear();
+        for (number, key) in keys.iter().enumerate() {
+            add_key(space, key, &mut query).map_err(|error| is_wrong(format!("keys[{}]: {error}", batch * BATCH_KEYS + number)))?;
+        }
+        let (answers, unavailable) = space.answer(&mut query);
+        unknown = unknown.or(unavailable.filter(|_| answers.contains(&Answer::Unknown)));
+        seen.extend(answers.iter().map(|&answer| answer == Answer::Seen));
+    }
+    match unknown {
+        Some(reason) => Err((StatusCode::SERVICE_UNAVAILABLE, reason.to_string())),
+        None => Ok(ContainsAnswer { seen, as_of_ms }),
     }
 }
 
-/// Adds the keys of a question; on failure, a sentence says which is wrong.
-fn add_all(space: &Space, body: &[u8], query: &mut Query) -> Result<(), String> {
-    let expected = r#"expected {"keys": [...]}, each key a list of its parts, or its only part"#;
-    let question: ContainsRequest<'_> = serde_json::from_slice(body).map_err(|error| format!("{expected}: {error}"))?;
-    if question.keys.len() > KEYS_MAX {
-        return Err(format!("at most {KEYS_MAX} keys are taken, got {}", question.keys.len()));
+/// Adds a key of a request to a query.
+fn add_key(space: &Space, key: &RawValue, query: &mut Query) -> Result<(), String> {
+    let parts = if key.get().starts_with('[') {
+        serde_json::from_str::<Values<'_>>(key.get()).map_err(|error| error.to_string())?.0
+    } else {
+        vec![key]
+    };
+    if parts.iter().any(|part| part.get() == "null") {
+        return Err(NO_NULL.to_owned());
     }
-    for (number, key) in question.keys.iter().enumerate() {
-        if key.get() == "null" {
-            return Err(format!("keys[{number}]: {NO_NULL}"));
-        }
-        let parts: Vec<&RawValue> = match serde_json::from_str(key.get()) {
-            Ok(parts) => parts,
-            Err(_) => vec![key],
-        };
-        if parts.iter().any(|part| part.get() == "null") {
-            return Err(format!("keys[{number}]: {NO_NULL}"));
-        }
-        let texts: Vec<_> = parts.iter().map(|part| text(part)).collect();
-        space.add(query, texts.iter().map(String::as_bytes)).map_err(|error| format!("keys[{number}]: {error}"))?;
-    }
-    Ok(())
+    let texts: Vec<_> = parts.iter().map(|part| text(part)).collect();
+    space.add(query, texts.iter().map(String::as_bytes)).map_err(|error| error.to_string())
 }
 
 /// A text as it is without quotes, anything else as it is written.
@@ -230,5 +278,57 @@ fn json(status: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(body) => (status, headers, body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::follower::Follower;
+    use axum::body::to_bytes;
+    use tokio::time::timeout;
+
+    fn server() -> Arc<Server> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("unseen.toml");
+        let topic = "input = \"in\"\noutput = \"out\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }\n";
+        std::fs::write(&file, format!("[kafka]\nbootstrap_servers = \"localhost:1\"\n[[topics]]\n{topic}")).unwrap();
+        let config = Config::load(&file, &[]).unwrap();
+        Server::new(&config, Follower::without_brokers(&config)).unwrap()
+    }
+
+    async fn ask(server: &Arc<Server>, body: String) -> (StatusCode, String) {
+        let answer = contains(State(Arc::clone(server)), Path("in".to_owned()), Bytes::from(body)).await;
+        let (head, body) = answer.into_parts();
+        (head.status, String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().into()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_request_is_read_up_to_the_first_key_that_is_one_too_many() {
+        let server = server();
+        // What follows is not JSON, and is not reached.
+        let keys = "1,".repeat(KEYS_MAX + 1);
+        for body in [format!("{{\"keys\":[{keys}}}"), format!("{{\"keys\":[[{keys}1]]}}")] {
+            let (status, answer) = ask(&server, body).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST);
+            assert!(answer.contains("more than 65536 values in one list; send several requests"), "{answer}");
+        }
+        let keys = vec!["1"; KEYS_MAX].join(",");
+        assert_eq!(ask(&server, format!("{{\"keys\":[{keys}]}}")).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        let keys = vec!["1"; BATCH_KEYS + 1].join(",");
+        let (_, answer) = ask(&server, format!("{{\"keys\":[{keys},[1,2]]}}")).await;
+        assert!(answer.contains("keys[4097]: the key has 1 part"), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_requests_are_looked_up_at_a_time_as_there_are_cpus() {
+        let (server, question) = (server(), || "{\"keys\":[1]}".to_owned());
+        let all = u32::try_from(server.lookups.available_permits()).unwrap();
+        let permits = Arc::clone(&server.lookups).acquire_many_owned(all).await.unwrap();
+        assert!(timeout(Duration::from_secs(60), ask(&server, question())).await.is_err(), "there is no permit");
+        drop(permits);
+        assert_eq!(ask(&server, question()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(server.lookups.available_permits(), all as usize);
     }
 }

@@ -39,7 +39,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::LocalSet;
 use tokio::time::timeout_at;
 use writer::Writer;
@@ -65,6 +65,8 @@ pub struct Server {
     listen: SocketAddr,
     http_listen: Option<SocketAddr>,
     next_id: AtomicU64,
+    /// Permits for look-ups over HTTP, one per CPU. Each holds what it parses and asks for in memory.
+    lookups: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for Server {
@@ -101,6 +103,7 @@ impl Server {
             listen: serve.listen,
             http_listen: serve.http_listen,
             next_id: AtomicU64::new(1),
+            lookups: Arc::new(Semaphore::new(cpus())),
         }))
     }
 
@@ -129,7 +132,7 @@ impl Server {
             tracing::info!(address = %address, password = self.password.is_some(), tls = self.tls.is_some(), "listening for clients of Redis");
         }
         self.raise_descriptors();
-        let threads = threads.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), usize::from);
+        let threads = threads.map_or_else(cpus, usize::from);
         let (running, mut ended) = channel::<Infallible>(1);
         let senders: Vec<_> = (0..threads).map(|number| Self::thread(&self, number, running.clone())).collect();
         drop(running);
@@ -245,6 +248,10 @@ impl Server {
             }
         }
     }
+}
+
+fn cpus() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Answers the clients of one thread, until no more come and the last connection has ended.

@@ -11,8 +11,10 @@ use std::ops::Range;
 
 /// What is said where a password is wanted.
 const NO_PASSWORD: &str = "Authentication required.";
-/// Most bytes of commands between MULTI and EXEC.
+/// Most bytes that the commands between MULTI and EXEC take in memory.
 const QUEUED_BYTES_MAX: usize = 1 << 20;
+/// What a queued command takes in addition to its bytes and the places of its parts: its entry in the queue, and two allocations.
+const QUEUED_COMMAND_BYTES: usize = 128;
 
 /// What is known of a connection.
 #[derive(Debug, Default)]
@@ -48,10 +50,10 @@ impl Session {
     /// Keeps a command until EXEC.
     pub(super) fn queue(&mut self, command: Command<'_>, answers: &mut Answers) {
         let Some(queue) = &mut self.queued else { return };
-        queue.bytes += command.bytes.len();
+        queue.bytes += QUEUED_COMMAND_BYTES + command.bytes.len() + size_of_val(command.parts);
         if queue.bytes > QUEUED_BYTES_MAX {
             (queue.is_aborted, queue.commands) = (true, Vec::new());
-            answers.error("ERR", &format!("more than {QUEUED_BYTES_MAX} bytes of commands since MULTI; send shorter pipelines"));
+            answers.error("ERR", &format!("the commands since MULTI take more than {QUEUED_BYTES_MAX} bytes; send shorter pipelines"));
             return;
         }
         queue.commands.push((command.bytes.to_vec(), command.parts.to_vec()));

@@ -108,6 +108,35 @@ async fn a_client_has_one_deadline_for_the_rest_of_a_command() {
     }
 }
 
+#[tokio::test]
+async fn items_too_large_for_an_output_topic_are_not_written() {
+    let server = server("writes = true\npartitioner = \"murmur2\"");
+    for (bytes, beginning) in
+        [(32 << 10, "-LOADING "), ((32 << 10) + 1, "-ERR the parts of a key that is written have at most 32768 bytes, got 32769\r\n")]
+    {
+        let item = "x".repeat(bytes);
+        let command = format!("*3\r\n$6\r\nBF.ADD\r\n$6\r\norders\r\n${bytes}\r\n{item}\r\n");
+        let answer = answers(connect(&server), command.as_bytes()).await;
+        assert!(answer.starts_with(beginning), "{bytes}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn commands_of_a_transaction_are_limited_by_the_memory_that_they_take() {
+    // The shortest commands, and the shortest parts.
+    let (server, long) = (server(""), format!("PING{}\r\n", " x".repeat(1000)));
+    for (command, most) in [("X\r\n", 8_000), (&long, 100)] {
+        let client = connect(&server);
+        let heard = answers(client, format!("MULTI\r\n{}EXEC\r\n", command.repeat(most)).as_bytes()).await;
+        assert!(
+            heard.contains("-ERR the commands since MULTI take more than 1048576 bytes; send shorter pipelines\r\n"),
+            "{}",
+            heard.len()
+        );
+        assert!(heard.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+    }
+}
+
 /// Opens the sockets and serves. Returns the addresses, the switch that stops the server, and its end.
 async fn start(server: Arc<Server>) -> (SocketAddr, SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
     let listening = server.listen().await.unwrap();

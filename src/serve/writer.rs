@@ -207,22 +207,24 @@ impl Input {
         let found = self.topic.key.fingerprints_of_texts(texts.iter().copied(), &mut Scratch::default(), &mut fingerprints);
         found.map_err(|error| error.to_string())?;
         let fingerprint = *fingerprints.first().ok_or("no record has such a key")?;
-        let mut record = NewRecord { topic: &self.topic.input, key: None, value: b"", headers: Vec::new() };
+        // One per key, because a compacted topic keeps one record per record key.
+        let stand_in = format!("{:032x}", fingerprint.0).into_bytes();
+        let mut record = NewRecord { topic: &self.topic.input, key: stand_in.into(), value: b"", headers: Vec::new() };
         for (part, &text) in self.topic.key.parts().iter().zip(texts) {
             match part {
-                Part::RecordKey => record.key = Some(text),
+                Part::RecordKey => record.key = text.into(),
                 Part::RecordValue => record.value = text,
                 Part::Header(name) => record.headers.push((name, text)),
                 _ => return Err(NOT_MADE_OF_FIELDS.to_owned()),
             }
         }
-        if record.key == Some(b"") && self.has_random_empty_key {
+        if record.key.is_empty() && self.has_random_empty_key {
             return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
         }
         if retracts {
             let header = self.topic.retract.as_deref();
             record.headers.push((header.ok_or("no record can retract a key here: the topic has no `retract`")?, b""));
-            if record.key.is_none() {
+            if !self.topic.key.parts().contains(&Part::RecordKey) {
                 return Err("a retraction could overtake its item, because the record key is not a part of the key".to_owned());
             }
         }
@@ -236,7 +238,7 @@ impl Input {
     fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
         let Topic { key, formats, .. } = &self.topic;
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
-        let read = Record { key: record.key, value: Some(record.value), headers: &headers };
+        let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
         // A key without fields needs no schema.
         let why = match Reader::default().fingerprint(key, formats, &read, &mut Scratch::default(), &NoSchemas) {
             Ok(fingerprint) => return Ok((fingerprint, self.topic.is_retraction(&headers))),
@@ -295,6 +297,18 @@ mod tests {
             let (fingerprint, record) = input.record(&[b"42", b"\0\x01"], retracts).unwrap();
             assert_eq!(input.read_back(&record), Ok((fingerprint, retracts)));
         }
+    }
+
+    #[test]
+    fn every_record_that_is_written_has_a_record_key_of_its_own() {
+        let keys = |options: &str, texts: &[[&'static [u8]; 2]]| -> Vec<_> {
+            let input = input(options, Some(Partitioner::Murmur2)).unwrap();
+            texts.iter().map(|texts| input.record(texts, false).unwrap().1.key.into_owned()).collect()
+        };
+        let texts: [[&[u8]; 2]; 2] = [[b"42", b"n1"], [b"4", b"2n1"]];
+        assert_eq!(keys("key = [{ record = \"key\" }, { header = \"id\" }]", &texts), [b"42".to_vec(), b"4".to_vec()]);
+        let made = keys("key = [{ header = \"user\" }, { header = \"id\" }]\nrepartition = true", &texts);
+        assert!(made.iter().all(|key| key.len() == 32) && made[0] != made[1], "{made:?}");
     }
 
     #[test]

@@ -33,6 +33,9 @@ const WRITES: [&str; 16] = [
 
 /// Most items of one command: the producer has room for ten times as many.
 const ITEMS_MAX: usize = 10_000;
+/// Most bytes of the parts of a key that is written. Any topic on the path of the record has room for such a record, unless its
+/// `max.message.bytes` is far below the default of 1 MiB. If a topic has no room, every worker stops.
+const ITEM_BYTES_MAX: usize = 32 << 10;
 
 /// What is known of each item, and the write that has begun, or why none has.
 type Begun = Vec<(Answer, Result<Write, String>)>;
@@ -87,6 +90,10 @@ pub(super) fn run(
             }
             let retracts = name == "CF.DEL";
             let texts: Vec<Vec<_>> = command.from(first).map(|item| Texts::new(&of, item).collect()).collect();
+            let bytes = |texts: &Vec<&[u8]>| texts.iter().map(|text| text.len()).sum::<usize>();
+            if let Some(bytes) = texts.iter().map(bytes).find(|&bytes| bytes > ITEM_BYTES_MAX) {
+                return Err(("ERR", format!("the parts of a key that is written have at most {ITEM_BYTES_MAX} bytes, got {bytes}")));
+            }
             let begun = begin(writer, number, space, &of, &texts, retracts)?;
             waiting.push(Waiting { at: answers.bytes.len(), is_list, retracts, is_resp3: answers.is_resp3, writes: begun });
         }

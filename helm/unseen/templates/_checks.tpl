@@ -8,6 +8,9 @@ and not in its log. `helm lint` goes on, so that the chart without values can be
 {{- if not (trim $brokers) }}
 config.kafka.bootstrap_servers: required: the brokers to begin with, such as "kafka:9092"
 {{- end }}
+{{- if contains "@" $brokers }}
+config.kafka.bootstrap_servers: must have no user or password, which would be readable in the ConfigMap; set sasl.username and sasl.password in config.kafka.properties
+{{- end }}
 {{- if not $config.topics }}
 config.topics: required: at least one topic to deduplicate
 {{- end }}
@@ -29,6 +32,9 @@ config.serve: listen and http_listen are set by the chart; use serve.port and se
 {{- end }}
 {{- end }}
 {{- with .Values.serve }}
+{{- if .enabled }}
+{{- include "unseen.servable" $config }}
+{{- end }}
 {{- if and .enabled (eq (int .port) (int .httpPort)) }}
 serve.httpPort: must be another port than serve.port
 {{- end }}
@@ -41,6 +47,9 @@ serve.autoscaling.minReplicas: must be at most serve.autoscaling.maxReplicas, {{
 {{- end }}
 {{- include "unseen.readableProperties" (list $ "config.kafka.properties" (dig "kafka" "properties" dict $config | default dict)) }}
 {{- with $config.schema_registry }}
+{{- if contains "@" (toString .url) }}
+config.schema_registry.url: must have no user or password, which would be readable in the ConfigMap; set config.schema_registry.username and .password
+{{- end }}
 {{- with .password }}
 {{- include "unseen.readable" (list $ "config.schema_registry.password" .) }}
 {{- end }}
@@ -76,6 +85,25 @@ keda.activationLagThreshold: must be at least keda.partitions, {{ int64 .partiti
 {{- end }}
 {{- if and (not .bootstrapServers) (contains "${" $brokers) }}
 keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variable, which KEDA cannot see
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What servers cannot work with, of a configuration that workers may have. `unseen check` reports the same. */}}
+{{- define "unseen.servable" -}}
+{{- if and (kindIs "map" .state) (eq (toString (get .state "changelog")) "false") }}
+config.state.changelog: must not be false with serve.enabled, because servers build their states from the changelogs
+{{- end }}
+{{- $filters := default dict (get (default dict .serve) "filters") }}
+{{- range $index, $topic := .topics }}
+{{- $space := default $topic.input $topic.space }}
+{{- $filter := default dict $topic.filter }}
+{{- if not (hasKey $filters $space) }}
+{{- if eq (toString (get $filter "kind")) "exact" }}
+config.topics[{{ $index }}].filter: kind "exact" keeps keys on disk, and servers (serve.enabled) keep them in memory; set config.serve.filters.{{ $space }}
+{{- else if and $topic.retract (eq (toString (get $filter "confirm")) "true") }}
+config.topics[{{ $index }}].retract: with confirm, servers (serve.enabled) need a filter that can retract a key; set config.serve.filters.{{ $space }}
 {{- end }}
 {{- end }}
 {{- end }}

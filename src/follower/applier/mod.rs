@@ -101,6 +101,15 @@ impl<'a> Appliers<'a> {
     /// Takes note of how far a partition reaches. One that was not known begins.
     fn reach(&mut self, watermarks: Watermarks) -> Result<(), Error> {
         let space = &self.spaces[watermarks.space];
+        if watermarks.partitions < space.count() && self.is_recreated(space, &watermarks) {
+            tracing::warn!(
+                changelog = space.changelog_name(),
+                partitions = watermarks.partitions,
+                before = space.count(),
+                "the changelog was recreated with fewer partitions; loading it again"
+            );
+            self.drop_partitions(space)?;
+        }
         let changelog = space.changelog(watermarks.partition);
         if !space.wants(watermarks.partition) {
             space.set(None, watermarks.partition, watermarks.partitions);
@@ -119,6 +128,22 @@ impl<'a> Appliers<'a> {
         if let Some(partition) = self.partitions.last_mut() {
             partition.reaches(watermarks);
         }
+        Ok(())
+    }
+
+    /// True unless the topic is known to be the same. A broker whose metadata is old may report fewer partitions than there are.
+    fn is_recreated(&self, space: &Space, watermarks: &Watermarks) -> bool {
+        let known = self.partitions.iter().find(|partition| std::ptr::eq(partition.space, space));
+        known.and_then(|partition| partition.log.as_ref()).is_none_or(|known| watermarks.log.as_ref().is_some_and(|log| log != known))
+    }
+
+    /// Stops reading all partitions of a space, and drops their states. Each is sized for the previous number of partitions.
+    fn drop_partitions(&mut self, space: &Space) -> Result<(), Error> {
+        for partition in self.partitions.extract_if(.., |partition| std::ptr::eq(partition.space, space)) {
+            self.tail.stop(&partition.changelog)?;
+        }
+        self.by_name = self.partitions.iter().enumerate().map(|(at, partition)| (partition.changelog.clone(), at)).collect();
+        space.clear();
         Ok(())
     }
 }

@@ -4,9 +4,10 @@ use super::*;
 use crate::changelog::{Origin, PendingChanges, Span};
 use crate::config::Config;
 use crate::dedup::Dedup;
-use crate::follower::Unavailable;
 use crate::follower::space::Space;
-use crate::record::TopicId;
+use crate::follower::{Answer, Query, Unavailable};
+use crate::key::Scratch;
+use crate::record::{Record, TopicId};
 use std::hint::black_box;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -387,6 +388,92 @@ fn the_rate_is_computed_once_a_second() {
     assert!(same.total_cmp(&first).is_eq() || start.elapsed() >= Duration::from_secs(1), "{same} {first}");
     std::thread::sleep(Duration::from_millis(1100));
     assert!(rate_after(200..300) > first);
+}
+
+/// Follows so many partitions of a space. All of them are ready, and have seen nothing.
+fn ready_partitions(space: &Space, partitions: u32) -> Vec<Arc<Partition>> {
+    let ready = |number| {
+        let partition = Arc::new(Partition::new(number, space.rules(partitions)));
+        partition.arrived(Standing::Complete);
+        space.set(Some(Arc::clone(&partition)), number, partitions);
+        partition
+    };
+    (0..partitions.cast_signed()).map(ready).collect()
+}
+
+/// A connection collects the keys of a pipeline in one query, and drops those of a command that it refuses.
+#[test]
+fn keys_from_before_the_partitions_were_known_are_looked_up_in_all_of_them() {
+    let config = config(&format!("{AGING}\nrepartition = true"), "");
+    let space = space(&config);
+    let mut query = Query::default();
+    let add = |query: &mut Query, text: &str| space.add(query, std::iter::once(text.as_bytes())).unwrap();
+    add(&mut query, "seen");
+    let partitions = ready_partitions(&space, 4);
+    let seen = config.topics[0].key.fingerprint(&record("seen"), &mut Scratch::default()).unwrap();
+    let place = |fingerprint| crate::key::partition(fingerprint, 4);
+    partitions[place(seen) as usize].write().judge(seen, Some(1), i64::MAX).unwrap();
+    let elsewhere = (0..100).map(|number| number.to_string()).find(|text| {
+        let fingerprint = config.topics[0].key.fingerprint(&record(text), &mut Scratch::default()).unwrap();
+        place(fingerprint) != place(seen)
+    });
+    for _ in 0..2 {
+        add(&mut query, elsewhere.as_deref().unwrap());
+    }
+    query.truncate(2);
+    assert_eq!(space.answer(&mut query), (&[Answer::Seen, Answer::Unseen][..], None));
+}
+
+#[test]
+fn a_space_is_not_ready_if_none_of_its_partitions_is_followed() {
+    let unavailable = |partitions: &str| {
+        let space = space(&config(AGING, &format!("[serve]\npartitions = {partitions:?}")));
+        ready_partitions(&space, 4);
+        (0..4).filter(|&number| !space.wants(number)).for_each(|number| space.set(None, number, 4));
+        space.why_unavailable().map(|reason| reason.to_string())
+    };
+    assert_eq!(unavailable("3-7"), None);
+    let reason = "serve.partitions names none of the 4 partitions of unseen-in-changelog; name some of them, or leave it out";
+    assert_eq!(unavailable("4-7").as_deref(), Some(reason));
+}
+
+#[test]
+fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
+    let config = config(&format!("{AGING}\nrepartition = true"), "");
+    let (spaces, tail) = ([space(&config)], ChangelogTail::new(&config).unwrap());
+    let mut appliers = Appliers::new(&spaces, &tail);
+    let mut reach = |log: &str, partitions: u32| {
+        for partition in 0..partitions.cast_signed() {
+            let watermarks = Watermarks { partition, partitions, log: Some(log.into()), ..watermarks(0, 0, 1) };
+            appliers.reach(watermarks).unwrap();
+        }
+        let names: Vec<_> = appliers.partitions.iter().map(|partition| partition.changelog.partition).collect();
+        assert!(names.iter().enumerate().all(|(at, &name)| appliers.by_name[&spaces[0].changelog(name)] == at));
+        (names.len(), spaces[0].count(), spaces[0].report().partitions, spaces[0].was_resized.load(Ordering::Relaxed))
+    };
+    assert_eq!(reach("one", 4), (4, 4, 4, false));
+    assert_eq!(reach("one", 2), (4, 4, 4, false), "a broker whose metadata is old");
+    assert_eq!(reach("two", 2), (2, 2, 2, true));
+    let capacity = spaces[0].rules(2).capacity().unwrap();
+    assert_eq!(spaces[0].report().capacity, 2 * capacity, "a filter has the size for two partitions");
+    // Keys of a query from before are looked up in all partitions.
+    let partitions: Vec<_> = appliers.partitions.iter().map(|partition| Arc::clone(&partition.shared)).collect();
+    for partition in &partitions {
+        partition.arrived(Standing::Complete);
+    }
+    let mut query = Query::default();
+    for number in 0..20 {
+        let text = number.to_string();
+        let fingerprint = config.topics[0].key.fingerprint(&record(&text), &mut Scratch::default()).unwrap();
+        partitions[crate::key::partition(fingerprint, 2) as usize].write().judge(fingerprint, Some(1), i64::MAX).unwrap();
+        spaces[0].add(&mut query, std::iter::once(text.as_bytes())).unwrap();
+    }
+    assert_eq!(spaces[0].answer(&mut query), (&[Answer::Seen; 20][..], None));
+}
+
+/// A record with this key.
+fn record(key: &str) -> Record<'_> {
+    Record { key: Some(key.as_bytes()), value: None, headers: &[] }
 }
 
 #[test]
