@@ -62,6 +62,8 @@ pub mod testing;
 
 pub mod plan;
 
+pub mod runtime;
+
 pub mod stats;
 
 #[cfg(feature = "formats")]
@@ -71,8 +73,6 @@ pub mod status;
 
 pub mod fault;
 
-pub mod clock;
-
 pub mod checkpoint;
 
 #[cfg(feature = "worker")]
@@ -80,17 +80,12 @@ pub mod tls;
 
 #[cfg(feature = "worker")]
 pub mod http;
+
 #[cfg(feature = "worker")]
-pub mod kafka;
-
-#[cfg(feature = "faults")]
-pub mod runtime;
-
-#[cfg(feature = "faults")]
 pub mod broker;
 
-#[cfg(feature = "faults")]
-pub mod sim;
+#[cfg(feature = "worker")]
+pub mod kafka;
 
 #[cfg(feature = "worker")]
 pub mod follower;
@@ -105,3 +100,6 @@ pub mod seed;
 pub mod serve;
 #[cfg(feature = "worker")]
 pub mod worker;
+
+#[cfg(feature = "faults")]
+pub mod sim;

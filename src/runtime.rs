@@ -1,12 +1,12 @@
 //! Time and threads: the part of the seam that is not Kafka.
 //!
 //! Clocks, sleep, threads, and channels for code that runs in a simulation. These functions call the standard library. A thread
-//! that belongs to a simulation asks its [`Scheduler`] instead. The worker does not use them yet.
+//! that belongs to a simulation asks its scheduler instead.
 
 use crate::record::Timestamp;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvError, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a simulation decides for its threads. Only one of them runs at a time.
@@ -132,6 +132,39 @@ pub fn receive<T>(receiver: &Receiver<T>) -> Result<T, RecvError> {
     message.map_err(|_| RecvError)
 }
 
+/// Waits until `look` returns `Ok`. It is called again when `changed` is notified, and at the time that it names with `Err`.
+pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut S) -> Result<T, Option<Instant>>) -> T {
+    let locked = || state.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(scheduler) = scheduler() {
+        loop {
+            let due = match look(&mut locked()) {
+                Ok(answer) => return answer,
+                Err(due) => due,
+            };
+            let mut answer = None;
+            scheduler.wait(due, &mut || {
+                answer = look(&mut locked()).ok();
+                answer.is_some()
+            });
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
+    } else {
+        let mut state = locked();
+        loop {
+            state = match look(&mut state) {
+                Ok(answer) => return answer,
+                Err(None) => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Err(Some(due)) => {
+                    let wait = due.saturating_duration_since(Instant::now());
+                    changed.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
 /// A thread that is about to be started.
 pub struct Task {
     done: Done,
@@ -140,7 +173,7 @@ pub struct Task {
 }
 
 /// Shows when a [`Task`] has ended.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Done(Arc<AtomicBool>);
 
 impl Done {

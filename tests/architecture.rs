@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 30] = [
+const PARTS: [&str; 29] = [
     "record",
     "key",
     "values",
@@ -19,23 +19,22 @@ const PARTS: [&str; 30] = [
     "replay",
     "testing",
     "plan",
+    "runtime",
     "stats",
     "registry",
     "status",
     "fault",
-    "clock",
     "checkpoint",
     "tls",
     "http",
-    "kafka",
-    "runtime",
     "broker",
-    "sim",
+    "kafka",
     "follower",
     "explain",
     "seed",
     "serve",
     "worker",
+    "sim",
 ];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 7] = ["record", "key", "values", "content", "filter", "dedup", "changelog"];

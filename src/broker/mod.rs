@@ -1,17 +1,29 @@
 //! The seam between the worker and the outside world: Kafka as the worker needs it.
 //!
-//! `sim` implements these traits in memory. The worker still calls `kafka` directly: it moves behind this seam next, with an
-//! implementation in `kafka`. Until then, only test builds have it.
+//! `kafka` implements these traits with librdkafka. In test builds, `sim` implements them in memory.
 //!
 //! Each method fails as librdkafka's does, with its error code.
 #![allow(clippy::missing_errors_doc, reason = "the module says it once for all of them")]
 
+mod changelog;
+mod error;
+mod errored;
+mod note;
+mod sink;
+pub(crate) mod throttle;
+
 use crate::config::Config;
-pub use crate::kafka::Error;
 use crate::record::{Offset, Timestamp, TimestampType, TopicPartition};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
+use std::fmt;
 use std::time::Duration;
+
+pub use changelog::{ChangelogEnds, ChangelogReader, ChangelogTail, Logged, ReadEnd, TailEvent};
+pub use error::Error;
+pub(crate) use errored::Errored;
+pub use note::Note;
+pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, has_twin};
 
 /// A cluster, and how to get clients of it. Clones share the cluster.
 pub trait Broker: Clone + Send + Sync + 'static {
@@ -22,9 +34,9 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Reads one changelog partition at a time.
     type ChangelogReader: ChangelogReader;
     /// Follows many changelog partitions.
-    type ChangelogTail: ChangelogTail;
+    type ChangelogTail: ChangelogTail + Send + 'static;
     /// Asks how far changelogs reach.
-    type ChangelogEnds: ChangelogEnds;
+    type ChangelogEnds: ChangelogEnds + Send + 'static;
 
     /// Creates the consumer of worker `number`. It has not joined the group yet.
     fn consumer(&self, config: &Config, number: usize) -> Result<Self::Consumer, Error>;
@@ -47,6 +59,12 @@ pub trait Broker: Clone + Send + Sync + 'static {
     /// Describes each known topic that no longer exists. Empty if the brokers do not answer.
     fn missing(&self, config: &Config, known: &Cluster) -> Vec<String>;
 }
+
+/// The records of a broker's consumers.
+pub type RecordOf<'a, B> = <<B as Broker>::Consumer as Consumer>::Record<'a>;
+
+/// The membership of a broker's consumers.
+pub type MembershipOf<B> = <<B as Broker>::Consumer as Consumer>::Membership;
 
 /// A record as a consumer returns it. Nothing is copied.
 pub trait Record {
@@ -112,10 +130,30 @@ pub struct Batch<R> {
     pub messages: Vec<R>,
     /// True if the position of some partition is outside its log.
     pub out_of_range: bool,
-    /// Partitions that reported a fetch error. The worker seeks them back to their current position.
-    pub errored: Vec<TopicPartition>,
-    /// Partitions that were read to their end.
-    pub ends: Vec<TopicPartition>,
+    /// Partitions that were read to their end, and that end: offsets below it are records that were read, or hold no record. Only a
+    /// consumer whose configuration shares key spaces reports ends.
+    pub ends: Vec<(TopicPartition, Offset)>,
+}
+
+impl<R> Default for Batch<R> {
+    fn default() -> Self {
+        Self { messages: Vec::new(), out_of_range: false, ends: Vec::new() }
+    }
+}
+
+impl<R> Batch<R> {
+    /// True if polling returned nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.messages.is_empty() && !self.out_of_range && self.ends.is_empty()
+    }
+
+    /// Empties the batch and keeps its memory.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.out_of_range = false;
+        self.ends.clear();
+    }
 }
 
 /// A member of the consumer group. Rebalances are queued until the worker answers them.
@@ -146,6 +184,14 @@ pub trait Consumer {
     fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error>;
     /// The end of the partition's log as of the last fetch.
     fn end(&self, partition: &TopicPartition) -> Option<Offset>;
+    /// The offset up to which each partition was handed out, control records included. `None` before the first record since a seek,
+    /// and after an error or the end of a partition, which librdkafka counts as records.
+    fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>>;
+    /// The offset before which a partition has no open transaction. Waits a second at most.
+    fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error>;
+    /// The partitions to seek to their position because they reported an error: until then, nothing more of them is returned. A
+    /// partition whose seek fails is due again later.
+    fn errored_due(&self) -> Vec<TopicPartition>;
     /// Continues reading at another offset. Fails if the partition is not being read.
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
     /// Stops fetching assigned partitions.
@@ -230,6 +276,8 @@ pub struct DeliveryFailure {
     pub bytes: usize,
     /// The error.
     pub code: ErrorCode,
+    /// The client's description of the error.
+    pub error: String,
     /// The broker's message about this record; empty if it had none.
     pub reason: String,
 }
@@ -241,7 +289,7 @@ pub trait ProducerClient<B: Broker> {
     /// Begins a transaction.
     fn begin_transaction(&self) -> Result<(), ClientError>;
     /// Queues a record, copying it.
-    fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, <B::Consumer as Consumer>::Record<'_>, H>) -> Result<(), ErrorCode>;
+    fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, H>) -> Result<(), Box<ClientError>>;
     /// Takes delivery reports, waiting up to `wait` for the first one.
     fn poll(&self, wait: Duration);
     /// Waits until no record is queued or in flight. False if that takes longer than `timeout`.
@@ -252,7 +300,7 @@ pub trait ProducerClient<B: Broker> {
     fn send_offsets(
         &self,
         offsets: &[(TopicPartition, Offset, String)],
-        membership: &<B::Consumer as Consumer>::Membership,
+        membership: &MembershipOf<B>,
         timeout: Duration,
     ) -> Result<(), ClientError>;
     /// Commits the transaction. All records must have been flushed.
@@ -263,75 +311,9 @@ pub trait ProducerClient<B: Broker> {
     fn take_failures(&self) -> Vec<DeliveryFailure>;
     /// Takes the offsets of changelog records (tag 0) written since the last call, in order.
     fn take_written(&self) -> BTreeMap<TopicPartition, Vec<Offset>>;
-    /// True if an `EndTxn` request of this producer was sent more than once or was not answered, so that a late copy may still arrive.
-    fn end_is_in_doubt(&self) -> bool;
-}
-
-/// A committed record of a changelog.
-pub struct Logged<'a> {
-    /// Its offset.
-    pub offset: Offset,
-    /// Its timestamp.
-    pub time: Option<Timestamp>,
-    /// Its value.
-    pub value: &'a [u8],
-}
-
-/// Reads changelogs, one partition at a time.
-pub trait ChangelogReader {
-    /// The log start offset and the last stable offset, once every transaction that was open when this was called has ended; `None`
-    /// until then. An error is worth a retry.
-    fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
-    /// Passes the committed records from `from` to `end` to `take`, in order, until it returns false or `stop` returns true. Returns
-    /// false if the log no longer reaches back to `from`.
-    fn read<E: From<Error>>(
-        &self,
-        changelog: &TopicPartition,
-        range: (Offset, Offset),
-        stop: &dyn Fn() -> bool,
-        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
-    ) -> Result<bool, E>;
-    /// Deletes the records below an offset.
-    fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// The id of the topic, if the brokers report one. An error is worth a retry.
-    fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
-}
-
-/// An event of a followed partition.
-pub enum TailEvent<'m> {
-    /// A committed record.
-    Record {
-        /// Its offset.
-        offset: Offset,
-        /// Its value.
-        value: &'m [u8],
-    },
-    /// Everything below this offset was read, and the partition has nothing more yet.
-    End(Offset),
-    /// The position is outside the log. The partition is no longer read.
-    OutOfRange,
-    /// A fetch failed. The partition must be restarted at its current position.
-    Error,
-}
-
-/// Follows changelogs.
-pub trait ChangelogTail {
-    /// Starts to read a partition that is not being read.
-    fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
-    /// Stops reading a partition. The current [`ChangelogTail::poll`] may still return events of it.
-    fn stop(&self, partition: &TopicPartition) -> Result<(), Error>;
-    /// Passes at most `count` events to `take`; waits up to `wait` if there are none.
-    fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
-}
-
-/// Asks how far changelogs reach.
-pub trait ChangelogEnds {
-    /// The number of partitions; 0 if the topic does not exist. An error is worth a retry.
-    fn partitions(&self, topic: &str) -> Result<u32, Error>;
-    /// The ids of the topics that exist, by name.
-    fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
-    /// The log start offset and the last stable offset. An error is worth a retry.
-    fn of(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error>;
+    /// True if a `TxnOffsetCommit` or `EndTxn` request of this producer was sent more than once or was not answered, so that a copy
+    /// may still arrive.
+    fn has_late_request(&self) -> bool;
 }
 
 /// The topics that the configuration names.
@@ -370,6 +352,12 @@ pub enum ErrorCode {
     InvalidTimestamp,
     /// The record failed because another record of its batch did.
     OtherRecord,
+    /// The metadata of a committed offset is longer than the brokers allow.
+    OffsetMetadataTooLarge,
+    /// The group coordinator cannot store the offsets of one request.
+    OffsetsTooLarge,
+    /// The broker reported an unknown error.
+    Unknown,
     /// Anything else.
     Other,
 }
@@ -389,4 +377,26 @@ pub struct ClientError {
     pub is_retriable: bool,
     /// True if the transaction must be aborted.
     pub requires_abort: bool,
+}
+
+impl ClientError {
+    /// The error of a producer that another one has fenced.
+    pub(crate) const fn fenced(message: String) -> Self {
+        let code = ErrorCode::Fenced;
+        Self { code, message, missing_permission: None, is_fatal: true, is_retriable: false, requires_abort: false }
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// How long the records of a transaction may take, before librdkafka or the brokers give them up.
+pub fn delivery_timeout(config: &Config) -> Duration {
+    let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
+    // None is no bound.
+    let set = set.filter_map(|text| text.parse().ok()).filter(|&millis| millis > 0).map(Duration::from_millis);
+    set.fold(config.worker.transaction_timeout, Duration::min)
 }

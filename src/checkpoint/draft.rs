@@ -4,6 +4,8 @@
 //! files beside the store, which the store then takes in at once: they are never copied to memory, nor to its log.
 //! Must never let a part of a checkpoint be seen.
 
+#[cfg(feature = "faults")]
+use super::database::Change;
 use crate::fault;
 use rocksdb::{BlockBasedOptions, DB, DBCompressionType, Error, IngestExternalFileOptions, Options, SstFileWriter, WriteBatch};
 use std::fs;
@@ -13,6 +15,9 @@ use std::path::{Path, PathBuf};
 pub(super) enum Draft<'o> {
     Batch(WriteBatch),
     Files(Files<'o>),
+    /// For a database in memory.
+    #[cfg(feature = "faults")]
+    Memory(Vec<Change>),
 }
 
 /// Files of a checkpoint, one for each kind of key, so that none spans what it has nothing of. Those that the store
@@ -40,6 +45,8 @@ impl<'o> Draft<'o> {
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         match self {
             Self::Batch(batch) => batch.put(key, value),
+            #[cfg(feature = "faults")]
+            Self::Memory(changes) => changes.push(Change::Put(key.to_vec(), value.to_vec())),
             Self::Files(files) => files.of_kind_of(key)?.put(key, value)?,
         }
         Ok(())
@@ -48,6 +55,8 @@ impl<'o> Draft<'o> {
     pub(super) fn delete(&mut self, key: &[u8]) -> Result<(), Error> {
         match self {
             Self::Batch(batch) => batch.delete(key),
+            #[cfg(feature = "faults")]
+            Self::Memory(changes) => changes.push(Change::Delete(key.to_vec())),
             Self::Files(files) => files.of_kind_of(key)?.delete(key)?,
         }
         Ok(())
@@ -57,6 +66,8 @@ impl<'o> Draft<'o> {
     pub(super) fn delete_range(&mut self, (from, to): &(Vec<u8>, Vec<u8>)) -> Result<(), Error> {
         match self {
             Self::Batch(batch) => batch.delete_range(from, to),
+            #[cfg(feature = "faults")]
+            Self::Memory(changes) => changes.push(Change::DeleteRange(from.clone(), to.clone())),
             Self::Files(files) => files.of_kind_of(from)?.delete_range(from, to)?,
         }
         Ok(())
@@ -65,8 +76,10 @@ impl<'o> Draft<'o> {
     /// Nothing comes any more.
     pub(super) fn finish(&mut self) -> Result<(), Error> {
         match self {
-            Self::Batch(_) => Ok(()),
             Self::Files(files) => files.finish(),
+            Self::Batch(_) => Ok(()),
+            #[cfg(feature = "faults")]
+            Self::Memory(_) => Ok(()),
         }
     }
 
@@ -82,6 +95,8 @@ impl<'o> Draft<'o> {
                 how.set_move_files(true);
                 db.ingest_external_file_opts(&how, files.finished.clone()).map(|()| files.bytes)
             }
+            #[cfg(feature = "faults")]
+            Self::Memory(_) => unreachable!("RocksDB takes batches and files"),
         }
     }
 }

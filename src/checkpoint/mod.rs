@@ -23,6 +23,8 @@
 #[cfg(feature = "worker")]
 mod archive;
 pub mod codec;
+#[cfg(feature = "worker")]
+mod database;
 pub mod decode;
 #[cfg(feature = "worker")]
 mod digest;
@@ -39,6 +41,8 @@ mod store;
 
 #[cfg(feature = "worker")]
 pub use archive::StoredFingerprints;
+#[cfg(feature = "faults")]
+pub use database::MemoryDisk;
 #[cfg(feature = "worker")]
 pub use digest::digest;
 #[cfg(feature = "worker")]

@@ -10,11 +10,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
-use unseen::clock;
+use unseen::broker::Record as _;
 use unseen::config::{Config, flags};
 use unseen::kafka::{self, Capture, Message, Wanted};
 use unseen::record::Timestamp;
 use unseen::replay::{Captured, parse_rfc3339};
+use unseen::runtime;
 
 const FORMAT_HELP: &str = "\
 Output, one line of JSON a record, as `kcat -J` prints it but for bytes that are no text:
@@ -67,7 +68,7 @@ impl Moment {
     fn timestamp(self, now: SystemTime) -> Timestamp {
         match self {
             Self::At(time) => time,
-            Self::Ago(age) => now.checked_sub(age).map_or(0, clock::millis),
+            Self::Ago(age) => now.checked_sub(age).map_or(0, runtime::millis),
         }
     }
 }

@@ -8,12 +8,12 @@ use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use unseen::clock;
 use unseen::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
 use unseen::content::Conflicts;
 use unseen::dedup::Late;
 use unseen::record::Timestamp;
 use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
+use unseen::runtime;
 use unseen::stats::RecentTimes;
 use unseen::values::Counted;
 
@@ -151,7 +151,7 @@ fn output() -> Box<dyn Write> {
 
 /// The max timestamp of a record that is read then.
 pub(super) fn max_timestamp_ms(read_at: SystemTime, max_future: Duration) -> Timestamp {
-    read_at.checked_add(max_future).map_or(Timestamp::MAX, clock::millis)
+    read_at.checked_add(max_future).map_or(Timestamp::MAX, runtime::millis)
 }
 
 /// Returns what is wrong with the record times, if the window did not move because of them.
@@ -161,7 +161,7 @@ fn time_warning(summary: &Summary, topic: &Topic, read_at: SystemTime) -> Option
     }
     let &Summary { records, future, future_time, stream_time, .. } = summary;
     let recent = RecentTimes { records, future, future_time, stream_time };
-    recent.warning(topic.max_future, "the time at which they were read", clock::millis(read_at))
+    recent.warning(topic.max_future, "the time at which they were read", runtime::millis(read_at))
 }
 
 /// The records without a valid key, by reason.

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
+use unseen::broker::Broker as _;
 use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::format::{NoSchemas, Schemas};
 use unseen::http::{self, Disk, Events, View};
+use unseen::kafka::KafkaBroker;
 use unseen::stats::{Stats, Totals, get};
 use unseen::worker::{Rebuilder, Shared, Worker};
-use unseen::{kafka, worker};
+use unseen::{broker, worker};
 
 /// After it, a line says what joining the group may be waiting for: an ordinary one takes less.
 const JOIN_PATIENCE: Duration = Duration::from_secs(4);
@@ -85,7 +87,7 @@ async fn serve(config: Arc<Config>, events: Events) -> anyhow::Result<()> {
     }
     match starting.join() {
         Ok(Ok(())) => report_progress(&stats),
-        Ok(Err(worker::Error::Kafka(kafka::Error::Stopped))) => {}
+        Ok(Err(worker::Error::Kafka(broker::Error::Stopped))) => {}
         Ok(Err(error)) => failure = failure.or_else(|| Some(error.into())),
         Err(panic) => std::panic::resume_unwind(panic),
     }
@@ -119,16 +121,18 @@ fn start(
     ended: &tokio::sync::mpsc::UnboundedSender<anyhow::Result<()>>,
 ) -> Result<(), worker::Error> {
     let store = Arc::new(Store::open(&config.state.dir)?);
-    let cluster = kafka::discover(config, &|| stop.load(Ordering::Relaxed))?;
+    let broker = KafkaBroker::new(Arc::clone(&stats));
+    let cluster = broker.discover(config, &|| stop.load(Ordering::Relaxed))?;
     for warning in config.shadows().chain(cluster.warnings.iter().cloned()) {
         tracing::warn!("{warning}");
     }
     let instance = config.kafka.instance_id.clone().map_or_else(|| store.instance_id(), Ok)?;
     let instance = known.get_or_init(|| instance);
     let shared = Shared {
+        broker: broker.clone(),
         config: Arc::clone(config),
         cluster: Arc::new(cluster),
-        rebuilder: Arc::new(Rebuilder::start(config, &store, &stats, &stop)),
+        rebuilder: Arc::new(Rebuilder::start(&broker, config, &store, &stats, &stop)),
         store,
         stats,
         cross_partition_keys: Arc::default(),
@@ -144,7 +148,7 @@ fn start(
         let spawned = thread.spawn(move || {
             let result = Worker::connect(shared, number).and_then(|worker| worker.run(number));
             let _ = ended.send(match result {
-                Ok(()) | Err(worker::Error::Kafka(kafka::Error::Stopped)) => Ok(()),
+                Ok(()) | Err(worker::Error::Kafka(broker::Error::Stopped)) => Ok(()),
                 Err(error) => Err(error.into()),
             });
         });

@@ -7,11 +7,11 @@ use indicatif::HumanCount;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use unseen::clock;
 use unseen::config::{Config, Partitioner, Start, Topic, flags};
 use unseen::dedup::Late;
 use unseen::record::Timestamp;
 use unseen::replay::{format_rfc3339, parse_rfc3339};
+use unseen::runtime;
 use unseen::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
 
 const FORMAT_HELP: &str = "\
@@ -93,7 +93,7 @@ enum PartitionerName {
 
 fn moment(text: &str) -> Result<Timestamp, String> {
     if text == "now" {
-        return Ok(clock::now());
+        return Ok(runtime::wall_clock());
     }
     let time = parse_rfc3339(text).filter(|&time| time >= 0);
     time.ok_or_else(|| format!("expected a time such as 2026-11-23T14:00:00Z, or now, got {text:?}"))
@@ -141,7 +141,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let keys = seeds.keys();
     let seeded = group.seed(seeds, &begin)?;
     super::print(&report(&counts, keys, &seeded, &config.kafka.group_id, group.partitions()))?;
-    let age = seeded.stream_time.map_or(0, |time| clock::now() - time);
+    let age = seeded.stream_time.map_or(0, |time| runtime::wall_clock() - time);
     if topic.window.length_ms().is_some_and(|window| age > window) {
         eprintln!("warning: that is longer ago than the window, so records of now find none of them; are the times in milliseconds?");
     }

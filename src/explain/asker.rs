@@ -6,11 +6,12 @@ use super::Error;
 use super::fate::{Occurrence, Occurrences};
 use super::history::{Commit, History, Next, Wanted};
 use super::state::{InputView, StateView};
+use crate::broker::{ChangelogReader as _, Committed, Logged, Note, ReadEnd, Record as _};
 use crate::changelog::{ChangelogRecord, Cut};
 use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
 use crate::format::{NoKey, Reader, Schemas};
-use crate::kafka::{self, Capture, ChangelogReader, Committed, GroupView, Logged, Message, Note};
+use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
@@ -230,7 +231,8 @@ impl<'a> Asker<'a> {
             let mut history = History::new(wanted, &state.rules, state.origin, state.bounds(), reach.0);
             let mut cut = None;
             let mut take = |logged: Logged<'_>| take(&mut history, &logged, &cuts, changelog, &mut cut);
-            let is_read = reach.0 >= reach.1 || reader.read::<Error>(changelog, reach, self.waiting.stop, &mut take)?;
+            let is_empty = reach.0 >= reach.1;
+            let ended = if is_empty { ReadEnd::Reached } else { reader.read::<Error>(changelog, reach, self.waiting.stop, &mut take)? };
             if (self.waiting.stop)() {
                 return Err(kafka::Error::Stopped.into());
             }
@@ -239,7 +241,8 @@ impl<'a> Asker<'a> {
                     return Err(Error::Question(format!("the group was set back too often for {changelog} to be followed")));
                 }
                 Some(cut) => cuts.push(cut),
-                None if is_read => return Ok(Scanned { history, reach }),
+                None if ended == ReadEnd::Reached => return Ok(Scanned { history, reach }),
+                None if ended == ReadEnd::Failed => return Err(Error::Question(format!("{changelog} cannot be read; the log says why"))),
                 None if trims == TRIMS_MAX => {
                     return Err(Error::Question(format!("{changelog} is trimmed faster than it can be read; ask again")));
                 }

@@ -3,10 +3,10 @@
 //! Must never hold the state itself: one key is asked for, and the others need not be known.
 
 use super::history::Reading;
+use crate::broker::Note;
 use crate::changelog::Origin;
 use crate::config::Topic;
 use crate::dedup::Rules;
-use crate::kafka::Note;
 use crate::record::{Offset, TopicPartition};
 use std::collections::BTreeMap;
 

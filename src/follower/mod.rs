@@ -43,8 +43,11 @@ pub use query::{Answer, Query, Unavailable};
 pub use report::SpaceReport;
 pub use space::Space;
 
+use crate::broker::{self, Broker};
 use crate::config::Config;
-use crate::kafka::{self, ChangelogEnds, ChangelogTail};
+use crate::kafka::KafkaBroker;
+use crate::runtime::{Done, Task};
+use crate::stats::Stats;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -59,7 +62,7 @@ pub enum Error {
     Config(String),
     /// Kafka cannot be worked with.
     #[error(transparent)]
-    Kafka(#[from] kafka::Error),
+    Kafka(#[from] broker::Error),
 }
 
 /// How a follower ends: with an error, or because it was dropped.
@@ -83,7 +86,7 @@ pub struct Follower {
     spaces: Arc<[Space]>,
     stop: Arc<AtomicBool>,
     ending: Arc<Ending>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<(JoinHandle<()>, Done)>,
 }
 
 /// Returns everything in a configuration that a follower cannot work with.
@@ -105,13 +108,18 @@ impl Follower {
     /// # Errors
     /// When the configuration has a space that cannot be followed, or librdkafka refuses a property.
     pub fn start(config: &Arc<Config>) -> Result<Self, Error> {
+        Self::start_on(&KafkaBroker::new(Arc::new(Stats::new(config))), config)
+    }
+
+    /// [`Follower::start`] on any broker.
+    pub(crate) fn start_on<B: Broker>(broker: &B, config: &Arc<Config>) -> Result<Self, Error> {
         if let Some(error) = without_changelog(config) {
             return Err(error);
         }
         let spaces: Vec<_> = config.spaces().iter().map(|space| Space::new(config, space)).collect::<Result<_, _>>()?;
         let spaces: Arc<[Space]> = spaces.into();
         let (stop, ending) = (Arc::new(AtomicBool::new(false)), Arc::new(Ending::default()));
-        let (tail, ends) = (ChangelogTail::new(config)?, ChangelogEnds::new(config)?);
+        let (tail, ends) = (broker.changelog_tail(config)?, broker.changelog_ends(config)?);
         let (send, receive) = channel();
         let watcher = {
             let (config, spaces, stop) = (Arc::clone(config), Arc::clone(&spaces), Arc::clone(&stop));
@@ -158,7 +166,8 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
+        for (thread, done) in self.threads.drain(..) {
+            done.wait();
             let _ = thread.join();
         }
     }
@@ -182,6 +191,8 @@ impl End {
     }
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread can be started")
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> (JoinHandle<()>, Done) {
+    let task = Task::new(name);
+    let done = task.done();
+    (std::thread::Builder::new().name(name.to_owned()).spawn(move || task.run(work)).expect("a thread can be started"), done)
 }

@@ -7,6 +7,7 @@ use crate::dedup::{Dedup, Rules};
 use crate::filter::{Slice, Usage};
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
+use crate::runtime;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -164,7 +165,7 @@ impl Partition {
     pub(super) fn rate(&self) -> f64 {
         let mut estimate = self.estimate.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = &*estimate
-            && last.at.elapsed() < ESTIMATE_INTERVAL
+            && runtime::since(last.at) < ESTIMATE_INTERVAL
         {
             return last.rate;
         }
@@ -174,7 +175,7 @@ impl Partition {
             Some(last) if last.slice == slice && last.keys.abs_diff(keys) <= last.keys / 256 => return last.rate,
             _ => state.filter().map_or(0.0, |filter| filter.metadata().estimate()),
         };
-        *estimate = Some(Estimate { at: Instant::now(), keys, slice, rate });
+        *estimate = Some(Estimate { at: runtime::now(), keys, slice, rate });
         rate
     }
 }

@@ -8,12 +8,12 @@ use super::query::{Answer, Query, Unavailable};
 use super::routing::Routing;
 use crate::changelog::Origin;
 use crate::checkpoint::Settings;
-use crate::clock;
 use crate::config::{Config, Filter, KeySpace, Partitions, Topic};
 use crate::dedup::Rules;
 use crate::filter::Window;
 use crate::key::{Fingerprint, KeySpec, LookupError, Part};
 use crate::record::TopicPartition;
+use crate::runtime;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -263,7 +263,7 @@ impl Space {
         let most = self.max_staleness?;
         // What is not ready says so itself.
         let as_of = all.iter().flatten().filter_map(|partition| partition.as_of()).min()?;
-        let age = Duration::from_millis(clock::now().saturating_sub(as_of).unsigned_abs());
+        let age = Duration::from_millis(runtime::wall_clock().saturating_sub(as_of).unsigned_abs());
         (age > most).then_some(Unavailable::Stale { age, most })
     }
 

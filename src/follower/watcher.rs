@@ -3,10 +3,10 @@
 //! Owns the questions. Must never change a state: the answers go to who applies the changelogs.
 
 use super::space::Space;
-use crate::clock;
+use crate::broker::{ChangelogEnds, Error};
 use crate::config::Config;
-use crate::kafka::{ChangelogEnds, Error};
 use crate::record::{Offset, Timestamp};
+use crate::runtime;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,20 +46,20 @@ pub(super) struct Watermarks {
 }
 
 /// Asks until told to stop, and sends what the brokers answer.
-pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
+pub(super) fn run(config: &Config, spaces: &[Space], ends: &impl ChangelogEnds, stop: &AtomicBool, send: &Sender<Watermarks>) {
     let (mut reported, mut missing): (Option<Instant>, BTreeSet<&str>) = (None, BTreeSet::new());
     let mut failing = Failing::default();
     while !stop.load(Ordering::Relaxed) {
-        let began = Instant::now();
+        let began = runtime::now();
         let trouble = round(spaces, ends, stop, send, &mut missing, &mut failing);
         if let Err(error) = trouble
-            && reported.is_none_or(|at| at.elapsed() > REPORT_INTERVAL)
+            && reported.is_none_or(|at| runtime::since(at) > REPORT_INTERVAL)
         {
-            reported = Some(Instant::now());
+            reported = Some(runtime::now());
             tracing::warn!(servers = config.kafka.bootstrap_servers, error = %error, "no answer from the brokers; answering as of the last, and asking again");
         }
-        while began.elapsed() < INTERVAL && !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(TICK);
+        while runtime::since(began) < INTERVAL && !stop.load(Ordering::Relaxed) {
+            runtime::sleep(TICK);
         }
     }
 }
@@ -67,14 +67,14 @@ pub(super) fn run(config: &Config, spaces: &[Space], ends: &ChangelogEnds, stop:
 /// Asks for all spaces once. Returns the last error.
 fn round<'s>(
     spaces: &'s [Space],
-    ends: &ChangelogEnds,
+    ends: &impl ChangelogEnds,
     stop: &AtomicBool,
     send: &Sender<Watermarks>,
     missing: &mut BTreeSet<&'s str>,
     failing: &mut Failing,
 ) -> Result<(), Error> {
     // Before any answer: what was committed after it may be missing.
-    let asked = clock::now();
+    let asked = runtime::wall_clock();
     let mut trouble = Ok(());
     // The number of partitions of each space, or 0 if it is not known.
     let mut counts = vec![0; spaces.len()];

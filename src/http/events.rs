@@ -2,7 +2,7 @@
 //!
 //! Owns the last hundred lines. Must never hold what is not logged anyway.
 
-use crate::clock;
+use crate::runtime;
 use crate::status::Event;
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write as _};
@@ -43,7 +43,7 @@ impl<S: Subscriber> Layer<S> for Events {
         let mut message = line.message + &line.fields;
         let end = (0..=LINE_MAX.min(message.len())).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
         message.truncate(end);
-        let event = Event { time_ms: clock::now(), level: metadata.level().as_str().to_ascii_lowercase(), message };
+        let event = Event { time_ms: runtime::wall_clock(), level: metadata.level().as_str().to_ascii_lowercase(), message };
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.push_back(event);
         if lines.len() > LINES_MAX {

@@ -24,9 +24,9 @@ pub use process::Disk;
 pub(crate) use encoder::{CONTENT_TYPE, Encoder, Labels, float, render, seconds};
 pub(crate) use server::{Limits, io_error, serve as serve_router};
 
-use crate::clock;
 use crate::config::Config;
 use crate::registry::Registry;
+use crate::runtime;
 use crate::stats::{LastTime, Stats};
 use crate::status::{self, Identity, Status};
 use axum::Router;
@@ -74,8 +74,8 @@ impl View {
     pub fn status(&self) -> Status {
         let identity = Identity {
             instance: self.instance.get().map(String::as_str),
-            time_ms: clock::now(),
-            started_ms: clock::millis(self.started),
+            time_ms: runtime::wall_clock(),
+            started_ms: runtime::millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
         };
         let registry = self.registry.as_ref().map(|registry| registry.report());

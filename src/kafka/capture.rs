@@ -11,7 +11,7 @@ use super::fetch_error::{is_corrupt, is_out_of_range};
 use super::ffi::{Fetcher, Message};
 use super::observer::Observer;
 use super::source::{list, unanswered};
-use super::throttle;
+use crate::broker::{Record as _, throttle};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::config::FromClientConfigAndContext;

@@ -8,15 +8,15 @@ use super::admin::{block_on, partitions};
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::ffi::topic_ids;
 use super::observer::Observer;
-use super::throttle;
+use super::tail::{ChangelogTail, one};
+use crate::broker::ChangelogReader as Reader;
 use crate::config::Config;
-use crate::record::{Offset, SpaceId, Timestamp, TopicPartition};
+use crate::record::{Offset, SpaceId, TopicPartition};
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList, TopicPartitionListElem};
+use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionListElem};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,8 @@ const SETTINGS: [(&str, &str); 6] = [
 /// Files of this size are dropped as a whole once they are trimmed.
 const SEGMENT_BYTES: &str = "67108864";
 
-/// How long to look for records at a time; bounds how late a stop is noticed.
-const POLL: Duration = Duration::from_millis(100);
+/// How long to wait before it is checked again whether the brokers show a topic.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Makes sure that the internal topics are there as they must be; with `make`, by making them. `known` is how many partitions
 /// each topic has, and gets theirs.
@@ -151,7 +151,7 @@ fn ensure_one(config: &Config, observer: &BaseConsumer<Observer>, name: &str, wa
         if asked.elapsed() > CALL_TIMEOUT {
             return Err(format!("topic {name:?} was made, but the brokers do not show it"));
         }
-        std::thread::sleep(POLL / 2);
+        std::thread::sleep(PAUSE);
     }
     // Somebody else may have been faster, and have known of more.
     let found = if keeps { look()? } else { wanted };
@@ -184,19 +184,9 @@ fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), Kafka
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }
 
-/// A record of a changelog.
-pub struct Logged<'a> {
-    /// Its offset.
-    pub offset: Offset,
-    /// When it was written, in milliseconds since the epoch.
-    pub time: Option<Timestamp>,
-    /// What it says.
-    pub value: &'a [u8],
-}
-
 /// Reads changelogs, one partition at a time.
 pub struct ChangelogReader {
-    committed: BaseConsumer<Observer>,
+    tail: ChangelogTail,
     uncommitted: BaseConsumer<Observer>,
     admin: AdminClient<Observer>,
     options: AdminOptions,
@@ -208,108 +198,44 @@ impl ChangelogReader {
     /// # Errors
     /// When librdkafka refuses the configuration.
     pub fn new(config: &Config) -> Result<Self, Error> {
-        let consumer = |isolation: &str| {
-            let client = client::changelog_reader(config, isolation);
-            BaseConsumer::from_config_and_context(&client, Observer::new(config)).map_err(|error| client::property_error(&error))
-        };
+        let tail = ChangelogTail::with(&client::changelog_reader(config, "read_committed"), config)?;
+        let uncommitted = client::changelog_reader(config, "read_uncommitted");
+        let uncommitted = BaseConsumer::from_config_and_context(&uncommitted, Observer::new(config));
         let (admin, options) = admin(config).map_err(|error| client::property_error(&error))?;
-        Ok(Self { committed: consumer("read_committed")?, uncommitted: consumer("read_uncommitted")?, admin, options })
+        Ok(Self { tail, uncommitted: uncommitted.map_err(|error| client::property_error(&error))?, admin, options })
+    }
+}
+
+impl Reader for ChangelogReader {
+    type Tail = ChangelogTail;
+
+    fn tail(&self) -> &ChangelogTail {
+        &self.tail
     }
 
-    /// The first offset of a changelog and the one after its last, once no transaction is open in it that was when it
-    /// was asked; `None` while one is.
-    ///
-    /// # Errors
-    /// When no answer came; worth another try.
-    pub fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
+    fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
         let ask = |consumer: &BaseConsumer<Observer>| {
             consumer
                 .fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT)
                 .map_err(|error| Error::Fatal(format!("cannot read how far {changelog} reaches: {error}")))
         };
         let (_, end) = ask(&self.uncommitted)?;
-        let (low, stable) = ask(&self.committed)?;
+        let (low, stable) = ask(self.tail.consumer())?;
         Ok((stable >= end).then_some((low, stable)))
     }
 
-    /// Hands over the committed records from `from` to `end`, and what follows that by then, in order, until `take` says
-    /// to stop by `false`, or `stop` does. Returns false if the changelog does not reach back to there any more.
-    ///
-    /// # Errors
-    /// When the changelog cannot be read, or what `take` fails with.
-    pub fn read<E: From<Error>>(
-        &self,
-        changelog: &TopicPartition,
-        (from, end): (Offset, Offset),
-        stop: &dyn Fn() -> bool,
-        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
-    ) -> Result<bool, E> {
-        let failed = |error: KafkaError| Error::Fatal(format!("cannot read {changelog}: {error}"));
-        let assign = |next| one(changelog, Position::Offset(next)).and_then(|list| self.committed.assign(&list)).map_err(failed);
-        assign(from)?;
-        let mut next = from;
-        let ended = loop {
-            match self.committed.poll(POLL) {
-                _ if stop() => break Ok(true),
-                Some(Ok(message)) => {
-                    next = message.offset() + 1;
-                    let (time, value) = (message.timestamp().to_millis(), message.payload().unwrap_or_default());
-                    match take(Logged { offset: message.offset(), time, value }) {
-                        Ok(true) => {}
-                        Ok(false) => break Ok(true),
-                        Err(error) => break Err(error),
-                    }
-                }
-                // A leader that has just become one may not know yet that more is committed.
-                Some(Err(KafkaError::PartitionEOF(_))) if self.reaches(changelog, end) => break Ok(true),
-                None | Some(Err(KafkaError::PartitionEOF(_))) => {}
-                Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange))) => {
-                    break Ok(false);
-                }
-                Some(Err(error)) => {
-                    throttle::report(&format!("reading {changelog} {error}"), |left_out| {
-                        tracing::warn!(%changelog, error = %error, next, left_out, "failed to read a changelog; retrying");
-                    });
-                    // librdkafka may continue behind a gap: it skips corrupt batches.
-                    std::thread::sleep(POLL);
-                    assign(next)?;
-                }
-            }
-        };
-        self.committed.unassign().map_err(failed)?;
-        ended
-    }
-
-    fn reaches(&self, changelog: &TopicPartition, end: Offset) -> bool {
-        let found = self.committed.fetch_watermarks(&changelog.topic, changelog.partition, CALL_TIMEOUT);
-        found.is_ok_and(|(_, reached)| reached >= end)
-    }
-
-    /// The id of a topic, if its brokers give one. A recreated topic has another.
-    ///
-    /// # Errors
-    /// When no answer came.
-    pub fn topic_id(&self, topic: &str) -> Result<Option<String>, Error> {
-        let ids = topic_ids(self.committed.client(), &[topic], CALL_TIMEOUT);
-        ids.map(|mut ids| ids.remove(topic)).map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code}")))
-    }
-
-    /// Deletes the records below an offset.
-    ///
-    /// # Errors
-    /// When the brokers refuse, or do not answer.
-    pub fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+    fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let failed = |error: KafkaError| Error::Fatal(format!("cannot trim {partition}: {error}"));
         let answer = block_on(self.admin.delete_records(&one(partition, Position::Offset(offset)).map_err(failed)?, &self.options))
             .map_err(failed)?;
         answer.elements().iter().try_for_each(TopicPartitionListElem::error).map_err(failed)
     }
-}
 
-/// A partition, and a position in it.
-pub(super) fn one(partition: &TopicPartition, position: Position) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(&partition.topic, partition.partition, position).map(|()| list)
+    fn topic_id(&self, topic: &str) -> Result<Option<String>, Error> {
+        let ids = topic_ids(self.tail.consumer().client(), &[topic], CALL_TIMEOUT);
+        let mut ids = ids.map_err(|code| Error::Fatal(format!("cannot look at topic {topic:?}: {code}")))?;
+        Ok(ids.remove(topic))
+    }
 }
 
 #[cfg(test)]

@@ -164,14 +164,6 @@ pub(super) fn producer(
     client
 }
 
-/// How long the records of a transaction may take, before librdkafka or the brokers give them up.
-pub fn delivery_timeout(config: &Config) -> Duration {
-    let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
-    // None is no bound.
-    let set = set.filter_map(|text| text.parse().ok()).filter(|&millis| millis > 0).map(Duration::from_millis);
-    set.fold(config.worker.transaction_timeout, Duration::min)
-}
-
 /// A client that writes to input topics for others, who wait.
 pub(super) fn input_writer(config: &Config, partitioner: Partitioner) -> ClientConfig {
     let mut client = with_defaults(
@@ -279,6 +271,7 @@ pub(super) fn property_error(error: &KafkaError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::broker::delivery_timeout;
 
     /// With these lines for `[kafka.properties]`.
     fn config(properties: &str) -> Config {

@@ -3,7 +3,7 @@
 //! Owns how loud each is. Must never decide what an error means for a record.
 
 use super::security::Login;
-use super::throttle::{self, essence};
+use crate::broker::throttle::{self, essence};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 

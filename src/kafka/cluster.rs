@@ -6,14 +6,15 @@ use super::client_config::{self as client, BATCH_BYTES};
 use super::newest;
 use super::observer::{Complaint, Observer};
 use super::security;
-use super::throttle;
+use crate::broker::Cluster;
+use crate::broker::throttle;
 use crate::config::{Config, OnDuplicate, OnInvalid};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Room that a broker's limit on a batch leaves for the batch's own header.
@@ -21,17 +22,6 @@ const BATCH_OVERHEAD: usize = 512;
 
 /// How long a broker is asked before a word is said about it.
 const ASK: Duration = Duration::from_secs(2);
-
-/// The topics that the configuration names, as they are.
-#[derive(Clone, Debug, Default)]
-pub struct Cluster {
-    /// Number of partitions of each topic that exists.
-    pub partitions: BTreeMap<String, u32>,
-    /// Most bytes that every output takes in one batch.
-    pub batch_bytes: usize,
-    /// What a person should know, though it can be worked with.
-    pub warnings: Vec<String>,
-}
 
 /// Waits for a broker, looks at the topics, and makes the internal ones that are missing.
 ///
@@ -45,7 +35,8 @@ pub fn discover(config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Err
 /// The same for a command, which says itself what is waited for.
 ///
 /// # Errors
-/// As [`discover`].
+/// When no broker answers within `kafka.connect_timeout`, or none lets us in, a topic is missing, or
+/// topics that share a space have different partition counts.
 pub fn prepare(config: &Config, stop: &dyn Fn() -> bool, report: &dyn Fn(&str)) -> Result<Cluster, Error> {
     look(config, true, stop, report)
 }

@@ -1,49 +1,11 @@
 //! Errors that a consumer reports in place of records.
 //!
-//! Owns what each error means, and the partitions whose records must be dropped because of one. Must never let a record
-//! through that follows a gap.
+//! Owns what each error means. Must never call an error passing that another fetch would meet again.
 
-use super::{Error, throttle};
+use super::Error;
+use crate::broker::throttle;
 use crate::record::TopicPartition;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use std::time::{Duration, Instant};
-
-/// How long a partition that reported an error waits before it is fetched again.
-const BACKOFF: Duration = Duration::from_millis(500);
-
-/// Partitions that reported an error, and when to seek them. After an error, librdkafka may continue behind a gap: it skips
-/// a corrupt batch, and counts the error itself as a record. So everything that follows is dropped until the seek.
-#[derive(Default)]
-pub(super) struct Errored(Vec<(TopicPartition, Instant)>);
-
-impl Errored {
-    pub(super) const fn any(&self) -> bool {
-        !self.0.is_empty()
-    }
-
-    pub(super) fn contains(&self, topic: &str, partition: i32) -> bool {
-        self.0.iter().any(|(errored, _)| errored.partition == partition && errored.topic == topic)
-    }
-
-    pub(super) fn add(&mut self, partition: TopicPartition, now: Instant) {
-        self.0.push((partition, now + BACKOFF));
-    }
-
-    /// Returns the partitions whose backoff is over, and starts another one in case the seek fails.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<TopicPartition> {
-        let due = self.0.iter_mut().filter(|(_, due)| *due <= now);
-        due.map(|(partition, due)| {
-            *due = now + BACKOFF;
-            partition.clone()
-        })
-        .collect()
-    }
-
-    /// Fetching of these partitions starts afresh.
-    pub(super) fn forget(&mut self, of: impl Fn(&TopicPartition) -> bool) {
-        self.0.retain(|(partition, _)| !of(partition));
-    }
-}
 
 /// True if librdkafka could not read a batch, and skipped it.
 pub(super) const fn is_corrupt(code: RDKafkaErrorCode) -> bool {
@@ -88,24 +50,5 @@ pub(super) fn fatal(error: &KafkaError) -> Result<(), Error> {
             throttle::report(&format!("reading {other}"), |left_out| tracing::warn!(error = %other, left_out, "failed to read; retrying"));
             Ok(())
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errored_partitions_are_due_after_the_backoff_until_they_are_forgotten() {
-        let of = |partition| TopicPartition { topic: "in".to_owned(), partition };
-        let (mut errored, start) = (Errored::default(), Instant::now());
-        errored.add(of(1), start);
-        errored.add(of(2), start + BACKOFF / 2);
-        assert!(errored.contains("in", 1) && !errored.contains("in", 3) && !errored.contains("other", 1));
-        assert_eq!(errored.due(start), []);
-        assert_eq!(errored.due(start + BACKOFF), [of(1)]);
-        assert_eq!(errored.due(start + 2 * BACKOFF), [of(1), of(2)], "a seek that failed is due again");
-        errored.forget(|partition| *partition == of(1));
-        assert!(!errored.contains("in", 1) && errored.contains("in", 2) && errored.any());
     }
 }

@@ -80,7 +80,7 @@ impl GroupView {
     }
 
     /// The group, as one who is no member of it names it.
-    pub(super) fn outsider(&self) -> Option<GroupMetadata> {
+    pub(crate) fn outsider(&self) -> Option<GroupMetadata> {
         GroupMetadata::of(&self.observer)
     }
 

@@ -5,7 +5,7 @@
 use super::Error;
 use super::client_config as client;
 use super::observer::{Complaint, Observer};
-use super::throttle;
+use crate::broker::throttle;
 use crate::config::{Config, Partitioner};
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};

@@ -1,7 +1,6 @@
-//! Kafka, as the worker needs it: a source of records, a sink of transactions, and what the cluster looks like.
+//! The [`Broker`] of production: librdkafka.
 //!
-//! The only place that names rdkafka. Owns how librdkafka is configured and what its errors mean;
-//! must never decide what becomes of a record.
+//! The only module that names rdkafka. It configures the clients and translates their errors.
 
 mod admin;
 mod capture;
@@ -15,65 +14,79 @@ mod ffi;
 mod group;
 mod input_writer;
 mod newest;
-mod note;
 mod observer;
+mod producer;
 mod security;
-mod sink;
 mod source;
 mod tail;
-pub(crate) mod throttle;
 
+pub use crate::broker::{Cluster, Committed, Error, Logged, Note, SinkError};
 pub use capture::{Capture, Wanted};
-pub use changelog::{ChangelogReader, Logged};
-pub use client_config::{check_properties, delivery_timeout};
-pub use cluster::{Cluster, check, discover, missing, prepare};
+pub use changelog::ChangelogReader;
+pub use client_config::check_properties;
+pub use cluster::{check, prepare};
+use cluster::{discover, missing};
 pub use embedded::{Embedded, Generator, Reader};
-pub use ffi::Message;
+pub use ffi::{GroupMetadata, Message};
 pub use group::GroupView;
 pub use input_writer::{InputWriter, NewRecord, Written};
-pub use note::Note;
-pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, has_twin};
-pub use source::{Batch, Committed, Rebalance, Source};
-pub use tail::{ChangelogEnds, ChangelogTail, Event};
+pub use producer::KafkaProducer;
+pub use source::Source;
+pub use tail::{ChangelogEnds, ChangelogTail};
 
-/// Why Kafka cannot be worked with. Each is a sentence for a person; none is worth a retry with the same client.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// librdkafka refuses a property, or its value.
-    #[error("kafka.properties: {0}")]
-    Property(String),
-    /// No broker answered in time.
-    #[error("no broker answered at {servers} within {waited:?}; is Kafka running there, and is kafka.bootstrap_servers right? ({reason})")]
-    NoBroker {
-        /// The addresses that were tried.
-        servers: String,
-        /// How long.
-        waited: std::time::Duration,
-        /// What librdkafka said last.
-        reason: String,
-    },
-    /// Brokers answer, but not to us.
-    #[error("{advice} ({reason})")]
-    Refused {
-        /// What to do about it.
-        advice: String,
-        /// What librdkafka said.
-        reason: String,
-    },
-    /// The topics are not as the configuration needs them.
-    #[error("{}", .0.join("\n       "))]
-    Cluster(Vec<String>),
-    /// The client cannot go on.
-    #[error("{0}")]
-    Fatal(String),
-    /// The group has another member of this consumer's static name, or takes this one for another. This consumer
-    /// cannot go on; a new one can find out which it is.
-    #[error("another process has joined the group as the same member; give each process its own kafka.instance_id")]
-    Fenced,
-    /// Trouble to stop while waiting.
-    #[error("told to stop")]
-    Stopped,
+use crate::broker::{Broker, ProducerOptions};
+use crate::config::Config;
+use crate::stats::Stats;
+use std::sync::Arc;
+
+/// A Kafka cluster, by librdkafka.
+#[derive(Clone)]
+pub struct KafkaBroker {
+    stats: Arc<Stats>,
+}
+
+impl KafkaBroker {
+    /// Counts the answers of brokers in `stats`.
+    #[must_use]
+    pub const fn new(stats: Arc<Stats>) -> Self {
+        Self { stats }
+    }
+}
+
+impl Broker for KafkaBroker {
+    type Consumer = Source;
+    type Producer = KafkaProducer;
+    type ChangelogReader = ChangelogReader;
+    type ChangelogTail = ChangelogTail;
+    type ChangelogEnds = ChangelogEnds;
+
+    fn consumer(&self, config: &Config, number: usize) -> Result<Source, Error> {
+        Source::new(config, number)
+    }
+
+    fn producer(&self, config: &Config, options: &ProducerOptions<'_>) -> Result<KafkaProducer, Error> {
+        KafkaProducer::new(config, options, &self.stats)
+    }
+
+    fn changelog_reader(&self, config: &Config) -> Result<ChangelogReader, Error> {
+        ChangelogReader::new(config)
+    }
+
+    fn changelog_tail(&self, config: &Config) -> Result<ChangelogTail, Error> {
+        ChangelogTail::new(config)
+    }
+
+    fn changelog_ends(&self, config: &Config) -> Result<ChangelogEnds, Error> {
+        ChangelogEnds::new(config)
+    }
+
+    fn discover(&self, config: &Config, stop: &dyn Fn() -> bool) -> Result<Cluster, Error> {
+        discover(config, stop)
+    }
+
+    fn missing(&self, config: &Config, known: &Cluster) -> Vec<String> {
+        missing(config, known)
+    }
 }
 
 /// Which librdkafka this is linked with.

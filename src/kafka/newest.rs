@@ -4,9 +4,9 @@
 
 use super::client_config as client;
 use super::observer::Observer;
-use crate::clock;
 use crate::config::{Config, Topic};
 use crate::record::Timestamp;
+use crate::runtime;
 use crate::stats::{is_seconds, likely_cause};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -32,7 +32,7 @@ pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> V
     timed
         .filter_map(|(at, topic)| {
             let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;
-            warning(topic, &newest, clock::now()).map(|warning| format!("topics[{at}].input: {warning}"))
+            warning(topic, &newest, runtime::wall_clock()).map(|warning| format!("topics[{at}].input: {warning}"))
         })
         .collect()
 }

@@ -4,7 +4,7 @@
 
 use super::client_log;
 use super::security::Login;
-use super::throttle::essence;
+use crate::broker::throttle::essence;
 use crate::config::Config;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;

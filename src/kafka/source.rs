@@ -6,9 +6,11 @@
 use super::Error;
 use super::client_config::{self as client, CALL_TIMEOUT};
 use super::client_log;
-use super::fetch_error::{Errored, fatal, is_corrupt, is_out_of_range, report_corrupt};
+use super::fetch_error::{fatal, is_corrupt, is_out_of_range, report_corrupt};
 use super::ffi::{Fetcher, GroupMetadata, Message, topic_ids};
+use super::producer::{error_code, offset_list};
 use super::security::{self, Login};
+use crate::broker::{Batch, ClientError, Committed, Consumer as GroupConsumer, ErrorCode, Errored, Rebalance, Record as _};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use rdkafka::client::ClientContext;
@@ -29,56 +31,6 @@ const EVENTS_MAX: usize = 1000;
 
 /// How long a broker may take to name the last stable offset of a partition: records wait meanwhile.
 const STABLE_OFFSET_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// What the group wants of this consumer. Must be answered by [`Source::assign`] or [`Source::unassign`].
-#[derive(Debug)]
-pub enum Rebalance {
-    /// These partitions are ours from now on.
-    Assigned(Vec<TopicPartition>),
-    /// These are to be given back, or, if `lost`, are someone else's already.
-    Revoked {
-        /// The partitions.
-        partitions: Vec<TopicPartition>,
-        /// Whether it is too late to commit.
-        lost: bool,
-    },
-}
-
-/// What the group has committed for a partition.
-#[derive(Clone, Debug, Default)]
-pub struct Committed {
-    /// The next record to read, if anything was ever committed.
-    pub offset: Option<Offset>,
-    /// What was noted beside it.
-    pub metadata: String,
-}
-
-/// What one look into the queue brought.
-#[derive(Default)]
-pub struct Batch<'a> {
-    /// Records, in order within each partition.
-    pub messages: Vec<Message<'a>>,
-    /// Some partition's position lies outside its log.
-    pub out_of_range: bool,
-    /// Ends that partitions were read to, if consumers report them: offsets below are records that were read, or hold no
-    /// record to read.
-    pub ends: Vec<(TopicPartition, Offset)>,
-}
-
-impl Batch<'_> {
-    /// Whether it brought nothing.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.out_of_range && self.ends.is_empty()
-    }
-
-    /// Makes it empty.
-    pub fn clear(&mut self) {
-        self.messages.clear();
-        self.out_of_range = false;
-        self.ends.clear();
-    }
-}
 
 /// A consumer of the group.
 pub struct Source {
@@ -141,55 +93,13 @@ impl Source {
         Ok(Self { fetcher, errored: RefCell::default(), reports_ends: config.shares_spaces() })
     }
 
-    /// Joins the group.
-    ///
-    /// # Errors
-    /// When librdkafka refuses the topics.
-    pub fn subscribe(&self, topics: &[&str]) -> Result<(), Error> {
-        self.consumer().subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
-    }
-
     const fn consumer(&self) -> &BaseConsumer<Context> {
         self.fetcher.consumer()
     }
 
-    /// Waits up to `timeout` for records and adds at most `records` of them to `batch`. Ends early for a rebalance, and
-    /// then brings none.
-    ///
-    /// # Errors
-    /// When the consumer can never read again.
-    pub fn poll<'a>(&'a self, batch: &mut Batch<'a>, records: usize, timeout: Duration) -> Result<(), Error> {
-        for _ in 0..EVENTS_MAX {
-            match self.consumer().poll(Duration::ZERO) {
-                None => {}
-                Some(Ok(message)) => {
-                    return Err(Error::Fatal(format!(
-                        "a record of {}[{}] came by another way than it was asked to; please report this as a bug",
-                        message.topic(),
-                        message.partition()
-                    )));
-                }
-                Some(Err(KafkaError::MessageConsumption(code))) if is_out_of_range(code) => batch.out_of_range = true,
-                Some(Err(error)) => fatal(&error)?,
-            }
-            if batch.out_of_range || self.has_rebalance() {
-                return Ok(());
-            }
-            if !self.fetcher.has_events() {
-                break;
-            }
-        }
-        let before = batch.messages.len();
-        self.fetcher.take(records, timeout, &mut batch.messages);
-        if self.errored.borrow().any() || batch.messages[before..].iter().any(Message::is_error) {
-            self.take_errors(batch, before)?;
-        }
-        Ok(())
-    }
-
     /// Removes the errors from the messages that came after the first `before`, and the records that follow an error in
     /// the same partition.
-    fn take_errors(&self, batch: &mut Batch<'_>, before: usize) -> Result<(), Error> {
+    fn take_errors(&self, batch: &mut Batch<Message<'_>>, before: usize) -> Result<(), Error> {
         let Batch { messages, out_of_range, ends } = batch;
         let mut errored = self.errored.borrow_mut();
         let (mut number, mut answer) = (0, Ok(()));
@@ -225,32 +135,68 @@ impl Source {
         answer
     }
 
-    /// Returns the partitions to seek because they reported an error. A partition whose seek fails is due again later.
-    pub fn errored_due(&self) -> Vec<TopicPartition> {
-        self.errored.borrow_mut().due(Instant::now())
-    }
-
     fn rebalances(&self) -> std::sync::MutexGuard<'_, VecDeque<Rebalance>> {
         self.consumer().context().rebalances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a rebalance waits for its answer.
-    #[must_use]
-    pub fn has_rebalance(&self) -> bool {
+    fn decline(&self, rebalance: &Rebalance) -> Result<(), Error> {
+        match rebalance {
+            Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
+                let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
+                let answer = self.consumer().incremental_assign(&list);
+                answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
+            }
+            Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
+        }
+    }
+}
+
+impl GroupConsumer for Source {
+    type Record<'a> = Message<'a>;
+    type Membership = GroupMetadata;
+
+    fn subscribe(&self, topics: &[&str]) -> Result<(), Error> {
+        self.consumer().subscribe(topics).map_err(|error| Error::Fatal(format!("cannot subscribe to {topics:?}: {error}")))
+    }
+
+    fn poll<'a>(&'a self, batch: &mut Batch<Message<'a>>, records: usize, timeout: Duration) -> Result<(), Error> {
+        for _ in 0..EVENTS_MAX {
+            match self.consumer().poll(Duration::ZERO) {
+                None => {}
+                Some(Ok(message)) => {
+                    return Err(Error::Fatal(format!(
+                        "a record of {}[{}] came by another way than it was asked to; please report this as a bug",
+                        message.topic(),
+                        message.partition()
+                    )));
+                }
+                Some(Err(KafkaError::MessageConsumption(code))) if is_out_of_range(code) => batch.out_of_range = true,
+                Some(Err(error)) => fatal(&error)?,
+            }
+            if batch.out_of_range || self.has_rebalance() {
+                return Ok(());
+            }
+            if !self.fetcher.has_events() {
+                break;
+            }
+        }
+        let before = batch.messages.len();
+        self.fetcher.take(records, timeout, &mut batch.messages);
+        if self.errored.borrow().any() || batch.messages[before..].iter().any(Message::is_error) {
+            self.take_errors(batch, before)?;
+        }
+        Ok(())
+    }
+
+    fn has_rebalance(&self) -> bool {
         !self.rebalances().is_empty()
     }
 
-    /// The next rebalance to answer, if there is one.
-    #[must_use]
-    pub fn next_rebalance(&self) -> Option<Rebalance> {
+    fn next_rebalance(&self) -> Option<Rebalance> {
         self.rebalances().pop_front()
     }
 
-    /// Answers [`Rebalance::Assigned`]: reading starts at these offsets.
-    ///
-    /// # Errors
-    /// When librdkafka refuses.
-    pub fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+    fn assign(&self, partitions: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         let list = list(partitions.iter().map(|(partition, offset)| (partition, Position::Offset(*offset))))?;
         let failed = |error: &dyn std::fmt::Display| Error::Fatal(format!("cannot take {partitions:?}: {error}"));
         self.fetcher.forward(partitions.iter().map(|(partition, _)| partition)).map_err(|error| failed(&error))?;
@@ -267,11 +213,7 @@ impl Source {
         self.resume(&partitions.iter().map(|(partition, _)| partition.clone()).collect::<Vec<_>>())
     }
 
-    /// Answers [`Rebalance::Revoked`].
-    ///
-    /// # Errors
-    /// When librdkafka refuses.
-    pub fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+    fn unassign(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
         let consumer = self.consumer();
         let is_partial = cooperative(consumer);
         let answer = if is_partial {
@@ -285,18 +227,11 @@ impl Source {
         Ok(())
     }
 
-    /// Whether the group has given this consumer's partitions to others already.
-    #[must_use]
-    pub fn lost(&self) -> bool {
+    fn lost(&self) -> bool {
         self.consumer().assignment_lost()
     }
 
-    /// Starts partitions anew that librdkafka has stopped reading. The eager protocol knows only
-    /// assignments as a whole: `all` are the offsets of everything assigned, `stopped` among them.
-    ///
-    /// # Errors
-    /// When librdkafka refuses.
-    pub fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error> {
+    fn restart(&self, stopped: &[TopicPartition], all: &[(TopicPartition, Offset)]) -> Result<(), Error> {
         if !cooperative(self.consumer()) {
             return self.assign(all);
         }
@@ -305,15 +240,11 @@ impl Source {
         self.assign(&anew)
     }
 
-    /// Where a partition's log ended when records of it were last fetched.
-    #[must_use]
-    pub fn end(&self, partition: &TopicPartition) -> Option<Offset> {
+    fn end(&self, partition: &TopicPartition) -> Option<Offset> {
         self.fetcher.end(partition)
     }
 
-    /// Returns the offset up to which each partition was handed out by [`Source::poll`], control records included. `None`
-    /// before the first record since a seek, and after an error or the end of a partition, which librdkafka counts as records.
-    pub fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>> {
+    fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>> {
         let errored = self.errored.borrow();
         let known = |partition: &TopicPartition| !self.reports_ends && !errored.contains(&partition.topic, partition.partition);
         let (partitions, known): (Vec<_>, Vec<_>) = partitions.map(|partition| (partition, known(partition))).unzip();
@@ -321,21 +252,17 @@ impl Source {
         positions.into_iter().zip(known).map(|(position, known)| position.filter(|_| known)).collect()
     }
 
-    /// Returns the offset before which a partition has no open transaction. Waits a second at most.
-    ///
-    /// # Errors
-    /// If no broker answered.
-    pub fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
+    fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
         // Consumers that read committed records are told this offset as the end.
         let answer = self.consumer().fetch_watermarks(&partition.topic, partition.partition, STABLE_OFFSET_TIMEOUT);
         answer.map(|(_, stable)| stable).map_err(|error| unanswered(&format!("ask for the last stable offset of {partition}"), &error))
     }
 
-    /// Continues to read the partition at another offset.
-    ///
-    /// # Errors
-    /// If the partition is not being read.
-    pub fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
+    fn errored_due(&self) -> Vec<TopicPartition> {
+        self.errored.borrow_mut().due(Instant::now())
+    }
+
+    fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         self.consumer()
             .seek(&partition.topic, partition.partition, Position::Offset(offset), CALL_TIMEOUT)
             .map_err(|error| Error::Fatal(format!("cannot seek {partition} to offset {offset}: {error}")))?;
@@ -343,11 +270,7 @@ impl Source {
         Ok(())
     }
 
-    /// Stops reading partitions that are assigned, for their state is not there yet.
-    ///
-    /// # Errors
-    /// When librdkafka refuses.
-    pub fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+    fn pause(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
         if partitions.is_empty() {
             return Ok(());
         }
@@ -355,11 +278,7 @@ impl Source {
         self.consumer().pause(&list).map_err(|error| Error::Fatal(format!("cannot pause {partitions:?}: {error}")))
     }
 
-    /// Reads them again.
-    ///
-    /// # Errors
-    /// When librdkafka refuses.
-    pub fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
+    fn resume(&self, partitions: &[TopicPartition]) -> Result<(), Error> {
         if partitions.is_empty() {
             return Ok(());
         }
@@ -367,38 +286,22 @@ impl Source {
         self.consumer().resume(&list).map_err(|error| Error::Fatal(format!("cannot go on reading {partitions:?}: {error}")))
     }
 
-    /// What the group has committed, once no transaction on it is open any more; in the order asked for.
-    ///
-    /// # Errors
-    /// When no answer came; worth another try.
-    pub fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
+    fn committed(&self, partitions: &[TopicPartition]) -> Result<Vec<Committed>, Error> {
         committed(self.consumer(), partitions)
     }
 
-    /// The first offset that a partition still has, and the one that its next record will get.
-    ///
-    /// # Errors
-    /// When no answer came; worth another try.
-    pub fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
+    fn watermarks(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
         self.consumer()
             .fetch_watermarks(&partition.topic, partition.partition, CALL_TIMEOUT)
             .map_err(|error| unanswered(&format!("read how far {partition} reaches"), &error))
     }
 
-    /// The ids of topics, by name. Made anew, a topic has another; brokers before Kafka 2.8 give none.
-    ///
-    /// # Errors
-    /// When no answer came; worth another try.
-    pub fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
+    fn topic_ids(&self, topics: &[&str]) -> Result<BTreeMap<String, String>, Error> {
         topic_ids(self.consumer().client(), topics, CALL_TIMEOUT)
             .map_err(|code| unanswered(&format!("look at topics {topics:?}"), &KafkaError::MetadataFetch(code)))
     }
 
-    /// The first offset of a record of that time or later; `None` if there is no such record.
-    ///
-    /// # Errors
-    /// When no answer came; worth another try.
-    pub fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
+    fn offset_at(&self, partition: &TopicPartition, time: Timestamp) -> Result<Option<Offset>, Error> {
         let asked = list([(partition, Position::Offset(time))].into_iter())?;
         let failed = |error: KafkaError| unanswered(&format!("find the records of time {time} in {partition}"), &error);
         let answer = self.consumer().offsets_for_times(asked, CALL_TIMEOUT).map_err(failed)?;
@@ -409,24 +312,27 @@ impl Source {
         }))
     }
 
-    /// Commits offsets outside of any transaction.
-    pub(super) fn commit(&self, offsets: &TopicPartitionList) -> Result<(), KafkaError> {
-        self.consumer().commit(offsets, rdkafka::consumer::CommitMode::Sync)
+    fn commit(&self, offsets: &[(TopicPartition, Offset, String)]) -> Result<(), ClientError> {
+        let committed = self.consumer().commit(&offset_list(offsets)?, rdkafka::consumer::CommitMode::Sync);
+        committed.map_err(|error| ClientError {
+            code: error.rdkafka_error_code().map_or(ErrorCode::Other, error_code),
+            message: error.to_string(),
+            missing_permission: error.rdkafka_error_code().and_then(security::missing_right),
+            is_fatal: false,
+            is_retriable: false,
+            requires_abort: true,
+        })
     }
 
-    /// Who we are in the group, for a transaction to prove it; none if we are no member of it.
-    pub(super) fn group(&self) -> Option<GroupMetadata> {
+    fn membership(&self) -> Option<GroupMetadata> {
         self.fetcher.group().filter(|group| group.generation().is_some())
     }
 
-    /// The generation of the group that we are a member of.
-    #[must_use]
-    pub fn generation(&self) -> Option<i32> {
+    fn generation(&self) -> Option<i32> {
         self.fetcher.group()?.generation()
     }
 
-    /// Leaves the group. Everything that was read must have been committed.
-    pub fn close(self) {
+    fn close(self) {
         self.consumer().context().closing.store(true, Ordering::Relaxed);
         // librdkafka waits for the answers to those that were noted before, and takes back itself what is assigned.
         while let Some(rebalance) = self.next_rebalance() {
@@ -435,17 +341,6 @@ impl Source {
             }
         }
         drop(self);
-    }
-
-    fn decline(&self, rebalance: &Rebalance) -> Result<(), Error> {
-        match rebalance {
-            Rebalance::Assigned(partitions) if cooperative(self.consumer()) => {
-                let list = list(partitions.iter().map(|partition| (partition, Position::Invalid)))?;
-                let answer = self.consumer().incremental_assign(&list);
-                answer.map_err(|error| Error::Fatal(format!("cannot take {partitions:?}: {error}")))
-            }
-            Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. } => self.unassign(partitions),
-        }
     }
 }
 

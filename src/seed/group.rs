@@ -5,12 +5,13 @@
 use super::error::Error;
 use super::keys::{Failure, Logged};
 use super::{Keys, Seeds};
+use crate::broker::{ChangelogReader as _, Committed, Note, ReadEnd, Sink, SinkError};
 use crate::changelog::Origin;
 use crate::checkpoint::Settings;
 use crate::config::{Config, Delivery, Start, Topic};
 use crate::dedup::Rules;
 pub use crate::explain::Waiting;
-use crate::kafka::{self, ChangelogReader, Committed, GroupView, Note, Sink, SinkError};
+use crate::kafka::{self, ChangelogReader, GroupView, KafkaBroker};
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
@@ -102,11 +103,12 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    fn connect(&self, timeout: Duration) -> Result<Sink, Error> {
+    fn connect(&self, timeout: Duration) -> Result<Sink<KafkaBroker>, Error> {
         let mut config = self.config.clone();
         (config.worker.delivery, config.worker.transaction_timeout) = (Delivery::ExactlyOnce, timeout);
         let id = format!("{}-{}-seed", config.kafka.group_id, self.space);
-        Ok(Sink::connect(&config, &Arc::new(Stats::new(&config)), &id, 1, BATCH_BYTES, self.waiting.stop)?)
+        let broker = KafkaBroker::new(Arc::new(Stats::new(&config)));
+        Ok(Sink::connect(&broker, &config, &id, 1, BATCH_BYTES, self.waiting.stop)?)
     }
 
     /// In how many partitions keys are judged.
@@ -154,10 +156,13 @@ impl<'a> Group<'a> {
             };
             let mut found = None;
             if low < end {
-                reader.read::<kafka::Error>(&of, (low, end), self.waiting.stop, &mut |logged| {
+                let ended = reader.read::<kafka::Error>(&of, (low, end), self.waiting.stop, &mut |logged| {
                     found = Some(logged.offset);
                     Ok(false)
                 })?;
+                if ended == ReadEnd::Failed {
+                    return Err(kafka::Error::Fatal(format!("{of} cannot be read; the log says why")).into());
+                }
             }
             if let Some(offset) = found {
                 return Err(Error::Refused(format!(
@@ -228,7 +233,7 @@ impl<'a> Group<'a> {
 
     fn write(
         &self,
-        sink: &Sink,
+        sink: &Sink<KafkaBroker>,
         seeds: Seeds<'_>,
         begin: &BTreeMap<TopicPartition, Offset>,
         not_written: &dyn Fn(SinkError) -> Error,
@@ -251,11 +256,12 @@ impl<'a> Group<'a> {
         sink.wait_written().map_err(not_written)?;
         self.check_offsets()?;
         let check = || self.check_idle().map_err(|error| SinkError::Exit(error.to_string()));
-        sink.commit_first(&first, &self.view, check).map_err(not_written)?;
+        let outsider = self.view.outsider().ok_or_else(|| Error::Refused("librdkafka names no group".to_owned()))?;
+        sink.commit_first(&first, &outsider, check).map_err(not_written)?;
         Ok(seeded)
     }
 
-    fn log(&self, sink: &Sink, number: i32, keys: Keys, not_written: &dyn Fn(SinkError) -> Error) -> Result<Logged, Error> {
+    fn log(&self, sink: &Sink<KafkaBroker>, number: i32, keys: Keys, not_written: &dyn Fn(SinkError) -> Error) -> Result<Logged, Error> {
         let changelog = TopicPartition { topic: self.changelog.clone(), partition: number };
         let mut write = |record: &[u8]| {
             if (self.waiting.stop)() {
@@ -283,7 +289,7 @@ impl<'a> Group<'a> {
             let start = if self.config.kafka.start == Start::Latest { high } else { low };
             let first = begin.get(&partition).copied().unwrap_or(start);
             let stream_time = times.get(partition.partition.unsigned_abs() as usize).copied().flatten();
-            let note = Note { first: Some(first), stream_time, id: ids.get(&partition.topic).cloned(), is_seed: true };
+            let note = Note { first: Some(first), stream_time, id: ids.get(&partition.topic).cloned(), epoch: None, is_seed: true };
             Ok((partition, first, note.to_string()))
         };
         self.all_partitions(|_| true).into_iter().map(begin).collect()

@@ -10,7 +10,7 @@ use super::pending::{Form, Pending};
 use super::resp::Answers;
 use super::session::{self, Session};
 use super::writes;
-use crate::kafka::throttle;
+use crate::broker::throttle;
 
 /// Whether a connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use super::command::{Command, Refusal, refusal, space};
 use super::names::is_like;
 use super::resp::Answers;
 use super::writes::is_write;
-use crate::clock;
 use crate::follower::{Space, SpaceReport};
+use crate::runtime;
 use crate::stats::get;
 use std::fmt::Write as _;
 
@@ -205,7 +205,7 @@ pub(super) fn info(server: &Server, wanted: &str) -> String {
     let loading = spaces.iter().any(|(_, report)| report.ready < report.partitions || report.partitions == 0);
     let mut of_spaces = String::new();
     for (name, report) in &spaces {
-        let age = report.as_of.map(|as_of| clock::now().saturating_sub(as_of).max(0));
+        let age = report.as_of.map(|as_of| runtime::wall_clock().saturating_sub(as_of).max(0));
         let how = report.unavailable.as_ref().map_or_else(|| "ready".to_owned(), ToString::to_string);
         let _ = write!(
             of_spaces,

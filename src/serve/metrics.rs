@@ -4,9 +4,9 @@
 
 use super::Server;
 use super::stats::BUCKETS;
-use crate::clock;
 use crate::follower::SpaceReport;
 use crate::http::{Encoder, Labels, float, process, seconds};
+use crate::runtime;
 use crate::stats::get;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -19,7 +19,7 @@ pub(super) fn render(server: &Server) -> String {
     let counts = &server.stats;
     crate::http::render(Metrics {
         spaces: server.follower.spaces().iter().map(|space| (space.name().to_owned(), space.report())).collect(),
-        now_ms: clock::now(),
+        now_ms: runtime::wall_clock(),
         connections: get(&counts.connections),
         accepted: get(&counts.accepted),
         refused: [
@@ -31,7 +31,7 @@ pub(super) fn render(server: &Server) -> String {
         commands: get(&counts.commands),
         writes: [("acknowledged", get(&counts.written)), ("failed", get(&counts.unwritten))],
         answer_time: counts.answer_time.read(),
-        started_ms: clock::millis(server.started_at),
+        started_ms: runtime::millis(server.started_at),
     })
 }
 

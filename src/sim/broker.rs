@@ -108,7 +108,7 @@ impl Broker for SimBroker {
         if !problems.is_empty() {
             return Err(Error::Cluster(problems));
         }
-        for (name, wanted) in internal(config, &mut cluster) {
+        for (name, wanted) in internal(config, &cluster, &count)? {
             let found = count(&name)?;
             let topic = name.clone();
             let made = match found {
@@ -166,7 +166,7 @@ fn named(topic: &Topic) -> Vec<(&'static str, &str)> {
 }
 
 /// The internal topics and their partition counts (`kafka::changelog::ensure`). An existing repartition topic keeps its partitions.
-fn internal(config: &Config, cluster: &mut Cluster) -> BTreeMap<String, u32> {
+fn internal(config: &Config, cluster: &Cluster, existing: &dyn Fn(&str) -> Result<u32, Error>) -> Result<BTreeMap<String, u32>, Error> {
     let mut judged: BTreeMap<SpaceId, u32> = BTreeMap::new();
     let mut internal = BTreeMap::new();
     for topic in &config.topics {
@@ -174,7 +174,10 @@ fn internal(config: &Config, cluster: &mut Cluster) -> BTreeMap<String, u32> {
         let space = config.space_of(topic).id;
         let mut count = input;
         if let Some(name) = config.repartitioned(topic) {
-            count = judged.get(&space).copied().unwrap_or(input);
+            count = match existing(&name)? {
+                0 => judged.get(&space).copied().unwrap_or(input),
+                found => found,
+            };
             internal.insert(name, count);
         }
         if let Some(changelog) = config.changelog(&topic.space).filter(|_| !judged.contains_key(&space)) {
@@ -182,7 +185,7 @@ fn internal(config: &Config, cluster: &mut Cluster) -> BTreeMap<String, u32> {
         }
         judged.entry(space).or_insert(count);
     }
-    internal
+    Ok(internal)
 }
 
 /// Records on their way to another partition keep their timestamps.

@@ -256,6 +256,11 @@ impl Simulation {
         });
     }
 
+    /// Deletes a group with its offsets. It must have no members.
+    pub fn delete_group(&self, group: &str) {
+        self.change(|world| drop(world.cluster.groups.remove(group)));
+    }
+
     /// The generation of a group and the number of its members.
     #[must_use]
     pub fn group(&self, name: &str) -> (i32, usize) {

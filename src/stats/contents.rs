@@ -5,6 +5,7 @@
 use crate::content::{self, CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::key::Scratch;
 use crate::record::Verdict;
+use crate::runtime;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -27,7 +28,7 @@ struct TimedSample {
 impl SharedContents {
     /// Of a topic with so many keys in a window, if that is known.
     pub(super) fn new(keys: Option<u64>, compare: CompareContent) -> Self {
-        let sample = TimedSample { sample: ContentSample::new(keys), minute: Instant::now() };
+        let sample = TimedSample { sample: ContentSample::new(keys), minute: runtime::now() };
         Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }
     }
 
@@ -68,10 +69,10 @@ impl SharedContents {
 
     fn with<T>(&self, does: impl FnOnce(&mut ContentSample) -> T) -> T {
         let mut timed = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
-        let minutes = timed.minute.elapsed().as_secs() / 60;
+        let minutes = runtime::since(timed.minute).as_secs() / 60;
         if minutes > 0 {
             timed.sample.pass_minutes(minutes);
-            timed.minute = Instant::now();
+            timed.minute = runtime::now();
         }
         let done = does(&mut timed.sample);
         self.halvings.store(timed.sample.halvings(), Ordering::Relaxed);

@@ -14,6 +14,7 @@ pub use times::{RecentTimes, TimesChange, is_seconds, likely_cause, wrong_unit};
 use crate::config::{Config, Topic};
 use crate::dedup::Observed;
 use crate::record::{Offset, Reason, SpaceId, Timestamp, TopicPartition, Verdict};
+use crate::runtime;
 use crate::values::ValueCounts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -239,13 +240,13 @@ pub struct LastTime(Mutex<Option<Instant>>);
 impl LastTime {
     /// It happens now.
     pub fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime::now());
     }
 
     /// How long ago it was; `None` if it never was.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|time| time.elapsed())
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(runtime::since)
     }
 }
 
@@ -343,6 +344,11 @@ impl Stats {
     /// Says how a worker stands.
     pub fn report(&self, worker: usize, report: WorkerReport) {
         self.lock().insert(worker, report);
+    }
+
+    /// Adds to a worker's last report that it cannot go on. The next report replaces it.
+    pub fn block(&self, worker: usize, reason: String) {
+        self.lock().entry(worker).or_default().blocked = Some(reason);
     }
 
     /// How the workers stood when they last said so.

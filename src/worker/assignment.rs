@@ -5,11 +5,12 @@
 use super::ids::{InputId, StateId};
 use super::input::Input;
 use super::partition::{Announced, PartitionState};
-use super::rebuild::Rebuilt;
+use super::rebuild_job::Rebuilt;
 use super::topics::Topics;
 use super::waiting::{Found, Waiting};
-use crate::kafka::Note;
+use crate::broker::Note;
 use crate::record::{Offset, TopicPartition, log_id};
+use crate::runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ impl Assignment {
             waiting: BTreeMap::new(),
             rebuilt: channel(),
             unbegun: Vec::new(),
-            unbegun_due: Instant::now(),
+            unbegun_due: runtime::now(),
             ends: BTreeMap::new(),
             beginnings: BTreeMap::new(),
             warming: false,
@@ -103,7 +104,7 @@ impl Assignment {
     /// end of a warm-up is not logged.
     pub(super) fn must_announce(&self, topics: &Topics, patience: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
-            Announced::Nothing { since } => since.elapsed() >= patience,
+            Announced::Nothing { since } => runtime::since(since) >= patience,
             announced => announced != Announced::Complete && announced.is_behind(self.warms_up(topics, id)),
         })
     }
@@ -138,9 +139,10 @@ impl Assignment {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
             // What is decided past a refused record must not move time for whoever goes on from here.
             let is_whole = inputs_of(topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
-            let state = self.states.get(&input.state).filter(|_| is_whole);
-            let stream_time = state.and_then(|state| state.dedup.stream_time());
-            let note = Note { first: input.first, stream_time, id: log_id(&input.log).map(str::to_owned), is_seed: false };
+            let state = self.states.get(&input.state);
+            let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
+            let (id, epoch) = (log_id(&input.log).map(str::to_owned), state.map(|state| state.epoch));
+            let note = Note { first: input.first, stream_time, id, epoch, is_seed: false };
             (input.partition.clone(), input.position, note.to_string())
         });
         let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);

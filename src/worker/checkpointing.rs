@@ -6,7 +6,9 @@
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
 use super::ids::StateId;
+use crate::broker::Broker;
 use crate::record::log_id;
+use crate::runtime;
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
@@ -50,7 +52,7 @@ impl Schedule {
     }
 }
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Writes the states that are due, or all, if they changed: at the barrier, where nothing past the
     /// committed offsets is decided.
     pub(super) fn checkpoint(&mut self, all: bool) {
@@ -62,14 +64,14 @@ impl Worker {
         // Large checkpoints are written less often, so that the average stays below the bound.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
-        self.schedule.put_off(Instant::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
+        self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
     /// The states that cannot wait, and those that are due by the schedule.
     fn due(&mut self) -> Vec<StateId> {
         let Assignment { inputs, states, .. } = &self.assignment;
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
-        let now = Instant::now();
+        let now = runtime::now();
         if self.schedule.is_due(now) {
             // What a warm-up remembers is logged when it is time for a checkpoint, all of it; so all are written.
             let warms_up = inputs.values().any(|input| input.is_warm_up(input.position));

@@ -5,6 +5,7 @@
 
 use super::Shared;
 use super::topics::InputTopic;
+use crate::broker::Broker;
 use crate::key::Fingerprint;
 use crate::record::SpaceId;
 use std::collections::{HashMap, VecDeque};
@@ -50,7 +51,7 @@ impl CrossPartitionKeys {
 
 /// Notices a key that comes in more than one partition.
 #[inline]
-pub(super) fn watch(shared: &Shared, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
+pub(super) fn watch<B: Broker>(shared: &Shared<B>, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
     let Some(other) = shared.cross_partition_keys.seen(topic.space, fingerprint, partition) else { return };
     if shared.stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::warn!(

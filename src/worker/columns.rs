@@ -3,7 +3,7 @@
 //! Must never hold more than a batch, nor allocate for a record.
 
 use super::key_reader::Keyed;
-use crate::kafka::Message;
+use crate::broker::Record;
 use crate::key::Fingerprint;
 use crate::record::Timestamp;
 
@@ -18,10 +18,10 @@ pub(super) struct Columns {
 impl Columns {
     /// Takes records that follow each other, as far as each has a time that is not past `latest`, and a key that it does not
     /// retract.
-    pub(super) fn take(&mut self, messages: &[Message<'_>], keys: &[Keyed], latest: Timestamp) {
+    pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], latest: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();
-        let Some(first) = messages.first().map(Message::offset) else { return };
+        let Some(first) = messages.first().map(Record::offset) else { return };
         for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
             let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
             if message.offset() != offset || time > latest {

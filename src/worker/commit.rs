@@ -10,14 +10,14 @@ use super::read_ahead::ReadAhead;
 use super::report::Blocked;
 use super::transaction::Load;
 use super::{Error, Flow, Worker};
+use crate::broker::{self, Broker, Committed, Consumer as _, Meanwhile, Refused, SinkError};
 use crate::changelog::Span;
 use crate::fault;
-use crate::kafka::{self, Committed, Meanwhile, Refused, SinkError, Source};
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::route;
+use crate::runtime;
 use crate::stats::add;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
 
 /// After so many aborts one after the other, and again after as many more, it is looked for what is wrong.
 const ABORTS_SUSPECT: u32 = 4;
@@ -25,21 +25,21 @@ const ABORTS_SUSPECT: u32 = 4;
 /// How much smaller batches become where one is refused, and nobody says for which record.
 const SMALLER: usize = 8;
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Commits what was written, with the offsets up to which it was read.
-    pub(super) fn commit(&mut self, source: &Source) -> Result<Flow, Error> {
+    pub(super) fn commit(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         self.commit_while(source, None)
     }
 
     /// The same, and reads on while it waits for the brokers; what it read is void if positions are set back.
-    pub(super) fn commit_and_read<'s>(&mut self, source: &'s Source, ahead: &mut ReadAhead<'s>) -> Result<(), Error> {
+    pub(super) fn commit_and_read<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
         if let Flow::Back = self.commit_while(source, Some(ahead))? {
             ahead.clear();
         }
         Ok(())
     }
 
-    fn commit_while<'s>(&mut self, source: &'s Source, ahead: Option<&mut ReadAhead<'s>>) -> Result<Flow, Error> {
+    fn commit_while<'s>(&mut self, source: &'s B::Consumer, ahead: Option<&mut ReadAhead<'s, B>>) -> Result<Flow, Error> {
         if !self.outbox.is_open() {
             return Ok(Flow::On);
         }
@@ -47,7 +47,7 @@ impl Worker {
             return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
-        let began = Instant::now();
+        let began = runtime::now();
         let offsets = self.assignment.offsets(&self.topics);
         let logged = self.outbox.sink.flush_in_order().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.outbox.sink.flush_in_order());
@@ -66,7 +66,7 @@ impl Worker {
         let written = self.outbox.sink.take_logged();
         self.logged(source, written);
         self.assignment.committed(offsets);
-        self.outbox.committed(&self.shared.stats, began.elapsed());
+        self.outbox.committed(&self.shared.stats, runtime::since(began));
         self.reporter.blocked = None;
         fault::point("commit.booked");
         for (id, state) in &mut self.assignment.states {
@@ -85,17 +85,17 @@ impl Worker {
             self.refresh_cluster()?;
             self.outbox.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
-            self.fence_unanswered_end()?;
+            self.fence_late_request()?;
         }
         Ok(Flow::On)
     }
 
-    /// Replaces the producer if a delayed request could end its next transaction.
-    fn fence_unanswered_end(&mut self) -> Result<(), Error> {
-        if !self.outbox.sink.has_unanswered_end() {
+    /// Replaces the producer if a delayed request could act on its next transaction.
+    fn fence_late_request(&mut self) -> Result<(), Error> {
+        if !self.outbox.sink.has_late_request() {
             return Ok(());
         }
-        tracing::info!("a request to end the last transaction was never answered; replacing the producer to fence it");
+        tracing::info!("a request of the last transaction was never answered; replacing the producer to fence it");
         self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())
     }
 
@@ -128,7 +128,7 @@ impl Worker {
     }
 
     /// What was written to the changelogs is committed; `written` has the offsets of its records.
-    fn logged(&mut self, source: &Source, written: BTreeMap<TopicPartition, Vec<Offset>>) {
+    fn logged(&mut self, source: &B::Consumer, written: BTreeMap<TopicPartition, Vec<Offset>>) {
         if self.assignment.logged(&self.topics, written) {
             return;
         }
@@ -144,14 +144,14 @@ impl Worker {
 
     /// Records that were decided have not come again for too long: their partitions are restored, so that the others
     /// can go on.
-    pub(super) fn give_up_repeating(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn give_up_repeating(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
         self.restart(source, &missing)
     }
 
     /// Where transactions are to carry less: what was decided together would have to be written together again. So it is
     /// forgotten, and decided anew; but for what nothing but this process knows.
-    pub(super) fn carry_less(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn carry_less(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.outbox.carries_less) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Worker {
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
     /// partition that is still ours stands where it was committed.
-    pub(super) fn abort(&mut self, source: &Source, failure: SinkError) -> Result<(), Error> {
+    pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
         add(&self.shared.stats.aborts, 1);
         if !matches!(failure, SinkError::Refused(_) | SinkError::Exit(_)) {
             self.outbox.failed();
@@ -196,7 +196,7 @@ impl Worker {
         fault::point("abort.aborted");
         match batch_bytes {
             Some(batch_bytes) => self.outbox.replace_sink(&self.shared, self.number, batch_bytes)?,
-            None => self.fence_unanswered_end()?,
+            None => self.fence_late_request()?,
         }
         self.rewind(source)?;
         self.back_off();
@@ -255,7 +255,7 @@ impl Worker {
         if aborts < ABORTS_SUSPECT || !(aborts - ABORTS_SUSPECT).is_multiple_of(ABORTS_SUSPECT) {
             return;
         }
-        let missing = kafka::missing(&self.shared.config, &self.shared.cluster);
+        let missing = self.shared.broker.missing(&self.shared.config, &self.shared.cluster);
         let why = if missing.is_empty() { format!("the last one because: {reason}") } else { missing.join("; ") };
         let reason = format!("nothing can be committed, {aborts} transactions were aborted one after the other: {why}");
         tracing::error!("{reason}");
@@ -268,14 +268,14 @@ impl Worker {
 
     /// Waits before another try, while nothing can be committed.
     fn back_off(&self) {
-        let until = Instant::now() + self.outbox.back_off();
-        while !self.stopping() && Instant::now() < until {
-            std::thread::sleep(BACKOFF);
+        let until = runtime::now() + self.outbox.back_off();
+        while !self.stopping() && runtime::now() < until {
+            runtime::sleep(BACKOFF);
         }
     }
 
     /// Sets every partition back to where it was committed.
-    pub(super) fn rewind(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn rewind(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.outbox.end();
         self.outbox.ends_with = None;
         if source.lost() {
@@ -293,18 +293,18 @@ impl Worker {
     }
 
     /// The brokers take another producer for ours.
-    fn fenced_by_another(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+    fn fenced_by_another(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.outbox.fenced(reason)?;
         if self.stopping() {
             // Whoever took over is not to be disturbed by one that ends; nor is there anything left to find out for.
-            return Err(kafka::Error::Stopped.into());
+            return Err(broker::Error::Stopped.into());
         }
         self.resolve_in_doubt(source, reason)
     }
 
     /// Nobody knows how the transaction ended: replaces the producer, which ends it one way or the
     /// other, and lets the group's committed offsets decide.
-    fn resolve_in_doubt(&mut self, source: &Source, reason: &str) -> Result<(), Error> {
+    fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
         self.outbox.is_in_doubt(reason)?;
         let written = self.outbox.sink.take_logged();

@@ -5,11 +5,11 @@
 
 use super::ids::StateId;
 use super::verdicts::Verdicts;
+use crate::broker::Committed;
 use crate::changelog::Span;
-use crate::clock;
 use crate::format::SchemaId;
-use crate::kafka::Committed;
 use crate::record::{Offset, Timestamp, TopicId, TopicPartition};
+use crate::runtime;
 use std::time::{Duration, Instant};
 
 /// How long a partition stands still before a broker is asked whether an open transaction holds it back, and how long its
@@ -149,7 +149,7 @@ impl Input {
         if !is_behind {
             self.stall = None;
         } else if !is_known {
-            self.stall = Some(Stall { position: self.position, since: now, since_ms: clock::now(), answer: None });
+            self.stall = Some(Stall { position: self.position, since: now, since_ms: runtime::wall_clock(), answer: None });
         }
     }
 }

@@ -4,19 +4,19 @@
 
 use super::Shared;
 use super::topics::{InputTopic, Topics};
+use crate::broker::{Broker, Record};
 use crate::content::PartitionKey;
-use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{TopicPartition, Verdict};
 
 /// Compares a record with what it repeats, if its key is of the sample.
 #[inline]
-pub(super) fn watch(
-    shared: &Shared,
+pub(super) fn watch<B: Broker>(
+    shared: &Shared<B>,
     topic: &InputTopic,
     fingerprint: Fingerprint,
     verdict: Verdict,
-    message: &Message<'_>,
+    message: &impl Record,
     scratch: &mut Scratch,
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
@@ -43,7 +43,7 @@ pub(super) fn watch(
 }
 
 /// Forgets what came out of partitions that come or go: of what others let through meanwhile, this process knows nothing.
-pub(super) fn forget(shared: &Shared, topics: &Topics, partitions: &[TopicPartition]) {
+pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let topic = topics.find(&partition.topic).map(|topic| &topics[topic]).filter(|topic| topic.forward.is_none());
         if let Some(contents) = topic.and_then(|topic| shared.stats.topics[topic.counted.0].contents.as_ref()) {

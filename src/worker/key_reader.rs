@@ -3,9 +3,9 @@
 //! Owns what is kept between records for that: walks through schemas, and working memory. Must never decide anything.
 
 use super::topics::InputTopic;
+use crate::broker;
 use crate::config::Topic;
 use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
-use crate::kafka::Message;
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Record, TopicId};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl KeyReader {
 
     /// Takes the keys of records that come together. Asks for all schemas that are not known, so that their partition waits for
     /// all of them at the same time.
-    pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[Message<'_>], keys: &mut Vec<Keyed>) {
+    pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
         let Topic { key, formats, .. } = &topic.config;
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
         let schemas = &*self.schemas;

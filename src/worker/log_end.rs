@@ -6,8 +6,9 @@
 use super::ids::InputId;
 use super::input::STALLED;
 use super::{Error, Flow, Worker};
-use crate::kafka::Source;
+use crate::broker::{Broker, Consumer as _};
 use crate::record::{Offset, TopicPartition};
+use crate::runtime;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the ends of all partitions.
@@ -26,15 +27,15 @@ pub(super) struct LogEnds {
 
 impl LogEnds {
     pub(super) fn new() -> Self {
-        let next = Instant::now() + INTERVAL;
+        let next = runtime::now() + INTERVAL;
         Self { next, ask_next: next, logged: None }
     }
 }
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Looks at the ends of all partitions, once a second. To be called when everything that was fetched is processed.
-    pub(super) fn look_at_log_ends(&mut self, source: &Source) -> Result<Flow, Error> {
-        let now = Instant::now();
+    pub(super) fn look_at_log_ends(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
+        let now = runtime::now();
         if now < self.log_ends.next {
             return Ok(Flow::On);
         }
@@ -49,20 +50,20 @@ impl Worker {
 
     /// Steps over the control records that the consumer has passed. To be called when everything that was fetched is
     /// processed.
-    pub(super) fn step_over_control_records(&mut self, source: &Source) -> Result<Flow, Error> {
+    pub(super) fn step_over_control_records(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let positions = source.positions(self.assignment.inputs.values().map(|input| &input.partition));
         let ends: Vec<_> = self.assignment.inputs.keys().copied().zip(positions).filter_map(|(id, end)| Some((id, end?))).collect();
         self.step_over(source, ends)
     }
 
     /// Steps over what lies before the ends that partitions were read to.
-    pub(super) fn step_over_to(&mut self, source: &Source, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
+    pub(super) fn step_over_to(&mut self, source: &B::Consumer, ends: &[(TopicPartition, Offset)]) -> Result<Flow, Error> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let ends = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
         self.step_over(source, ends)
     }
 
-    fn step_over(&mut self, source: &Source, ends: Vec<(InputId, Offset)>) -> Result<Flow, Error> {
+    fn step_over(&mut self, source: &B::Consumer, ends: Vec<(InputId, Offset)>) -> Result<Flow, Error> {
         let mut stepped = false;
         for (id, end) in ends {
             let Some(input) = self.assignment.inputs.get_mut(&id).filter(|input| input.position < end) else { continue };
@@ -79,7 +80,7 @@ impl Worker {
     }
 
     /// Asks the broker of one partition that stands still whether an open transaction is the cause.
-    fn ask_for_open_transaction(&mut self, source: &Source, now: Instant) {
+    fn ask_for_open_transaction(&mut self, source: &B::Consumer, now: Instant) {
         if now < self.log_ends.ask_next {
             return;
         }

@@ -22,6 +22,7 @@ mod pausing;
 mod read_ahead;
 mod rebalance;
 mod rebuild;
+mod rebuild_job;
 mod records;
 mod rejoin;
 mod report;
@@ -33,13 +34,14 @@ mod transaction;
 mod verdicts;
 mod waiting;
 
+use crate::broker::{self, Broker, Cluster, Consumer};
 use crate::checkpoint::{self, Store};
 use crate::config::Config;
 use crate::fault;
 use crate::filter::CapacityError;
 use crate::format::Schemas;
-use crate::kafka::{self, Cluster, Source};
 use crate::record::{Invalid, Offset, TopicPartition};
+use crate::runtime;
 use crate::stats::Stats;
 use assignment::Assignment;
 use checkpointing::Schedule;
@@ -59,12 +61,17 @@ use topics::Topics;
 /// Longest wait for records; bounds how late a rebalance or a stop is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long a worker waits for an answer before its status says so.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// Most keys that a warm-up remembers of a partition before they are logged: every partition may have so many.
 const UNLOGGED_MAX: usize = 200_000;
 
 /// What all workers of a process have in common.
 #[derive(Clone)]
-pub struct Shared {
+pub struct Shared<B: Broker> {
+    /// The cluster.
+    pub broker: B,
     /// The configuration.
     pub config: Arc<Config>,
     /// What the cluster looked like at start.
@@ -85,7 +92,7 @@ pub struct Shared {
     pub instance: Arc<str>,
 }
 
-impl Shared {
+impl<B: Broker> Shared<B> {
     /// Most keys of a partition that wait to be logged.
     fn most_unlogged(&self) -> usize {
         self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
@@ -106,7 +113,7 @@ impl Shared {
 pub enum Error {
     /// Kafka cannot be worked with.
     #[error(transparent)]
-    Kafka(#[from] kafka::Error),
+    Kafka(#[from] broker::Error),
     /// The state directory cannot be worked with.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
@@ -156,12 +163,12 @@ pub enum Error {
 }
 
 /// One worker.
-pub struct Worker {
-    shared: Shared,
+pub struct Worker<B: Broker> {
+    shared: Shared<B>,
     number: usize,
     topics: Topics,
     assignment: Assignment,
-    outbox: Outbox,
+    outbox: Outbox<B>,
     schedule: Schedule,
     reporter: Reporter,
     buffers: Buffers,
@@ -178,12 +185,12 @@ enum Flow {
     Back,
 }
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Connects worker `number` of this process, ends what its past self left open, and joins no group yet.
     ///
     /// # Errors
     /// When Kafka refuses.
-    pub fn connect(shared: Shared, number: usize) -> Result<Self, Error> {
+    pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
         let outbox = Outbox::connect(&shared, number)?;
         let topics = Topics::new(&shared);
         let key_reader = KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas));
@@ -193,7 +200,7 @@ impl Worker {
             topics,
             assignment: Assignment::new(shared.store.epoch()),
             outbox,
-            schedule: Schedule::new(Instant::now() + shared.config.worker.checkpoint_interval),
+            schedule: Schedule::new(runtime::now() + shared.config.worker.checkpoint_interval),
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
             key_reader,
@@ -204,7 +211,7 @@ impl Worker {
     }
 
     /// Works as a member of the group until told to stop, then drains: commits, and writes checkpoints.
-    fn work(&mut self, source: &Source) -> Result<(), Error> {
+    fn work(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let mut ahead = ReadAhead::default();
         while !self.stopping() {
             while let Some(rebalance) = source.next_rebalance() {
@@ -273,8 +280,8 @@ impl Worker {
     }
 
     /// Publishes a status report if one is due.
-    fn report(&mut self, source: &Source) {
-        if self.reporter.unblock(&self.assignment) {
+    fn report(&mut self, source: &B::Consumer) {
+        if !self.outbox.is_open() && self.reporter.unblock(&self.assignment, source) {
             self.outbox.aborts = 0;
         }
         self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
@@ -294,7 +301,7 @@ impl Worker {
 
     /// Commits where this worker's partitions begin, before anything of them is read: their next owner begins at the same
     /// offsets.
-    fn commit_beginnings(&mut self, source: &Source) -> Result<Flow, Error> {
+    fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
         if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
             return Ok(Flow::On);
@@ -303,10 +310,10 @@ impl Worker {
     }
 
     /// Logs what the changelog lacks and no transaction has logged yet: the keys of a warm-up, and the announcements of a new owner.
-    fn log_warm_up(&mut self, source: &Source) -> Result<Flow, Error> {
+    fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let most = self.shared.most_unlogged();
         let states = &self.assignment.states;
-        let is_due = self.schedule.is_due(Instant::now()) || states.values().any(|state| state.pending.len() >= most);
+        let is_due = self.schedule.is_due(runtime::now()) || states.values().any(|state| state.pending.len() >= most);
         let has_keys = is_due && states.values().any(|state| !state.pending.is_empty());
         let must_log = has_keys || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
         if self.outbox.is_open() || !must_log || self.assignment.must_repeat() {
@@ -316,7 +323,7 @@ impl Worker {
     }
 
     /// Commits what there is to commit without a record.
-    fn commit_at_once(&mut self, source: &Source) -> Result<Flow, Error> {
+    fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         match self.outbox.begin() {
             Ok(()) => self.commit(source),
             Err(failure) => self.abort(source, failure).map(|()| Flow::Back),
@@ -325,32 +332,39 @@ impl Worker {
 
     /// Looks at the topics again, for they have changed.
     fn refresh_cluster(&mut self) -> Result<(), Error> {
-        let cluster = self.patiently(|| kafka::discover(&self.shared.config, &|| self.stopping()))?;
+        let cluster = self.patiently(|| self.shared.broker.discover(&self.shared.config, &|| self.stopping()))?;
         self.shared.cluster = Arc::new(cluster);
         self.topics = Topics::new(&self.shared);
         Ok(())
     }
 
     /// Asks the brokers until they answer, or until told to stop.
-    fn patiently<T>(&self, ask: impl Fn() -> Result<T, kafka::Error>) -> Result<T, Error> {
-        let asked = Instant::now();
+    fn patiently<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
+        let asked = runtime::now();
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
-                Err(_) if self.stopping() => return Err(kafka::Error::Stopped.into()),
+                Err(_) if self.stopping() => return Err(broker::Error::Stopped.into()),
                 // What a person must mend is said at once.
-                Err(error @ (kafka::Error::Cluster(_) | kafka::Error::Property(_) | kafka::Error::Refused { .. })) => {
+                Err(error @ (broker::Error::Cluster(_) | broker::Error::Property(_) | broker::Error::Refused { .. })) => {
                     return Err(error.into());
                 }
-                // Brokers do not return offsets of an open transaction. One that the coordinator has lost stays open for ever.
-                Err(error) if asked.elapsed() > self.shared.config.worker.transaction_timeout * 2 => tracing::warn!(
-                    error = %error,
-                    "no answer from the brokers for longer than a transaction can live; asking again. If the brokers are well, look for a transaction that hangs, with kafka-transactions.sh find-hanging --topic __consumer_offsets"
-                ),
-                Err(error) => tracing::warn!(error = %error, "no answer from the brokers yet; asking again"),
+                Err(error) => {
+                    let waited = runtime::since(asked);
+                    if waited > SILENCE {
+                        self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
+                    }
+                    // Brokers do not return offsets of an open transaction. One that the coordinator has lost stays open for ever.
+                    let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
+                        "; if the brokers are well, look for a transaction that hangs, with kafka-transactions.sh find-hanging --topic __consumer_offsets"
+                    } else {
+                        ""
+                    };
+                    tracing::warn!(error = %error, seconds = waited.as_secs(), "no answer from the brokers yet; asking again{advice}");
+                }
             }
             // Some failures come at once.
-            std::thread::sleep(POLL_INTERVAL);
+            runtime::sleep(POLL_INTERVAL);
         }
     }
 }

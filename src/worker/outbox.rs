@@ -7,10 +7,10 @@ use super::ids::InputId;
 use super::in_flight::InFlight;
 use super::transaction::{Limit, Load, Transaction};
 use super::{Error, Shared};
-use crate::clock;
+use crate::broker::{self, Broker, Outgoing, Record as _, RecordOf, Sink, SinkError};
 use crate::config::Topic;
 use crate::fault;
-use crate::kafka::{self, Outgoing, Sink, SinkError};
+use crate::runtime;
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// What a worker writes.
-pub(super) struct Outbox {
-    pub(super) sink: Sink,
+pub(super) struct Outbox<B: Broker> {
+    pub(super) sink: Sink<B>,
     pub(super) in_flight: InFlight,
     /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
     pub(super) aborts: u32,
@@ -48,9 +48,9 @@ pub(super) struct Outbox {
     fencings: Vec<Instant>,
 }
 
-impl Outbox {
+impl<B: Broker> Outbox<B> {
     /// Connects the producer of worker `number`, and ends what its past self left open.
-    pub(super) fn connect(shared: &Shared, number: usize) -> Result<Self, Error> {
+    pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
             sink: connect(shared, number, &transactional_id, shared.cluster.batch_bytes)?,
@@ -59,7 +59,7 @@ impl Outbox {
             ends_with: None,
             transactional_id,
             transaction_timeout: shared.config.worker.transaction_timeout,
-            delivery_timeout: kafka::delivery_timeout(&shared.config),
+            delivery_timeout: broker::delivery_timeout(&shared.config),
             transaction: None,
             limit: Limit::new(shared.config.worker.max_transaction_records),
             carries_less: false,
@@ -76,7 +76,7 @@ impl Outbox {
 
     /// How long the transaction has been open, if one is.
     pub(super) fn age(&self) -> Option<Duration> {
-        self.transaction.as_ref().map(|transaction| transaction.begun.elapsed())
+        self.transaction.as_ref().map(|transaction| runtime::since(transaction.begun))
     }
 
     /// How old the transaction may become before it is committed, where `interval` is asked for.
@@ -90,7 +90,7 @@ impl Outbox {
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {
         if self.transaction.is_none() {
             self.sink.begin()?;
-            self.transaction = Some(Transaction { begun: Instant::now(), load: Load::default() });
+            self.transaction = Some(Transaction { begun: runtime::now(), load: Load::default() });
             fault::point("transaction.begun");
         }
         Ok(())
@@ -98,12 +98,12 @@ impl Outbox {
 
     /// Writes a record that was read from there.
     #[inline]
-    pub(super) fn write(&mut self, from: InputId, outgoing: Outgoing<'_>) -> Result<(), SinkError> {
-        let origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
+    pub(super) fn write(&mut self, from: InputId, mut outgoing: Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
+        outgoing.origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
         if let Some(transaction) = &mut self.transaction {
             transaction.load.bytes += outgoing.message.bytes();
         }
-        self.sink.send(&Outgoing { origin, ..outgoing })?;
+        self.sink.send(&outgoing)?;
         fault::point("transaction.sent");
         Ok(())
     }
@@ -126,7 +126,9 @@ impl Outbox {
 
     /// The open transaction has failed, and no record is why.
     pub(super) fn failed(&mut self) {
-        if let Some(transaction) = self.transaction.as_ref().filter(|transaction| transaction.begun.elapsed() >= self.delivery_timeout) {
+        if let Some(transaction) =
+            self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
+        {
             self.carries_less |= self.limit.timed_out(transaction.load);
         }
     }
@@ -149,10 +151,10 @@ impl Outbox {
         self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
         if let Some(transaction) = &self.transaction {
-            self.limit.committed(transaction.load, transaction.begun.elapsed(), self.delivery_timeout);
+            self.limit.committed(transaction.load, runtime::since(transaction.begun), self.delivery_timeout);
         }
         self.age().into_iter().for_each(|age| stats.transaction_time.observe(age));
-        let now = clock::now();
+        let now = runtime::wall_clock();
         for time in self.in_flight.times() {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }
@@ -172,12 +174,12 @@ impl Outbox {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());
         }
-        self.fencings.retain(|at| at.elapsed() < FENCINGS_MEMORY);
-        self.fencings.push(Instant::now());
+        self.fencings.retain(|at| runtime::since(*at) < FENCINGS_MEMORY);
+        self.fencings.push(runtime::now());
         if self.fencings.len() <= FENCINGS_MAX {
             return Ok(());
         }
-        Err(Error::Exit(kafka::has_twin(&self.transactional_id, reason)))
+        Err(Error::Exit(broker::has_twin(&self.transactional_id, reason)))
     }
 
     /// Nobody knows how the transaction ended. Says so, but for so many times only.
@@ -202,7 +204,7 @@ impl Outbox {
     }
 
     /// Replaces the producer. The new one ends the transaction that the old one left open, and fences its late requests.
-    pub(super) fn replace_sink(&mut self, shared: &Shared, number: usize, batch_bytes: usize) -> Result<(), Error> {
+    pub(super) fn replace_sink(&mut self, shared: &Shared<B>, number: usize, batch_bytes: usize) -> Result<(), Error> {
         let sink = connect(shared, number, &self.transactional_id, batch_bytes)?;
         sink.learn_from(&self.sink);
         self.sink = sink;
@@ -218,13 +220,13 @@ fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: 
 }
 
 /// A producer for the worker of that number and transactional id.
-fn connect(shared: &Shared, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink, Error> {
-    let Shared { config, stats, cluster, .. } = shared;
+fn connect<B: Broker>(shared: &Shared<B>, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink<B>, Error> {
+    let Shared { config, cluster, .. } = shared;
     // As many as they are now. What is brought to its partitions first comes from those.
     let of = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(0);
     let read = |topic: &Topic| of(&topic.input).max(config.repartitioned(topic).map_or(0, |between| of(&between)));
     let partitions = config.topics.iter().map(read).fold(0, u32::saturating_add);
-    Ok(Sink::connect(config, stats, transactional_id, partitions, batch_bytes, &|| shared.is_stopped(number))?)
+    Ok(Sink::connect(&shared.broker, config, transactional_id, partitions, batch_bytes, &|| shared.is_stopped(number))?)
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 
 use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
-use crate::clock;
 use crate::dedup::{Dedup, Rules};
 use crate::filter::{Exact, Slice};
 use crate::record::{Offset, TopicPartition, log_topic};
+use crate::runtime;
 use crate::stats::{SpaceCounts, Stats, add};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -241,7 +241,7 @@ impl PartitionState {
     /// Writes a checkpoint as of [`PartitionState::offsets`]. Returns the bytes written; a failure is logged and counted,
     /// and the next checkpoint tries again.
     pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
-        let began = Instant::now();
+        let began = runtime::now();
         self.is_new = false;
         let (offsets, changelog) = (self.offsets.clone(), self.changelog.clone());
         let metadata = CheckpointMetadata { settings: settings.clone(), offsets, changelog, state: self.dedup.metadata() };
@@ -254,9 +254,9 @@ impl PartitionState {
                 self.changed = false;
                 self.failures = 0;
                 add(&stats.checkpoints, 1);
-                stats.checkpoint_time.observe(began.elapsed());
+                stats.checkpoint_time.observe(runtime::since(began));
                 stats.checkpoint_bytes.store(bytes, Ordering::Relaxed);
-                stats.checkpoint_at.store(clock::now(), Ordering::Relaxed);
+                stats.checkpoint_at.store(runtime::wall_clock(), Ordering::Relaxed);
                 tracing::debug!(partition = %id, bytes, "checkpoint written");
                 bytes
             }

@@ -8,12 +8,12 @@
 use super::ids::InputId;
 use super::input::Wait;
 use super::{Error, Worker};
+use crate::broker::{Broker, Consumer as _};
 use crate::format::SchemaId;
-use crate::kafka::Source;
 use crate::record::TopicPartition;
 use std::collections::BTreeSet;
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// The next record of a partition can be decided once a schema is known; those of other partitions go on.
     pub(super) fn await_schema(&mut self, of: InputId, schema: SchemaId) {
         let Some(input) = self.assignment.inputs.get_mut(&of) else { return };
@@ -24,7 +24,7 @@ impl Worker {
 
     /// Pauses partitions that must wait for others of their state, for a schema, or for records that the transaction must carry,
     /// and resumes those that need not wait any more.
-    pub(super) fn tend_waiting(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn tend_waiting(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !self.assignment.warming && !self.assignment.awaiting && !self.assignment.holding {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
-use crate::kafka::{self, Batch, Message, Source};
+use crate::broker::{self, Batch, Broker, Consumer as _, Record, RecordOf};
 use crate::key::Fingerprint;
 use std::ops::Range;
 use std::time::Duration;
@@ -21,14 +21,13 @@ const BYTES_MAX: usize = 8 << 20;
 const TURN: Duration = Duration::from_millis(2);
 
 /// A batch, its records by where they come from, and their keys as far as they are taken.
-#[derive(Default)]
-pub(super) struct ReadAhead<'s> {
-    pub(super) batch: Batch<'s>,
+pub(super) struct ReadAhead<'s, B: Broker> {
+    pub(super) batch: Batch<RecordOf<'s, B>>,
     pub(super) groups: Groups,
     /// In the order of the records.
     pub(super) keys: Vec<Keyed>,
     /// Why the consumer can never read again.
-    failed: Option<kafka::Error>,
+    failed: Option<broker::Error>,
 }
 
 /// The records of a batch that come one after the other from the same partition. So the topic of a record is looked up
@@ -45,9 +44,9 @@ struct Group {
 
 impl Groups {
     /// Adds the records of a batch that are not in a group yet.
-    pub(super) fn extend(&mut self, topics: &Topics, messages: &[Message<'_>]) {
+    pub(super) fn extend(&mut self, topics: &Topics, messages: &[impl Record]) {
         let mut end = self.0.last().map_or(0, |last| last.end);
-        for together in messages[end..].chunk_by(Message::same_partition) {
+        for together in messages[end..].chunk_by(Record::same_partition) {
             end += together.len();
             let topic = topics.find(together[0].topic());
             self.0.push(Group { of: topic.map(|topic| InputId { topic, partition: together[0].partition() }), end });
@@ -66,9 +65,15 @@ impl Groups {
     }
 }
 
-impl<'s> ReadAhead<'s> {
+impl<B: Broker> Default for ReadAhead<'_, B> {
+    fn default() -> Self {
+        Self { batch: Batch::default(), groups: Groups::default(), keys: Vec::new(), failed: None }
+    }
+}
+
+impl<'s, B: Broker> ReadAhead<'s, B> {
     /// Reads until the commit `is_done`, or it is enough.
-    pub(super) fn read(&mut self, source: &'s Source, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
+    pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
             let before = self.batch.messages.len();
@@ -81,7 +86,7 @@ impl<'s> ReadAhead<'s> {
             }
             self.groups.extend(topics, &self.batch.messages);
             take_keys(topics, reader, &self.batch.messages, &self.groups, &mut self.keys, self.batch.messages.len());
-            bytes += self.batch.messages[before..].iter().map(Message::bytes).sum::<usize>();
+            bytes += self.batch.messages[before..].iter().map(Record::bytes).sum::<usize>();
         }
     }
 
@@ -89,7 +94,7 @@ impl<'s> ReadAhead<'s> {
     ///
     /// # Errors
     /// When the consumer can never read again.
-    pub(super) fn fill(&mut self, source: &'s Source, wait: Duration) -> Result<(), kafka::Error> {
+    pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),
             None if self.batch.is_empty() => source.poll(&mut self.batch, BATCH_RECORDS, wait),
@@ -109,7 +114,7 @@ impl<'s> ReadAhead<'s> {
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
-    messages: &[Message<'_>],
+    messages: &[impl Record],
     groups: &Groups,
     keys: &mut Vec<Keyed>,
     end: usize,

@@ -4,13 +4,13 @@
 //! before reading. Must never commit for a partition that is someone else's.
 
 use super::{Error, Worker, key_conflicts, partition};
+use crate::broker::{Broker, Consumer as _, Rebalance, SinkError};
 use crate::fault;
-use crate::kafka::{Rebalance, SinkError, Source};
 use crate::record::TopicPartition;
 use crate::stats::add;
 
-impl Worker {
-    pub(super) fn rebalance(&mut self, source: &Source, rebalance: Rebalance) -> Result<(), Error> {
+impl<B: Broker> Worker<B> {
+    pub(super) fn rebalance(&mut self, source: &B::Consumer, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
         self.reporter.hurry();
         let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
@@ -43,6 +43,8 @@ impl Worker {
                     self.assignment.forget(&partitions);
                     fault::point("revoke.forgotten");
                 }
+                // The group's next answer may take as long as another member takes to join again.
+                self.reporter.joined &= !self.assignment.positions().is_empty();
                 source.unassign(&partitions)?;
                 fault::point("revoke.unassigned");
             }
@@ -52,7 +54,7 @@ impl Worker {
 
     /// Drops partitions that the group took from this member, whose session has ended. Nothing that was read of them may be
     /// committed.
-    pub(super) fn lose(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn lose(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
         self.assignment.forget(partitions);
         fault::point("lose.forgotten");

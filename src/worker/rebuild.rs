@@ -4,80 +4,29 @@
 //! the group has not committed, hold up a worker, or hold up one partition for another.
 
 use super::Error;
-use super::ids::StateId;
 use super::partition::PartitionState;
-use crate::changelog::{Applier, ChangelogRecord, Cut, Origin, Outcome};
-use crate::checkpoint::{self, PartitionId, Store};
+use super::rebuild_job::{Job, Needs, PAUSE, PAUSE_MAX, Rebuilt, Wait};
+use crate::broker::{Broker, ChangelogReader, Logged, ReadEnd};
+use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
+use crate::checkpoint::Store;
 use crate::config::Config;
-use crate::dedup::Rules;
 use crate::fault;
-use crate::filter::Slice;
-use crate::kafka::{ChangelogReader, Logged};
+use crate::filter::ExactError;
 use crate::record::{Offset, TopicPartition};
+use crate::runtime::{self, Done};
 use crate::stats::{Stats, add};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Threads of a process that read changelogs. Each has a reader, and works on one state at a time.
 const THREADS: usize = 2;
-/// Shortest and longest time until a job that waits for a transaction to end looks again.
-const PAUSE: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a client may give no answer before it is replaced.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// A state to be brought to the group's committed offsets.
-pub(super) struct Job {
-    pub(super) id: StateId,
-    pub(super) partition: PartitionId,
-    pub(super) changelog: TopicPartition,
-    /// The id of the changelog topic, if it is known.
-    pub(super) topic_id: Option<String>,
-    /// The highest epoch that is known from the checkpoint.
-    pub(super) epoch: i64,
-    /// The state as of the checkpoint.
-    pub(super) state: PartitionState,
-    pub(super) rules: Rules,
-    pub(super) settings: checkpoint::Settings,
-    pub(super) origin: Origin,
-    /// For each input topic, the offset that the group has committed.
-    pub(super) bounds: BTreeMap<String, Offset>,
-    /// Keys of an earlier slice have expired, if that is known.
-    pub(super) oldest_slice: Option<Slice>,
-    /// Set when nobody waits for it any more.
-    pub(super) cancelled: Arc<AtomicBool>,
-    pub(super) done: Sender<Rebuilt>,
-    pub(super) began: Instant,
-    /// Set while the job waits for the end of the changelog to be known.
-    pub(super) wait: Option<Wait>,
-}
-
-/// How long a job has waited.
-pub(super) struct Wait {
-    since: Instant,
-    reported: Instant,
-}
-
-impl Job {
-    /// Time until it looks again, in proportion to how long it has waited.
-    fn pause(&self) -> Duration {
-        self.wait.as_ref().map_or(PAUSE, |wait| (wait.since.elapsed() / 10).clamp(PAUSE, PAUSE_MAX))
-    }
-}
-
-/// The result of a job.
-pub(super) struct Rebuilt {
-    pub(super) id: StateId,
-    /// The job's own, to distinguish it from one that was cancelled.
-    pub(super) cancelled: Arc<AtomicBool>,
-    pub(super) state: Result<PartitionState, Error>,
-}
 
 /// The end of a topic-partition that is not needed any more.
 struct Trim {
@@ -127,16 +76,12 @@ impl Tasks {
 
     /// Waits for the first task that is due. Returns `None` once the queue is closed.
     fn next(&self) -> Option<Task> {
-        let mut queue = self.lock();
-        while !queue.is_closed {
-            let wait = queue.tasks.first_key_value().map(|(&(due, _), _)| due.saturating_duration_since(Instant::now()));
-            queue = match wait {
-                Some(Duration::ZERO) => return queue.tasks.pop_first().map(|(_, task)| task),
-                Some(wait) => self.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        None
+        runtime::wait(&self.queue, &self.changed, |queue| match queue.tasks.first_key_value() {
+            _ if queue.is_closed => Ok(None),
+            Some((&(due, _), _)) if due > runtime::now() => Err(Some(due)),
+            Some(_) => Ok(queue.tasks.pop_first().map(|(_, task)| task)),
+            None => Err(None),
+        })
     }
 
     fn close(&self) {
@@ -145,44 +90,38 @@ impl Tasks {
     }
 }
 
-/// What the threads share with the workers.
-#[derive(Clone)]
-struct Needs {
-    config: Arc<Config>,
-    store: Arc<Store>,
-    stats: Arc<Stats>,
-    stop: Arc<AtomicBool>,
-}
-
 /// The threads of a process that read changelogs, and what they have to do.
 pub struct Rebuilder {
     tasks: Arc<Tasks>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<(JoinHandle<()>, Done)>,
 }
 
 impl Rebuilder {
     /// Starts the threads. They end when this is dropped.
     #[must_use]
-    pub fn start(config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
+    pub fn start<B: Broker>(broker: &B, config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
         // Not `Shared`, which has this: they would keep each other alive.
-        let needs = Needs { config: Arc::clone(config), store: Arc::clone(store), stats: Arc::clone(stats), stop: Arc::clone(stop) };
+        let (broker, config, store) = (broker.clone(), Arc::clone(config), Arc::clone(store));
+        let needs = Needs { broker, config, store, stats: Arc::clone(stats), stop: Arc::clone(stop) };
         let tasks = Arc::new(Tasks::default());
         let thread = |number| {
             let (needs, tasks) = (needs.clone(), Arc::clone(&tasks));
-            let thread = std::thread::Builder::new().name(format!("rebuild-{number}"));
-            thread.spawn(move || serve(&needs, &tasks)).expect("a thread can be started")
+            let name = format!("rebuild-{number}");
+            let task = runtime::Task::new(&name);
+            let (done, thread) = (task.done(), std::thread::Builder::new().name(name));
+            (thread.spawn(move || task.run(|| serve(&needs, &tasks))).expect("a thread can be started"), done)
         };
         Self { threads: (0..THREADS).map(thread).collect(), tasks }
     }
 
     pub(super) fn rebuild(&self, job: Job) {
-        self.tasks.add(Instant::now(), Task::Rebuild(Box::new(job)));
+        self.tasks.add(runtime::now(), Task::Rebuild(Box::new(job)));
     }
 
     /// Deletes the records of a topic-partition below an offset, unless the topic has another id by then.
     pub(super) fn trim(&self, partition: TopicPartition, topic_id: Option<String>, before: Offset) {
         if self.tasks.lock().trims.insert(partition, Trim { topic_id, before }).is_none() {
-            self.tasks.add(Instant::now(), Task::Trim);
+            self.tasks.add(runtime::now(), Task::Trim);
         }
     }
 }
@@ -191,22 +130,23 @@ impl Drop for Rebuilder {
     /// Waits for the threads: none may use the store while the process ends. Nobody waits for a state any more.
     fn drop(&mut self) {
         self.tasks.close();
-        for thread in self.threads.drain(..) {
+        for (thread, done) in self.threads.drain(..) {
+            done.wait();
             let _ = thread.join();
         }
     }
 }
 
 /// A thread's reader, and when it was connected.
-struct Connection {
-    reader: ChangelogReader,
+struct Connection<B: Broker> {
+    reader: B::ChangelogReader,
     since: Instant,
 }
 
-impl Connection {
-    fn new(config: &Config) -> Option<Self> {
-        match ChangelogReader::new(config) {
-            Ok(reader) => Some(Self { reader, since: Instant::now() }),
+impl<B: Broker> Connection<B> {
+    fn new(needs: &Needs<B>) -> Option<Self> {
+        match needs.broker.changelog_reader(&needs.config) {
+            Ok(reader) => Some(Self { reader, since: runtime::now() }),
             Err(error) => {
                 tracing::error!(error = %error, "changelogs cannot be read");
                 None
@@ -215,17 +155,17 @@ impl Connection {
     }
 }
 
-fn serve(needs: &Needs, tasks: &Tasks) {
+fn serve<B: Broker>(needs: &Needs<B>, tasks: &Tasks) {
     let mut connection = None;
     while let Some(task) = tasks.next() {
         if connection.is_none() {
-            connection = Connection::new(&needs.config);
+            connection = Connection::new(needs);
         }
         match (task, &mut connection) {
             (Task::Rebuild(mut job), Some(connection)) => {
                 let state = match run(needs, connection, &mut job) {
                     Ok(None) => {
-                        tasks.add(Instant::now() + job.pause(), Task::Rebuild(job));
+                        tasks.add(runtime::now() + job.pause, Task::Rebuild(job));
                         continue;
                     }
                     Ok(Some(state)) => Ok(state),
@@ -247,7 +187,7 @@ fn serve(needs: &Needs, tasks: &Tasks) {
     }
 }
 
-fn trim_partition(reader: &ChangelogReader, partition: &TopicPartition, trim: &Trim) {
+fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, trim: &Trim) {
     let before = trim.before;
     let is_recreated = |now: Option<String>| trim.topic_id.is_some() && now.is_some() && now != trim.topic_id;
     match reader.topic_id(&partition.topic).map(is_recreated) {
@@ -262,9 +202,10 @@ fn trim_partition(reader: &ChangelogReader, partition: &TopicPartition, trim: &T
     }
 }
 
-/// Brings a job's state to where the group is. Returns `None` if the job has to wait until the end of the changelog is known.
+/// Brings a job's state to where the group is. Returns `None` if the job has to be tried again after its pause: the end of the
+/// changelog is not known yet, or the changelog could not be read to its end.
 /// Told to stop, it returns any state: nobody will use that.
-fn run(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Result<Option<PartitionState>, Error> {
+fn run<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
         fault::point("rebuild.begin");
@@ -289,11 +230,10 @@ fn run(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Result<Opti
     }))
 }
 
-/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if it was trimmed meanwhile,
-/// so that it has to be read again.
-fn read_all(
-    needs: &Needs,
-    reader: &ChangelogReader,
+/// Reads a changelog from the job's checkpoint, or from the beginning, to its end. Returns `None` if it has to be read again.
+fn read_all<B: Broker>(
+    needs: &Needs<B>,
+    reader: &B::ChangelogReader,
     job: &mut Job,
     (low, end): (Offset, Offset),
     stop: &dyn Fn() -> bool,
@@ -316,17 +256,17 @@ fn read_all(
         }
     };
     loop {
-        let mut follow = Follow { needs, job, low: from, end, cuts: &cuts, reported: Instant::now(), cut: None, gap: false };
-        let Some(applier) = follow.read(reader, from, stop)? else {
-            tracing::info!(partition = %job.partition, "the changelog was trimmed while it was read; reading what it has now");
-            job.state = PartitionState::new(job.rules);
+        let mut follow =
+            Follow { needs, job, low: from, end, cuts: &cuts, reported: runtime::now(), cut: None, gap: false, is_lost: false };
+        let (applier, ended) = follow.read(reader, from, stop)?;
+        if ended != ReadEnd::Reached || follow.is_lost {
+            job.start_over(needs, reader, ended)?;
             return Ok(None);
-        };
+        }
         let (cut, gap) = (follow.cut.take(), follow.gap);
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog begins after the checkpoint; reading the input in between");
-            let mut state = PartitionState::load(&needs.store, &job.partition, &job.settings, job.rules)?;
-            state.changelog.adopt(job.topic_id.as_deref());
+            let mut state = job.load(needs)?;
             state.changelog.epoch = applier.epoch;
             return Ok(Some(state));
         }
@@ -334,7 +274,7 @@ fn read_all(
             fault::point("rebuild.ended");
             add(&needs.stats.rebuilds, 1);
             add(&needs.stats.rebuilt_keys, applier.fingerprints);
-            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = job.began.elapsed().as_millis(), "state rebuilt from the changelog");
+            tracing::info!(partition = %job.partition, keys = applier.fingerprints, elapsed_ms = runtime::since(job.began).as_millis(), "state rebuilt from the changelog");
             let mut state = std::mem::replace(&mut job.state, PartitionState::new(job.rules));
             state.rebuilt(applier.offsets, end, applier.epoch);
             return Ok(Some(state));
@@ -353,15 +293,17 @@ fn read_all(
 }
 
 /// Returns where a changelog begins and ends. Returns `None` while a transaction is open in it, or the brokers do not answer.
-fn ends(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Option<(Offset, Offset)> {
+fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Option<(Offset, Offset)> {
     let found = connection.reader.ends(&job.changelog);
     if let Ok(Some(ends)) = found {
         job.wait = None;
         return Some(ends);
     }
-    let now = Instant::now();
+    let now = runtime::now();
     let wait = job.wait.get_or_insert(Wait { since: now, reported: now });
-    if wait.reported.elapsed() <= PROGRESS_INTERVAL {
+    // In proportion to how long it has waited.
+    job.pause = (runtime::since(wait.since) / 10).clamp(PAUSE, PAUSE_MAX);
+    if runtime::since(wait.reported) <= PROGRESS_INTERVAL {
         return None;
     }
     wait.reported = now;
@@ -373,9 +315,9 @@ fn ends(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Option<(Of
         Err(error) => {
             tracing::warn!(changelog = %job.changelog, error = %error, "no answer from the brokers yet; asking again");
             // librdkafka keeps what it once knew of a topic, such as too few partitions, for up to fifteen minutes.
-            if wait.since.elapsed() > CONNECT_PATIENCE
-                && connection.since.elapsed() > CONNECT_PATIENCE
-                && let Some(anew) = Connection::new(&needs.config)
+            if runtime::since(wait.since) > CONNECT_PATIENCE
+                && runtime::since(connection.since) > CONNECT_PATIENCE
+                && let Some(anew) = Connection::new(needs)
             {
                 *connection = anew;
             }
@@ -385,8 +327,8 @@ fn ends(needs: &Needs, connection: &mut Connection, job: &mut Job) -> Option<(Of
 }
 
 /// One reading of a changelog.
-struct Follow<'a> {
-    needs: &'a Needs,
+struct Follow<'a, B: Broker> {
+    needs: &'a Needs<B>,
     job: &'a mut Job,
     low: Offset,
     end: Offset,
@@ -394,18 +336,21 @@ struct Follow<'a> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
+    /// True if the store was quarantined while the state had keys in it.
+    is_lost: bool,
 }
 
-impl Follow<'_> {
-    /// `None` if the changelog does not reach back to there any more.
-    fn read(&mut self, reader: &ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<Option<Applier>, Error> {
+impl<B: Broker> Follow<'_, B> {
+    fn read(&mut self, reader: &B::ChangelogReader, from: Offset, stop: &dyn Fn() -> bool) -> Result<(Applier, ReadEnd), Error> {
         let (job, origin) = (&*self.job, self.job.origin);
         let epoch = job.state.changelog.epoch;
         let mut applier = Applier::new(job.state.offsets.clone(), origin, job.bounds.clone(), job.oldest_slice, epoch);
-        let changelog = job.changelog.clone();
-        let end = self.end;
-        let is_read = from >= end || reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut applier, &logged))?;
-        Ok(is_read.then_some(applier))
+        let (changelog, end) = (job.changelog.clone(), self.end);
+        if from >= end {
+            return Ok((applier, ReadEnd::Reached));
+        }
+        let ended = reader.read(&changelog, (from, end), stop, &mut |logged| self.take(&mut applier, &logged))?;
+        Ok((applier, ended))
     }
 
     fn take(&mut self, applier: &mut Applier, logged: &Logged<'_>) -> Result<bool, Error> {
@@ -430,9 +375,15 @@ impl Follow<'_> {
             self.job.state.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
         }
         fault::point("rebuild.record");
-        let step = applier
-            .follow(&mut self.job.state.dedup, &record)
-            .map_err(|fault| Error::Exit(format!("{} cannot be rebuilt from its changelog: {fault}", self.job.partition)))?;
+        let step = match applier.follow(&mut self.job.state.dedup, &record) {
+            Ok(step) => step,
+            // The store was quarantined since: what the state has in it is gone.
+            Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.needs.store) => {
+                self.is_lost = true;
+                return Ok(false);
+            }
+            Err(error) => return Err(Error::Exit(format!("{} cannot be rebuilt from its changelog: {error}", self.job.partition))),
+        };
         match step {
             Outcome::Taken => {
                 let _ = self.job.state.changelog.logged(self.job.state.dedup.clock(), logged.offset);
@@ -454,8 +405,8 @@ impl Follow<'_> {
                 return Ok(self.cut.is_none());
             }
         }
-        if self.reported.elapsed() > PROGRESS_INTERVAL {
-            self.reported = Instant::now();
+        if runtime::since(self.reported) > PROGRESS_INTERVAL {
+            self.reported = runtime::now();
             let percent = (logged.offset - self.low) * 100 / (self.end - self.low).max(1);
             tracing::info!(partition = %self.job.partition, percent, keys = applier.fingerprints, "rebuilding the state from the changelog");
         }

@@ -14,14 +14,14 @@ use super::read_ahead::{ReadAhead, take_keys};
 use super::routes::Route;
 use super::topics::InputTopic;
 use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
-use crate::clock;
+use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::format::NoKey;
-use crate::kafka::{Message, Outgoing, SinkError, Source};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition, Verdict};
 use crate::route::{self, AddedHeaders, Detail};
+use crate::runtime;
 use crate::stats::Tally;
 use crate::values::CountBy;
 use std::ops::Range;
@@ -47,14 +47,14 @@ pub(super) struct Buffers {
 }
 
 /// What the records of one partition have in common that come one after the other.
-pub(super) struct RecordLoop<'w> {
-    pub(super) shared: &'w Shared,
+pub(super) struct RecordLoop<'w, B: Broker> {
+    pub(super) shared: &'w Shared<B>,
     of: InputId,
     pub(super) topic: &'w InputTopic,
     pub(super) input: &'w mut Input,
     /// None where records are brought elsewhere to be judged.
     pub(super) state: Option<&'w mut PartitionState>,
-    pub(super) outbox: &'w mut Outbox,
+    pub(super) outbox: &'w mut Outbox<B>,
     /// Of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
@@ -84,14 +84,14 @@ pub(super) enum Stop {
     EndsWorker(Reason),
 }
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Judges and writes the records of a batch. Of the first of them, the keys may be taken already.
-    pub(super) fn process(&mut self, source: &Source, ahead: &mut ReadAhead<'_>) -> Result<Flow, Error> {
+    pub(super) fn process(&mut self, source: &B::Consumer, ahead: &mut ReadAhead<'_, B>) -> Result<Flow, Error> {
         if ahead.batch.messages.is_empty() {
             return Ok(Flow::On);
         }
         let _span = tracing::debug_span!("batch", records = ahead.batch.messages.len()).entered();
-        let now = clock::now();
+        let now = runtime::wall_clock();
         ahead.groups.extend(&self.topics, &ahead.batch.messages);
         let (messages, groups) = (&ahead.batch.messages, &ahead.groups);
         let mut judged = Ok(Flow::On);
@@ -135,9 +135,16 @@ impl Worker {
 
     /// Judges and writes records of one partition. Those of a partition that is another member's, or whose state is not
     /// there yet, come again.
-    fn take(&mut self, source: &Source, of: InputId, messages: &[Message<'_>], keys: &[Keyed], now: Timestamp) -> Result<Flow, Error> {
+    fn take(
+        &mut self,
+        source: &B::Consumer,
+        of: InputId,
+        messages: &[RecordOf<'_, B>],
+        keys: &[Keyed],
+        now: Timestamp,
+    ) -> Result<Flow, Error> {
         let mut at = 0;
-        let bytes = messages.iter().map(Message::bytes).sum();
+        let bytes = messages.iter().map(Record::bytes).sum();
         self.reporter.tallies[self.topics[of.topic].read].bytes += bytes as u64;
         while let Some((stopped, stop)) = self.record_loop(of, now, bytes).and_then(|mut records| records.run(messages, keys, at)) {
             if let Flow::Back = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
@@ -149,7 +156,7 @@ impl Worker {
     }
 
     /// What records of that partition have in common; `None` if they are not to be judged.
-    fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_>> {
+    fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
         let others_warm_up = self.assignment.warming && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
         if others_warm_up && !input.is_warm_up(input.position) {
@@ -186,7 +193,7 @@ impl Worker {
     }
 
     /// Does what a loop cannot do for itself.
-    fn stopped(&mut self, source: &Source, of: InputId, message: &Message<'_>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
+    fn stopped(&mut self, source: &B::Consumer, of: InputId, message: &RecordOf<'_, B>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
             // What must be in it may come behind much that is new, which has to wait.
@@ -240,7 +247,7 @@ impl Worker {
     }
 
     /// Restores a partition whose records are at hand.
-    fn restart_at_hand(&mut self, source: &Source, partition: TopicPartition) -> Result<Flow, Error> {
+    fn restart_at_hand(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
         if !self.outbox.is_open() {
             // Those of other partitions at hand are given up, and must come again, too.
             self.rewind(source)?;
@@ -249,9 +256,9 @@ impl Worker {
     }
 }
 
-impl RecordLoop<'_> {
+impl<B: Broker> RecordLoop<'_, B> {
     /// Takes records from that number on, until one makes it stop: returns its number.
-    fn run(&mut self, messages: &[Message<'_>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
+    fn run(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
         while at < messages.len() {
             let taken = match self.together(&messages[at..], &keys[at..]) {
                 Ok(0) => self.record(&messages[at], &keys[at]).map(|()| 1).map_err(|stop| (0, stop)),
@@ -265,7 +272,7 @@ impl RecordLoop<'_> {
         None
     }
 
-    fn record(&mut self, message: &Message<'_>, keyed: &Keyed) -> Result<(), Stop> {
+    fn record(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
         if offset < self.input.position {
             // librdkafka went back further than it was asked to.
@@ -319,7 +326,7 @@ impl RecordLoop<'_> {
     }
 
     /// Brings a record to the partition where it is judged.
-    fn forward(&mut self, message: &Message<'_>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
+    fn forward(&mut self, message: &RecordOf<'_, B>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
         let (Some(to), Ok((fingerprint, _))) = (&self.topic.forward, keyed) else {
             let verdict = match keyed {
                 Err(NoKey::Awaits(schema)) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
@@ -339,7 +346,7 @@ impl RecordLoop<'_> {
     /// Writes a decided record to where it goes, and counts it as read.
     fn emit(
         &mut self,
-        message: &Message<'_>,
+        message: &RecordOf<'_, B>,
         time: Option<Timestamp>,
         verdict: Verdict,
         since: Option<Timestamp>,
@@ -379,7 +386,7 @@ impl RecordLoop<'_> {
 
     /// Looks at more of a record than its key, where that is asked for.
     #[inline]
-    pub(super) fn look_into(&mut self, message: &Message<'_>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
+    pub(super) fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;
         if let Some(by) = &topic.config.count_by
             && is_counted_by_value(message.offset())
@@ -394,7 +401,7 @@ impl RecordLoop<'_> {
     }
 
     /// Counts a record by its value.
-    fn count_by(&mut self, by: &CountBy, message: &Message<'_>, verdict: Verdict) {
+    fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
         let Some(values) = &self.shared.stats.topics[self.topic.counted.0].values else { return };
         let text = by.text(message.value(), message.headers(), self.scratch);
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
@@ -405,7 +412,7 @@ impl RecordLoop<'_> {
         &mut self,
         topic: &str,
         partition: Option<i32>,
-        message: &Message<'_>,
+        message: &RecordOf<'_, B>,
         time: Option<Timestamp>,
     ) -> Result<(), Stop> {
         let outgoing = Outgoing { topic, partition, message, time, headers: self.headers, origin: 0 };

@@ -17,9 +17,10 @@
 //! and producers of one transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
+use crate::broker::{self, Broker, Consumer as _};
 use crate::fault;
-use crate::kafka::{self, Source};
-use std::time::{Duration, Instant};
+use crate::runtime;
+use std::time::Duration;
 
 /// How often a member joins anew within [`MEMORY`].
 const REJOINS_MAX: usize = 3;
@@ -30,20 +31,20 @@ const MEMORY: Duration = Duration::from_secs(600);
 /// How long the group is given before a member joins anew.
 const PAUSE: Duration = Duration::from_secs(1);
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
     ///
     /// # Errors
     /// When it cannot go on.
     pub fn run(mut self, number: usize) -> Result<(), Error> {
         loop {
-            let source = Source::new(&self.shared.config, number)?;
+            let source = self.shared.broker.consumer(&self.shared.config, number)?;
             let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
             source.subscribe(&inputs)?;
             let ended = self.work(&source);
-            let is_fenced = matches!(ended, Err(Error::Kafka(kafka::Error::Fenced)));
+            let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
             let ended = if is_fenced { self.fenced(&source) } else { ended };
-            if !matches!(ended, Ok(()) | Err(Error::Kafka(kafka::Error::Stopped))) {
+            if !matches!(ended, Ok(()) | Err(Error::Kafka(broker::Error::Stopped))) {
                 self.outbox.leave();
             }
             source.close();
@@ -58,21 +59,21 @@ impl Worker {
     ///
     /// # Errors
     /// When there is another process of this name, by all appearances.
-    fn fenced(&mut self, source: &Source) -> Result<(), Error> {
-        self.rejoins.retain(|at| at.elapsed() < MEMORY);
+    fn fenced(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        self.rejoins.retain(|at| runtime::since(*at) < MEMORY);
         if self.rejoins.len() >= REJOINS_MAX {
-            return Err(kafka::Error::Fenced.into());
+            return Err(broker::Error::Fenced.into());
         }
-        self.rejoins.push(Instant::now());
+        self.rejoins.push(runtime::now());
         tracing::warn!(
             time = self.rejoins.len(),
             "the group says that another process has joined as the same member; joining anew, for it may say so after an outage, too"
         );
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.lose(source, &partitions)?;
-        let until = Instant::now() + PAUSE;
-        while Instant::now() < until && !self.stopping() {
-            std::thread::sleep(POLL_INTERVAL);
+        let until = runtime::now() + PAUSE;
+        while runtime::now() < until && !self.stopping() {
+            runtime::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

@@ -9,9 +9,9 @@ use super::ids::{CountsId, StateId};
 use super::input::{Input, Stall};
 use super::partition::PartitionState;
 use super::topics::{InputTopic, Topics};
-use crate::clock;
-use crate::kafka::Source;
+use crate::broker::{Broker, Consumer};
 use crate::record::{SpaceId, TopicPartition};
+use crate::runtime;
 use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChange, WorkerReport};
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
@@ -56,12 +56,12 @@ pub(super) struct Reporter {
 
 impl Reporter {
     pub(super) fn new(stats: &Stats) -> Self {
-        Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: Instant::now() }
+        Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: runtime::now() }
     }
 
     /// Makes the next report come at once, because a person waits for what has changed.
     pub(super) fn hurry(&mut self) {
-        self.next = Instant::now();
+        self.next = runtime::now();
     }
 
     /// Adds what was counted to what all workers have counted.
@@ -69,12 +69,14 @@ impl Reporter {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Forgets why nothing can be committed once all partitions of the aborted records are another member's: no commit of this
-    /// worker would tell. Returns true if it did.
-    pub(super) fn unblock(&mut self, assignment: &Assignment) -> bool {
+    /// Forgets why nothing can be committed once that would not be told by a commit of this worker: the partitions of the aborted
+    /// records are another member's, or they are committed to their ends. Returns true if it did.
+    pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
-        let assigned = assignment.positions();
-        if assigned.iter().any(|(partition, _)| blocked.partitions.contains(partition)) {
+        let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position >= end);
+        let is_own = |partition| blocked.partitions.contains(partition);
+        let mut inputs = assignment.inputs.values().filter(|input| is_own(&input.partition));
+        if inputs.any(|input| !is_committed(input)) || assignment.paused().any(|found| is_own(&found.partition)) {
             return false;
         }
         self.blocked = None;
@@ -83,11 +85,18 @@ impl Reporter {
     }
 
     /// Publishes the state of worker `number` if a report is due.
-    pub(super) fn report(&mut self, shared: &Shared, number: usize, topics: &Topics, assignment: &mut Assignment, source: &Source) {
-        if Instant::now() < self.next {
+    pub(super) fn report<B: Broker>(
+        &mut self,
+        shared: &Shared<B>,
+        number: usize,
+        topics: &Topics,
+        assignment: &mut Assignment,
+        source: &B::Consumer,
+    ) {
+        if runtime::now() < self.next {
             return;
         }
-        self.next = Instant::now() + INTERVAL;
+        self.next = runtime::now() + INTERVAL;
         let inputs = input_reports(topics, assignment, source);
         let kept = assignment.states.iter_mut().map(|(id, state)| state_report(id.space, topics.first_of(id.space), state));
         // The session of a member without partitions may end without a rebalance.
@@ -95,7 +104,7 @@ impl Reporter {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.reason.clone());
         let stats = &shared.stats;
         stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
-        stats.check_times(&shared.config, clock::now()).iter().for_each(log_times);
+        stats.check_times(&shared.config, runtime::wall_clock()).iter().for_each(log_times);
     }
 }
 
@@ -107,14 +116,14 @@ fn log_times(TimesChange { topic, warning }: &TimesChange) {
     }
 }
 
-fn input_reports(topics: &Topics, assignment: &Assignment, source: &Source) -> Vec<InputReport> {
+fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consumer) -> Vec<InputReport> {
     let stream_time = |id: StateId| assignment.states.get(&id).and_then(|state| state.dedup.stream_time());
     let read = assignment.inputs.values().map(|input: &Input| InputReport {
         partition: input.partition.clone(),
         space: topics[input.topic].space,
         state: match input {
             Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
-            Input { warming_up: true, .. } => InputState::WarmingUp,
+            _ if input.is_warm_up(input.position) => InputState::WarmingUp,
             _ => InputState::Running,
         },
         position: input.position,

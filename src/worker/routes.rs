@@ -3,8 +3,8 @@
 //! Owns the topics that a topic's records go to, and whether partitions keep their numbers on the way; [`crate::route`] says
 //! which of them a verdict leads to. Must never change a verdict.
 
+use crate::broker::{Cluster, Record};
 use crate::config::{OnDuplicate, OnInvalid, Topic};
-use crate::kafka::{Cluster, Message};
 use crate::record::{Invalid, Reason, Verdict};
 use crate::route::{self, AddedHeaders, Destination, Detail, Origin};
 
@@ -19,7 +19,7 @@ struct Place {
 impl Place {
     /// The topic, and the partition of a record there; `None` leaves it to the record's key.
     #[inline]
-    fn of(&self, message: &Message<'_>) -> (&str, Option<i32>) {
+    fn of(&self, message: &impl Record) -> (&str, Option<i32>) {
         (&self.topic, self.same_partition.then(|| message.partition()))
     }
 }
@@ -63,7 +63,7 @@ impl Routes {
         verdict: Verdict,
         invalid: Option<&Invalid>,
         detail: Detail,
-        message: &Message<'_>,
+        message: &impl Record,
         headers: &mut AddedHeaders,
     ) -> Route<'a> {
         let destination = match route::of(topic, verdict) {
@@ -86,7 +86,7 @@ impl Routes {
 
     /// Where an unseen record goes, if anywhere; `None` leaves the partition to its key.
     #[inline]
-    pub(super) fn output(&self, message: &Message<'_>) -> Option<(&str, Option<i32>)> {
+    pub(super) fn output(&self, message: &impl Record) -> Option<(&str, Option<i32>)> {
         self.output.as_ref().map(|place| place.of(message))
     }
 

@@ -8,13 +8,13 @@ use super::columns::Columns;
 use super::decide::VerdictError;
 use super::key_reader::Keyed;
 use super::records::{RecordLoop, Stop};
+use crate::broker::{Broker, Record, RecordOf};
 use crate::config::OnDuplicate;
-use crate::kafka::Message;
 use crate::record::{Timestamp, Verdict};
 
-impl RecordLoop<'_> {
+impl<B: Broker> RecordLoop<'_, B> {
     /// Takes the first records together. Returns how many these are, which may be none; or which of them makes it stop.
-    pub(super) fn together(&mut self, messages: &[Message<'_>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
+    pub(super) fn together(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
         let Some(latest) = self.together_until(messages) else { return Ok(0) };
         let (input, columns) = (&mut *self.input, &mut *self.columns);
         let room = self.outbox.room();
@@ -23,7 +23,7 @@ impl RecordLoop<'_> {
             return Ok(0);
         }
         columns.take(&messages[..room.records.min(messages.len())], keys, latest);
-        let (Some(state), Some(first)) = (self.state.as_deref_mut(), messages.first().map(Message::offset)) else { return Ok(0) };
+        let (Some(state), Some(first)) = (self.state.as_deref_mut(), messages.first().map(Record::offset)) else { return Ok(0) };
         let Columns { fingerprints, times, seen } = columns;
         if fingerprints.is_empty() {
             return Ok(0);
@@ -47,7 +47,7 @@ impl RecordLoop<'_> {
 
     /// The latest time of records that may be taken together, as the topic is configured and as the partition stands; `None`
     /// if none may.
-    fn together_until(&self, messages: &[Message<'_>]) -> Option<Timestamp> {
+    fn together_until(&self, messages: &[RecordOf<'_, B>]) -> Option<Timestamp> {
         let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
         let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
         let is_read_on = !self.others_warm_up && !input.warming_up && input.verdicts.is_all_carried();
@@ -60,7 +60,7 @@ impl RecordLoop<'_> {
     }
 
     /// Writes the unseen of them. Returns which of them it could not write.
-    fn write_unseen(&mut self, messages: &[Message<'_>]) -> Result<(), (usize, Stop)> {
+    fn write_unseen(&mut self, messages: &[RecordOf<'_, B>]) -> Result<(), (usize, Stop)> {
         let topic = self.topic;
         self.outbox.begin().map_err(|error| (0, Stop::Failed(error)))?;
         self.headers.clear();
@@ -77,7 +77,7 @@ impl RecordLoop<'_> {
     }
 
     /// Counts records as read.
-    fn count(&mut self, messages: &[Message<'_>]) {
+    fn count(&mut self, messages: &[RecordOf<'_, B>]) {
         let Some(end) = messages.last().map(|last| last.offset() + 1) else { return };
         (self.input.position, self.input.counted) = (end, end);
         self.tally.count_each(&self.columns.seen[..messages.len()]);

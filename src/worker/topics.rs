@@ -5,6 +5,7 @@
 use super::Shared;
 use super::ids::CountsId;
 use super::routes::Routes;
+use crate::broker::Broker;
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
 use crate::config::Topic;
@@ -72,7 +73,7 @@ impl Forward {
 pub(super) struct Topics(Vec<InputTopic>);
 
 impl Topics {
-    pub(super) fn new(shared: &Shared) -> Self {
+    pub(super) fn new<B: Broker>(shared: &Shared<B>) -> Self {
         let config = &shared.config;
         let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
         let read = |input: &str| CountsId(stats::topics(config).position(|(name, _)| name == input).unwrap_or(0));
@@ -135,6 +136,12 @@ impl Topics {
     /// The number of the topic of that name.
     pub(super) fn find(&self, name: &str) -> Option<TopicId> {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
+    }
+
+    /// The topic of the configuration: for a repartition topic, the one whose records are in it.
+    pub(super) fn configured(&self, id: TopicId) -> TopicId {
+        let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
+        self.iter().find(forwards).map_or(id, |(configured, _)| configured)
     }
 
     /// The topics of a key space.

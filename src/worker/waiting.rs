@@ -2,7 +2,7 @@
 //!
 //! Owns what is known of them before their state is there. Must never ask a broker.
 
-use crate::kafka::{Committed, Note};
+use crate::broker::{Committed, Note};
 use crate::record::{Offset, TopicId, TopicPartition, log_id};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,10 +9,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use unseen::broker::Broker as _;
 use unseen::checkpoint::Store;
 use unseen::config::Config;
 use unseen::format::NoSchemas;
-use unseen::kafka;
+use unseen::kafka::KafkaBroker;
 use unseen::stats::Stats;
 use unseen::worker::{Rebuilder, Shared, Worker};
 
@@ -89,7 +90,7 @@ fn a_record_allocates_nothing() {
     assert!(allocations * 50 < records, "{allocations} allocations for {records} records");
 }
 
-fn shared(stream: &Stream) -> Shared {
+fn shared(stream: &Stream) -> Shared<KafkaBroker> {
     // As much as there is between two transactions.
     let overrides = [
         ("worker.max_transaction_records", TRANSACTION.to_string()),
@@ -101,12 +102,13 @@ fn shared(stream: &Stream) -> Shared {
     let config = Config::load(&stream.setup.write_config("a"), &overrides).unwrap_or_else(|errors| panic!("{errors}"));
     let store = Arc::new(Store::open(&config.state.dir).expect("a store"));
     let (stats, stop) = (Arc::new(Stats::new(&config)), Arc::new(AtomicBool::new(false)));
-    let config = Arc::new(config);
+    let (config, broker) = (Arc::new(config), KafkaBroker::new(Arc::clone(&stats)));
     Shared {
-        cluster: Arc::new(kafka::discover(&config, &|| false).expect("the topics")),
+        cluster: Arc::new(broker.discover(&config, &|| false).expect("the topics")),
         schemas: Arc::new(NoSchemas),
         instance: store.instance_id().expect("an id").into(),
-        rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
+        rebuilder: Arc::new(Rebuilder::start(&broker, &config, &store, &stats, &stop)),
+        broker,
         store,
         stats,
         cross_partition_keys: Arc::default(),

@@ -17,6 +17,12 @@ impl Store {
     }
 
     fn read_instance_id(&self) -> Result<String, Error> {
+        #[cfg(feature = "faults")]
+        if let Some(disk) = &self.memory {
+            let id = disk.instance().unwrap_or_else(|| disk.new_instance());
+            disk.set_instance(&id);
+            return Ok(id);
+        }
         let path = self.dir.join("instance");
         let io = |error| Error::Io { dir: self.dir.clone(), error };
         match fs::read(&path) {

@@ -7,16 +7,17 @@ mod save;
 pub use loaded::Loaded;
 
 use super::codec::{all_pages, fingerprint_key, fingerprints_of, metadata_key, partition_of};
+#[cfg(feature = "faults")]
+use super::database::MemoryDisk;
+use super::database::{Database, DatabaseError};
 use super::decode::{self, Decoder};
 use super::draft;
-use super::options::options;
 use super::{CheckpointMetadata, Error, PartitionId, Settings};
-use crate::clock;
 use crate::dedup::Rules;
 use crate::fault;
 use crate::filter::GenerationId;
 use crate::key::Fingerprint;
-use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
+use crate::runtime;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -43,12 +44,15 @@ pub struct Store {
     batch_bytes: u64,
     /// The directory's own id, once it was asked for.
     instance: OnceLock<String>,
+    /// The disk of a simulated process.
+    #[cfg(feature = "faults")]
+    memory: Option<MemoryDisk>,
 }
 
 #[derive(Debug, Default)]
 struct Opened {
     /// `None` where it could not be opened.
-    db: Option<DB>,
+    db: Option<Database>,
     /// Whether a write has failed: it can be read, but must be opened anew to be written.
     failed: bool,
     /// Counts the times that everything stored was lost.
@@ -64,7 +68,7 @@ pub struct Saved {
     epoch: u64,
 }
 
-/// What distinguishes a directory from another one that takes its name; none if it is not there.
+/// What distinguishes a directory from another one that takes its name; `None` if it is not there.
 fn place(dir: &Path) -> Option<(u64, u64)> {
     fs::metadata(dir).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -85,7 +89,27 @@ impl Store {
             opened => opened,
         };
         let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
-        (open.db, open.place) = (Some(db?), place(&store.checkpoints()));
+        (open.db, open.place) = (Some(db?), store.place());
+        drop(open);
+        Ok(store)
+    }
+
+    /// Opens the disk of a simulated process.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[cfg(feature = "faults")]
+    pub fn open_in_memory(disk: &MemoryDisk) -> Result<Self, Error> {
+        let store = Self { memory: Some(disk.clone()), batch_bytes: u64::MAX, ..Self::new(Path::new("memory")) };
+        let db = match store.open_db() {
+            Err(Error::Corrupt { what, .. }) => {
+                store.move_away(&what)?;
+                store.open_db()
+            }
+            opened => opened,
+        }?;
+        let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
+        (open.db, open.place) = (Some(db), store.place());
         drop(open);
         Ok(store)
     }
@@ -101,7 +125,7 @@ impl Store {
         if !store.checkpoints().is_dir() {
             return Err(Error::Io { dir: dir.to_owned(), error: missing });
         }
-        let db = DB::open_for_read_only(&options(), store.checkpoints(), false).map_err(|error| store.error(&error))?;
+        let db = Database::open_for_read_only(&store.checkpoints()).map_err(|error| store.error(&error))?;
         store.check_format(&db)?;
         store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db);
         Ok(store)
@@ -109,13 +133,30 @@ impl Store {
 
     fn new(dir: &Path) -> Self {
         let (open, drafts, instance) = (RwLock::default(), AtomicU64::new(0), OnceLock::new());
-        Self { dir: dir.to_owned(), open, drafts, batch_bytes: BATCH_BYTES, instance }
+        Self {
+            dir: dir.to_owned(),
+            open,
+            drafts,
+            batch_bytes: BATCH_BYTES,
+            instance,
+            #[cfg(feature = "faults")]
+            memory: None,
+        }
     }
 
     /// Where it is.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// What distinguishes the directory that is there from another one that takes its name.
+    fn place(&self) -> Option<(u64, u64)> {
+        #[cfg(feature = "faults")]
+        if let Some(disk) = &self.memory {
+            return disk.number().map(|number| (0, number));
+        }
+        place(&self.checkpoints())
     }
 
     fn checkpoints(&self) -> PathBuf {
@@ -126,17 +167,27 @@ impl Store {
         self.dir.join("drafts")
     }
 
-    fn open_db(&self) -> Result<DB, Error> {
-        let db = DB::open(&options(), self.checkpoints()).map_err(|error| self.error(&error))?;
+    fn open_db(&self) -> Result<Database, Error> {
+        #[cfg(feature = "faults")]
+        if let Some(disk) = &self.memory {
+            let db = disk.open().map(Database::Memory).map_err(|error| self.error(&error))?;
+            return self.with_format(db);
+        }
+        let db = Database::open(&self.checkpoints()).map_err(|error| self.error(&error))?;
         draft::clean(&self.drafts()).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
+        self.with_format(db)
+    }
+
+    /// Checks the format, and notes it in a new database.
+    fn with_format(&self, db: Database) -> Result<Database, Error> {
         if !self.check_format(&db)? {
-            db.put(FORMAT_KEY, FORMAT).map_err(|error| self.error(&error))?;
+            db.put(FORMAT_KEY, FORMAT.as_bytes()).map_err(|error| self.error(&error))?;
         }
         Ok(db)
     }
 
     /// Checks that the format can be read. Returns false if today's format must be noted before anything is written.
-    fn check_format(&self, db: &DB) -> Result<bool, Error> {
+    fn check_format(&self, db: &Database) -> Result<bool, Error> {
         match db.get(FORMAT_KEY).map_err(|error| self.error(&error))? {
             None => Ok(false),
             Some(found) if found == FORMAT.as_bytes() => Ok(true),
@@ -148,13 +199,13 @@ impl Store {
         }
     }
 
-    fn error(&self, error: &rocksdb::Error) -> Error {
-        let message = error.to_string();
+    fn error(&self, error: &DatabaseError) -> Error {
+        let message = error.message.clone();
         let dir = self.dir.clone();
         // RocksDB distinguishes a lock held, a missing or cut-off file and a refused write only by its text.
         if message.contains("lock") && message.contains("Resource temporarily unavailable") || message.contains("No locks available") {
             Error::InUse(dir)
-        } else if error.kind() == ErrorKind::Corruption || message.contains("No such file or directory") {
+        } else if error.is_corruption || message.contains("No such file or directory") {
             Error::Corrupt { dir, what: message }
         } else {
             Error::Store { dir, message }
@@ -162,12 +213,20 @@ impl Store {
     }
 
     fn move_away(&self, what: &str) -> Result<(), Error> {
+        #[cfg(feature = "faults")]
+        if let Some(disk) = &self.memory {
+            let _ = what;
+            if !disk.move_aside() {
+                self.instance.get().filter(|_| disk.instance().is_none()).into_iter().for_each(|id| disk.set_instance(id));
+            }
+            return Ok(());
+        }
         if !self.checkpoints().exists() {
             tracing::error!(dir = %self.dir.display(), "the state directory was deleted while it was in use; making it anew");
             make(&self.dir).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
             return self.instance.get().filter(|_| !self.dir.join("instance").exists()).map_or(Ok(()), |id| self.write_instance_id(id));
         }
-        let now = clock::now();
+        let now = runtime::wall_clock();
         let aside = self.dir.join(format!("checkpoints.corrupt-{now}"));
         fs::rename(self.checkpoints(), &aside).map_err(|error| Error::Io { dir: self.dir.clone(), error })?;
         tracing::error!(reason = what, quarantined = %aside.display(), "state is corrupt; quarantined, and starting without it");
@@ -195,7 +254,7 @@ impl Store {
         self.move_away(what)?;
         fault::point("quarantine.moved");
         open.db = Some(self.open_db()?);
-        open.place = place(&self.checkpoints());
+        open.place = self.place();
         fault::point("quarantine.opened");
         Ok(())
     }
@@ -229,7 +288,7 @@ impl Store {
         let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         };
-        let found = db.get_pinned(fingerprint_key(id, generation, fingerprint)).map(|found| found.is_some());
+        let found = db.contains(&fingerprint_key(id, generation, fingerprint));
         drop(open);
         let failed = match found {
             Ok(found) => return Ok(found),
@@ -249,9 +308,7 @@ impl Store {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Ok(()) };
         let (from, to) = all_pages(id);
-        let mut range = ReadOptions::default();
-        range.set_iterate_upper_bound(to);
-        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+        for entry in db.range(&from, Some(to)) {
             take(&entry.map_err(|error| self.error(&error))?.1);
         }
         Ok(())
@@ -270,9 +327,7 @@ impl Store {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Ok(()) };
         let (from, to) = fingerprints_of(id, generation);
-        let mut range = ReadOptions::default();
-        range.set_iterate_upper_bound(to);
-        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+        for entry in db.range(&from, Some(to)) {
             let (key, _) = entry.map_err(|error| self.error(&error))?;
             let fingerprint = key.last_chunk::<16>().ok_or_else(|| self.corrupt(id, "a fingerprint has an impossible name"))?;
             take(Fingerprint(u128::from_be_bytes(*fingerprint)))?;
@@ -292,7 +347,7 @@ impl Store {
             return Ok(());
         }
         // To open it takes room on the disk, to read it does not: what is stored stays known, however full that is.
-        let readable = open.db.as_ref().and_then(|_| DB::open_for_read_only(&options(), self.checkpoints(), false).ok());
+        let readable = open.db.as_ref().and_then(|_| self.open_to_read_again());
         open.db = None;
         match self.open_db() {
             Ok(db) => (open.db, open.failed) = (Some(db), false),
@@ -304,8 +359,17 @@ impl Store {
         Ok(())
     }
 
-    fn metadata(&self, db: &DB, id: &PartitionId) -> Result<Option<CheckpointMetadata>, Error> {
-        let Some(stored) = db.get(metadata_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
+    /// Opens what is there for reading.
+    fn open_to_read_again(&self) -> Option<Database> {
+        #[cfg(feature = "faults")]
+        if let Some(disk) = &self.memory {
+            return disk.open().ok().map(Database::Memory);
+        }
+        Database::open_for_read_only(&self.checkpoints()).ok()
+    }
+
+    fn metadata(&self, db: &Database, id: &PartitionId) -> Result<Option<CheckpointMetadata>, Error> {
+        let Some(stored) = db.get(&metadata_key(id)).map_err(|error| self.error(&error))? else { return Ok(None) };
         decode::metadata(id, &stored).map(Some).map_err(|what| self.corrupt(id, &what))
     }
 
@@ -322,7 +386,7 @@ impl Store {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Ok(Vec::new()) };
         let mut all_metadata = Vec::new();
-        for entry in db.iterator(IteratorMode::From(b"h", Direction::Forward)) {
+        for entry in db.range(b"h".as_slice(), None) {
             let (key, stored) = entry.map_err(|error| self.error(&error))?;
             let Some(id) = partition_of(&key) else { break };
             let metadata = decode::metadata(&id, &stored).map_err(|what| self.corrupt(&id, &what))?;
@@ -346,9 +410,7 @@ impl Store {
         let corrupt = |what: String| self.corrupt(id, &what);
         let mut decoder = Decoder::new(id, &metadata, rules).map_err(corrupt)?;
         let (from, to) = all_pages(id);
-        let mut range = ReadOptions::default();
-        range.set_iterate_upper_bound(to);
-        for entry in db.iterator_opt(IteratorMode::From(&from, Direction::Forward), range) {
+        for entry in db.range(&from, Some(to)) {
             let (key, stored) = entry.map_err(|error| self.error(&error))?;
             decoder.page(&key, &stored).map_err(corrupt)?;
         }

@@ -2,16 +2,16 @@
 //!
 //! Must never leave a part of a checkpoint in the store, nor delete what another partition has.
 
-use super::{CHANGE_BYTES, Saved, Store, place};
+use super::{CHANGE_BYTES, Saved, Store};
 use crate::checkpoint::codec::{
     all_fingerprints, all_pages, append_checksum, fingerprint_key, fingerprints_of, metadata_key, page_key, pages_of,
 };
+use crate::checkpoint::database::Database;
 use crate::checkpoint::draft::{self, Draft};
 use crate::checkpoint::{CheckpointMetadata, Error, PartitionId};
 use crate::dedup::{Dedup, DedupMetadata};
 use crate::fault;
 use crate::filter::{Change, Exact, Filter, PAGE_BYTES, PageId, Part};
-use rocksdb::DB;
 use std::fs;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ impl Store {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         // RocksDB would go on writing to files that have no name any more.
-        if place(&self.checkpoints()) != open.place {
+        if self.place() != open.place {
             return Err(Error::Corrupt { dir: self.dir.clone(), what: "it was deleted or replaced while it was in use".to_owned() });
         }
         let is_added = saved == Some(Saved { epoch: open.epoch });
@@ -63,7 +63,7 @@ impl Store {
         // Nothing of this is in the store yet, so none of it can have harmed that.
         put(&mut draft).map_err(|error: rocksdb::Error| refused(error.to_string()))?;
         fault::step("checkpoint.write").map_err(refused)?;
-        let bytes = match draft.write(db) {
+        let bytes = match db.write(draft) {
             Ok(bytes) => bytes,
             Err(error) => {
                 drop(open);
@@ -84,7 +84,7 @@ impl Store {
     }
 
     /// The pages and the fingerprints that are stored, and that the state does not have any more.
-    fn expired(&self, db: &DB, id: &PartitionId, now: &DedupMetadata) -> Result<(Ranges, Ranges), Error> {
+    fn expired(&self, db: &Database, id: &PartitionId, now: &DedupMetadata) -> Result<(Ranges, Ranges), Error> {
         Ok(self.metadata(db, id)?.map(|stored| expired(id, &stored.state, now)).unwrap_or_default())
     }
 
@@ -99,6 +99,10 @@ impl Store {
 
     /// A checkpoint of so many bytes that is being put together.
     fn draft<'a>(&self, bytes: u64, options: &'a rocksdb::Options) -> Result<Draft<'a>, Error> {
+        #[cfg(feature = "faults")]
+        if self.memory.is_some() {
+            return Ok(Draft::Memory(Vec::new()));
+        }
         if bytes <= self.batch_bytes {
             return Ok(Draft::in_memory());
         }
@@ -109,9 +113,9 @@ impl Store {
 }
 
 /// Gives the room of a range back at once; what this leaves is hidden, and goes when RocksDB compacts.
-fn drop_files(db: &DB, (from, to): &(Vec<u8>, Vec<u8>)) {
-    if let Err(error) = db.delete_file_in_range(from, to) {
-        tracing::debug!(error = %error, "expired state takes room for a while longer");
+fn drop_files(db: &Database, range: &(Vec<u8>, Vec<u8>)) {
+    if let Err(error) = db.drop_files(range) {
+        tracing::debug!(error = error.message, "expired state takes room for a while longer");
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Everything that is stored.
 fn contents(store: &Store) -> Vec<[Box<[u8]>; 2]> {
     let open = store.open.read().unwrap();
-    open.db.as_ref().unwrap().iterator(IteratorMode::Start).map(|entry| entry.unwrap().into()).collect()
+    open.db.as_ref().unwrap().range(&[], None).map(|entry| entry.unwrap().into()).collect()
 }
 
 fn id() -> PartitionId {
@@ -179,7 +179,7 @@ fn a_directory_of_the_older_format_is_read_and_gets_the_new_one() {
     let mut kept = Kept::new(rules, BATCH_BYTES);
     kept.save(rules, 7);
     let dir = kept.store.dir().to_owned();
-    kept.store.open.read().unwrap().db.as_ref().unwrap().put(FORMAT_KEY, FORMAT_WITHOUT_TOPIC_ID).unwrap();
+    kept.store.open.read().unwrap().db.as_ref().unwrap().put(FORMAT_KEY, FORMAT_WITHOUT_TOPIC_ID.as_bytes()).unwrap();
     let Kept { _dir, store, .. } = kept;
     drop(store);
     assert_eq!(Store::open_to_read(&dir).unwrap().all_metadata().unwrap().len(), 1);

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use unseen::checkpoint::Store;
-use unseen::clock;
 use unseen::config::Config;
 use unseen::format::NoSchemas;
-use unseen::kafka::{self, Embedded, Generator, Reader};
+use unseen::kafka::{self, Embedded, Generator, KafkaBroker, Reader};
+use unseen::runtime;
 use unseen::stats::{Stats, Totals};
 use unseen::worker::{Rebuilder, Shared, Worker};
 
@@ -84,9 +84,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = Arc::new(Config::load(&file, &[])?);
     let (stop, stats) = (Arc::new(AtomicBool::new(false)), Arc::new(Stats::new(&config)));
     let store = Arc::new(Store::open(&config.state.dir)?);
+    let kafka = KafkaBroker::new(Arc::clone(&stats));
     let shared = Shared {
+        broker: kafka.clone(),
         cluster: Arc::new(broker.cluster()),
-        rebuilder: Arc::new(Rebuilder::start(&config, &store, &stats, &stop)),
+        rebuilder: Arc::new(Rebuilder::start(&kafka, &config, &store, &stats, &stop)),
         store,
         stats: Arc::clone(&stats),
         cross_partition_keys: Arc::default(),
@@ -165,7 +167,7 @@ impl Feed {
                 let id = self.next_id();
                 truth.insert(id);
                 let news_id = format!("news-{id:08}");
-                let time = clock::now();
+                let time = runtime::wall_clock();
                 let value = self.format.value(id, &news_id, time);
                 let partition = i32::try_from(mix(id) % u64::from(PARTITIONS.unsigned_abs())).unwrap_or(0);
                 generator.write(partition, &news_id, &value, time)?;

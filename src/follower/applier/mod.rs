@@ -3,15 +3,16 @@
 //! Owns how far each partition has come. Must never call a state ready that lacks what was committed when it began, nor
 //! hold up those who ask for longer than a few keys take.
 
+use crate::broker::{ChangelogTail, Logged, TailEvent as Event};
 use crate::changelog::{Applier, ChangelogRecord, Cut, Outcome};
 use crate::dedup::Rules;
 use crate::follower::Error;
 use crate::follower::partition::{Partition, Standing};
 use crate::follower::space::Space;
 use crate::follower::watcher::Watermarks;
-use crate::kafka::{ChangelogTail, Event};
 use crate::key::Fingerprint;
 use crate::record::{Offset, TopicPartition};
+use crate::runtime;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +29,9 @@ const KEYS: usize = 64;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is applied.
-pub(super) struct Appliers<'a> {
+pub(super) struct Appliers<'a, T> {
     spaces: &'a [Space],
-    tail: &'a ChangelogTail,
+    tail: &'a T,
     partitions: Vec<PartitionApplier<'a>>,
     by_name: HashMap<TopicPartition, usize>,
 }
@@ -73,8 +74,8 @@ enum Reading {
     Never,
 }
 
-impl<'a> Appliers<'a> {
-    pub(super) fn new(spaces: &'a [Space], tail: &'a ChangelogTail) -> Self {
+impl<'a, T: ChangelogTail> Appliers<'a, T> {
+    pub(super) fn new(spaces: &'a [Space], tail: &'a T) -> Self {
         Self { spaces, tail, partitions: Vec::new(), by_name: HashMap::new() }
     }
 
@@ -172,8 +173,8 @@ impl<'a> PartitionApplier<'a> {
             awaited: None,
             standing: Standing::Unowned,
             reading: Reading::Yes,
-            began: Instant::now(),
-            reported: Instant::now(),
+            began: runtime::now(),
+            reported: runtime::now(),
         }
     }
 
@@ -214,7 +215,7 @@ impl<'a> PartitionApplier<'a> {
             return;
         }
         match *event {
-            Event::Record { offset, value } if offset >= self.next => {
+            Event::Record(Logged { offset, value, .. }) if offset >= self.next => {
                 if let Err(sentence) = self.apply(offset, value) {
                     tracing::error!(changelog = %self.changelog, offset, "{sentence}");
                     self.shared.broken(format!("{} offset {offset}: {sentence}", self.changelog));
@@ -227,7 +228,7 @@ impl<'a> PartitionApplier<'a> {
                 tracing::warn!(changelog = %self.changelog, read_to = self.next, "the changelog does not reach to where it was read; loading it anew");
                 self.forget();
             }
-            Event::Trouble => self.reading = Reading::Again,
+            Event::Error => self.reading = Reading::Again,
         }
         self.arrive();
     }
@@ -247,8 +248,8 @@ impl<'a> PartitionApplier<'a> {
         }
         if self.next < self.target {
             self.shared.come_to(self.next - self.low, self.target - self.low);
-            if self.reported.elapsed() > PROGRESS_INTERVAL {
-                self.reported = Instant::now();
+            if runtime::since(self.reported) > PROGRESS_INTERVAL {
+                self.reported = runtime::now();
                 let percent = (self.next - self.low) * 100 / (self.target - self.low).max(1);
                 tracing::info!(changelog = %self.changelog, percent, keys = self.applier.fingerprints, "loading the state from the changelog");
             }
@@ -257,7 +258,7 @@ impl<'a> PartitionApplier<'a> {
         let was_ready = self.shared.is_ready();
         self.shared.arrived(self.standing);
         if !was_ready && self.shared.is_ready() {
-            let elapsed_ms = self.began.elapsed().as_millis();
+            let elapsed_ms = runtime::since(self.began).as_millis();
             tracing::info!(changelog = %self.changelog, keys = self.applier.fingerprints, elapsed_ms, "state loaded from the changelog; following it");
         }
         if let Some(watermarks) = self.awaited.take_if(|watermarks| watermarks.end <= self.next) {
@@ -342,11 +343,11 @@ impl<'a> PartitionApplier<'a> {
         (self.low, self.next, self.target) = (low, low, end);
         (self.applier, self.awaited, self.standing) = (fresh(self.space), None, Standing::Unowned);
         self.space.restarts.fetch_add(1, Ordering::Relaxed);
-        self.began = Instant::now();
+        self.began = runtime::now();
     }
 
     /// Has it read elsewhere, if that is to be, and can be.
-    fn restart(&mut self, tail: &ChangelogTail) -> Result<(), Error> {
+    fn restart(&mut self, tail: &impl ChangelogTail) -> Result<(), Error> {
         if self.reading == Reading::Again {
             tail.stop(&self.changelog)?;
             tail.start(&self.changelog, self.next)?;

@@ -82,7 +82,7 @@ fn watermarks(low: Offset, end: Offset, asked: i64) -> Watermarks {
 fn catch_up(partition: &mut PartitionApplier<'_>, live: &Live) {
     let from = usize::try_from(partition.next).unwrap();
     for (offset, value) in live.log.iter().enumerate().skip(from) {
-        partition.take(&Event::Record { offset: Offset::try_from(offset).unwrap(), value });
+        partition.take(&Event::Record(Logged { offset: Offset::try_from(offset).unwrap(), time: None, value }));
     }
 }
 
@@ -187,7 +187,7 @@ fn nothing_is_said_before_all_of_the_changelog_was_applied() {
         let percent = u32::try_from(offset).unwrap();
         assert_eq!(asked(&partition.shared), Err(Unavailable::Loading { partition: 0, percent }));
         assert_eq!(partition.shared.as_of(), None);
-        partition.take(&Event::Record { offset: Offset::try_from(offset).unwrap(), value });
+        partition.take(&Event::Record(Logged { offset: Offset::try_from(offset).unwrap(), time: None, value }));
     }
     assert_eq!(asked(&partition.shared).unwrap(), known(&live));
     assert_eq!(partition.shared.as_of(), Some(1));
@@ -259,7 +259,7 @@ fn a_worker_with_other_keys_is_not_taken_for_one_that_saw_nothing() {
     let mut foreign = Live::new(config.topics[0].rules(1), Origin { owner: 1, ..space.written() });
     foreign.commit();
     partition.next = 0;
-    partition.take(&Event::Record { offset: 0, value: &foreign.log[0] });
+    partition.take(&Event::Record(Logged { offset: 0, time: None, value: &foreign.log[0] }));
     assert!(matches!(asked(&partition.shared), Err(Unavailable::Broken(sentence)) if sentence.contains("another consumer group")));
     assert_eq!(partition.reading, Reading::Never);
 }
@@ -440,7 +440,7 @@ fn a_space_is_not_ready_if_none_of_its_partitions_is_followed() {
 #[test]
 fn a_changelog_that_is_recreated_with_fewer_partitions_is_followed_in_those_only() {
     let config = config(&format!("{AGING}\nrepartition = true"), "");
-    let (spaces, tail) = ([space(&config)], ChangelogTail::new(&config).unwrap());
+    let (spaces, tail) = ([space(&config)], crate::kafka::ChangelogTail::new(&config).unwrap());
     let mut appliers = Appliers::new(&spaces, &tail);
     let mut reach = |log: &str, partitions: u32| {
         for partition in 0..partitions.cast_signed() {

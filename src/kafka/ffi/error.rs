@@ -22,11 +22,6 @@ pub(in crate::kafka) struct TransactionError {
 }
 
 impl TransactionError {
-    /// That another producer has this one's transactional id, as librdkafka says it.
-    pub(in crate::kafka) const fn fenced(words: String) -> Self {
-        Self { code: RDKafkaErrorCode::Fenced, is_fatal: true, may_repeat: false, must_abort: false, words }
-    }
-
     /// Takes an answer over.
     ///
     /// # Safety

@@ -156,7 +156,7 @@ impl<C: ConsumerContext + 'static> Drop for Fetcher<C> {
 }
 
 /// Who a consumer is in its group, for a transaction to prove it. It is a copy, and is only read.
-pub(in crate::kafka) struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
+pub struct GroupMetadata(NonNull<rd::rd_kafka_consumer_group_metadata_t>);
 
 // SAFETY: it belongs to no client, and no thread.
 unsafe impl Send for GroupMetadata {}

@@ -2,11 +2,13 @@
 //!
 //! Owns it until dropped. Must never outlive the consumer that read it.
 
+use crate::broker::Record;
 use crate::record::{Offset, Timestamp, TimestampType};
 use rdkafka::bindings as rd;
 use rdkafka::error::RDKafkaErrorCode;
+use std::ffi::CStr;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null, null_mut};
 
 /// A record as it was read.
 #[repr(transparent)]
@@ -39,46 +41,41 @@ impl Message<'_> {
         self.is_error().then(|| (self.get().err.into(), words()))
     }
 
-    /// The topic it was read from.
-    #[must_use]
-    pub fn topic(&self) -> &str {
+    /// The headers, if there are any.
+    pub(super) fn header_list(&self) -> Option<NonNull<rd::rd_kafka_headers_t>> {
+        let mut headers = null_mut();
+        // SAFETY: the message lives, and `headers` is there to be written to. Asked for the first time, librdkafka reads
+        // the headers and keeps them with the message; no other thread has the message.
+        let answer = unsafe { rd::rd_kafka_message_headers(self.ptr(), &raw mut headers) };
+        NonNull::new(headers).filter(|_| answer == rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR)
+    }
+}
+
+impl Record for Message<'_> {
+    fn topic(&self) -> &str {
         let topic = self.get().rkt;
         if topic.is_null() {
             return "";
         }
         // SAFETY: the message holds a reference to its topic, and that has its name for life. Kafka's names are ASCII.
-        let name = unsafe { std::ffi::CStr::from_ptr(rd::rd_kafka_topic_name(topic)) };
+        let name = unsafe { CStr::from_ptr(rd::rd_kafka_topic_name(topic)) };
         name.to_str().unwrap_or_default()
     }
 
-    /// Whether it is of the same topic and partition as another.
-    #[must_use]
-    pub fn same_partition(&self, other: &Self) -> bool {
+    fn same_partition(&self, other: &Self) -> bool {
         let (one, other) = (self.get(), other.get());
         one.rkt == other.rkt && one.partition == other.partition
     }
 
-    /// The partition it was read from.
-    #[must_use]
-    pub fn partition(&self) -> i32 {
+    fn partition(&self) -> i32 {
         self.get().partition
     }
 
-    /// Its offset there.
-    #[must_use]
-    pub fn offset(&self) -> Offset {
+    fn offset(&self) -> Offset {
         self.get().offset
     }
 
-    /// Its time, if it has one.
-    #[must_use]
-    pub fn timestamp(&self) -> Option<Timestamp> {
-        self.stamp().map(|(_, time)| time).filter(|&time| time >= 0)
-    }
-
-    /// What it has for a time, whether that is one or not, and who gave it that.
-    #[must_use]
-    pub fn stamp(&self) -> Option<(TimestampType, Timestamp)> {
+    fn stamp(&self) -> Option<(TimestampType, Timestamp)> {
         let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: the message lives, and `kind` is there to be written to.
         let time = unsafe { rd::rd_kafka_message_timestamp(self.ptr(), &raw mut kind) };
@@ -89,26 +86,30 @@ impl Message<'_> {
         }
     }
 
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> Option<&[u8]> {
+    fn key(&self) -> Option<&[u8]> {
         let message = self.get();
         // SAFETY: the key is part of the message.
         unsafe { super::bytes(message.key, message.key_len) }
     }
 
-    /// Its value.
-    #[must_use]
-    pub fn value(&self) -> Option<&[u8]> {
+    fn value(&self) -> Option<&[u8]> {
         let message = self.get();
         // SAFETY: the value is part of the message.
         unsafe { super::bytes(message.payload, message.len) }
     }
 
-    /// Bytes of its key and value.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
+    fn all_headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let list = self.header_list();
+        (0..).map_while(move |at| {
+            let (mut name, mut value, mut size) = (null(), null(), 0);
+            // SAFETY: the list lives as long as its message, and the places are there to be written to.
+            let answer = unsafe { rd::rd_kafka_header_get_all(list?.as_ptr(), at, &raw mut name, &raw mut value, &raw mut size) };
+            if answer != rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR {
+                return None;
+            }
+            // SAFETY: a header's name is a C string that lives as long as the list, and so do the bytes of its value.
+            Some(unsafe { (CStr::from_ptr(name).to_bytes(), super::bytes(value, size)) })
+        })
     }
 }
 

@@ -21,7 +21,8 @@ mod queue;
 mod topic_ids;
 
 pub(super) use error::TransactionError;
-pub(super) use fetcher::{Fetcher, GroupMetadata};
+pub(super) use fetcher::Fetcher;
+pub use fetcher::GroupMetadata;
 pub(super) use headers::Headers;
 pub use message::Message;
 pub(super) use producer::{Producer, ProducerRecord, Reports, Timestamped, Undelivered};

@@ -36,11 +36,11 @@ pub(in crate::kafka) trait Reports: ClientContext {
     fn failed(&self, undelivered: &Undelivered<'_>);
     /// A broker answered a request, except for those by which a client connects.
     fn answered(&self);
-    /// A request to end a transaction was sent to a broker.
-    fn end_sent(&self);
-    /// A broker answered a request to end a transaction. librdkafka reports each answer twice: when it comes, and when it
+    /// A request of [`OF_ONE_TRANSACTION`] was sent to a broker.
+    fn request_sent(&self);
+    /// A broker answered a request of [`OF_ONE_TRANSACTION`]. librdkafka reports each answer twice: when it comes, and when it
     /// is handled.
-    fn end_answered(&self);
+    fn request_answered(&self);
 }
 
 /// A record that was not written.
@@ -309,8 +309,9 @@ unsafe extern "C" fn created<C: Reports>(
 /// let nobody in.
 const OF_CONNECTING: [i16; 3] = [17, 18, 36];
 
-/// The request that ends a transaction.
-const END_TXN: i16 = 26;
+/// Requests that would act on the next transaction if they came too late: `EndTxn` and `TxnOffsetCommit`. A transaction sends
+/// them one after the other.
+const OF_ONE_TRANSACTION: [i16; 2] = [26, 28];
 
 /// Called for each request once it was sent.
 unsafe extern "C" fn sent<C: Reports>(
@@ -324,9 +325,9 @@ unsafe extern "C" fn sent<C: Reports>(
     _: usize,
     _: *mut c_void,
 ) -> rd::rd_kafka_resp_err_t {
-    if api == END_TXN {
+    if OF_ONE_TRANSACTION.contains(&api) {
         // SAFETY: as in `acknowledged`.
-        unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.end_sent();
+        unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() }.request_sent();
     }
     rd::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR
 }
@@ -350,8 +351,8 @@ unsafe extern "C" fn responded<C: Reports>(
         // SAFETY: as in `acknowledged`.
         let context = unsafe { &*rd::rd_kafka_opaque(client).cast::<C>() };
         context.answered();
-        if api == END_TXN {
-            context.end_answered();
+        if OF_ONE_TRANSACTION.contains(&api) {
+            context.request_answered();
         }
     }
     none

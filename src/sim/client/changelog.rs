@@ -1,6 +1,6 @@
 //! The changelog clients of the seam: a reader of one partition at a time, a tail of many, and a client that asks for their ends.
 
-use super::super::cluster::{Isolation, StoredRecord};
+use super::super::cluster::Isolation;
 use super::super::faults::Api;
 use super::super::network::Code;
 use super::super::{ClientId, World, micros};
@@ -10,88 +10,46 @@ use super::fetcher::{Event, Fetcher};
 use super::{Asking, Client};
 use crate::broker::{ChangelogEnds, ChangelogReader, ChangelogTail, Error, Logged, TailEvent};
 use crate::record::{Offset, TopicPartition};
-use crate::runtime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest wait for records; bounds how late a stop is noticed.
-const POLL: Duration = Duration::from_millis(100);
-
-fn list_offsets(simulation: &Simulation, client: ClientId, of: &TopicPartition, isolation: Isolation) -> Result<(Offset, Offset), Code> {
+fn list_offsets(
+    simulation: &Simulation,
+    client: ClientId,
+    of: &TopicPartition,
+    isolation: Isolation,
+    timeout: Duration,
+) -> Result<(Offset, Offset), Code> {
     let asked = of.clone();
     let serve = move |world: &mut World| world.list_offsets(&asked, isolation);
-    simulation.call(client, Api::ListOffsets, TIMEOUT, |world| world.cluster.leader(of), serve)
+    simulation.call(client, Api::ListOffsets, timeout, |world| world.cluster.leader(of), serve)
 }
 
 /// Reads changelogs of the simulated cluster.
-pub struct SimReader(Asking);
+pub struct SimReader(Asking, SimTail);
 
 impl SimReader {
     pub(in crate::sim) fn new(simulation: &Simulation) -> Self {
-        Self(Asking::new(simulation))
-    }
-
-    /// Fetches committed records. Returns them, the offset to continue at, and the end of the log.
-    fn fetch(&self, of: &TopicPartition, from: Offset) -> Result<(Vec<Arc<StoredRecord>>, Offset, Offset), Code> {
-        let asked = of.clone();
-        let serve = move |world: &mut World| {
-            let most = usize::try_from(world.random.between(1, 100)).unwrap_or(1);
-            let (read, end) = world.read_log(&asked, from, None, Isolation::ReadCommitted, most)?;
-            Ok((read.records, read.next, end))
-        };
-        self.0.simulation.call(self.0.id, Api::Fetch, POLL, |world| world.cluster.leader(of), serve)
+        Self(Asking::new(simulation), SimTail::new(simulation))
     }
 }
 
 impl ChangelogReader for SimReader {
+    type Tail = SimTail;
+
+    fn tail(&self) -> &SimTail {
+        &self.1
+    }
+
     fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error> {
         let ask = |isolation| {
-            let found = list_offsets(&self.0.simulation, self.0.id, changelog, isolation);
+            let found = list_offsets(&self.0.simulation, self.0.id, changelog, isolation, TIMEOUT);
             found.map_err(|code| unanswered(&format!("read the ends of {changelog}"), &code))
         };
         let (_, end) = ask(Isolation::ReadUncommitted)?;
         let (low, stable) = ask(Isolation::ReadCommitted)?;
         Ok((stable >= end).then_some((low, stable)))
-    }
-
-    fn read<E: From<Error>>(
-        &self,
-        changelog: &TopicPartition,
-        range: (Offset, Offset),
-        stop: &dyn Fn() -> bool,
-        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
-    ) -> Result<bool, E> {
-        let (mut from, end) = range;
-        loop {
-            let fetched = self.fetch(changelog, from);
-            if stop() {
-                return Ok(true);
-            }
-            match fetched {
-                Ok((records, next, log_end)) => {
-                    for record in records {
-                        let value = record.value.as_deref().unwrap_or_default();
-                        if !take(Logged { offset: record.offset, time: Some(record.time).filter(|&time| time >= 0), value })? {
-                            return Ok(true);
-                        }
-                    }
-                    // A leader that has just become one may not know yet how much is committed.
-                    if next >= log_end
-                        && list_offsets(&self.0.simulation, self.0.id, changelog, Isolation::ReadCommitted)
-                            .is_ok_and(|(_, end_now)| end_now >= end)
-                    {
-                        return Ok(true);
-                    }
-                    if next == from {
-                        runtime::sleep(Duration::from_millis(50));
-                    }
-                    from = next;
-                }
-                Err(Code::OffsetOutOfRange) => return Ok(false),
-                Err(_) => {}
-            }
-        }
     }
 
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
@@ -165,10 +123,14 @@ impl ChangelogTail for SimTail {
         drop(world);
         for (topic, partition, event) in &events {
             let event = match event {
-                Event::Record(record) => TailEvent::Record { offset: record.offset, value: record.value.as_deref().unwrap_or_default() },
+                Event::Record(record) => {
+                    let time = Some(record.time).filter(|&time| time >= 0);
+                    TailEvent::Record(Logged { offset: record.offset, time, value: record.value.as_deref().unwrap_or_default() })
+                }
                 Event::End(offset) => TailEvent::End(*offset),
                 Event::OutOfRange => TailEvent::OutOfRange,
                 Event::Error(_) => TailEvent::Error,
+                Event::Passed(_) => continue,
             };
             take(topic, *partition, event);
         }
@@ -201,8 +163,8 @@ impl ChangelogEnds for SimEnds {
         self.0.simulation.topic_ids(self.0.id, topics).unwrap_or_default()
     }
 
-    fn of(&self, partition: &TopicPartition) -> Result<(Offset, Offset), Error> {
-        let found = list_offsets(&self.0.simulation, self.0.id, partition, Isolation::ReadCommitted);
+    fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error> {
+        let found = list_offsets(&self.0.simulation, self.0.id, partition, Isolation::ReadCommitted, timeout);
         found.map_err(|code| unanswered(&format!("read the ends of {partition}"), &code))
     }
 }

@@ -10,9 +10,11 @@ use super::Client;
 use super::fetcher::Event;
 use super::membership::{ConsumerState, JoinState};
 use super::record::SimRecord;
-use crate::broker::{Batch, ClientError, Committed, Consumer, Error, ErrorCode, Rebalance};
+use crate::broker::{Batch, ClientError, Committed, Consumer, Error, ErrorCode, Errored, Rebalance};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::runtime;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ use std::time::Duration;
 pub struct SimConsumer {
     simulation: Simulation,
     id: ClientId,
+    errored: RefCell<Errored>,
 }
 
 /// Proof of membership in a group.
@@ -75,7 +78,7 @@ impl SimConsumer {
                 Client::Consumer(Box::new(consumer))
             })
         });
-        Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)? })
+        Ok(Self { simulation: simulation.clone(), id: id.ok_or_else(killed)?, errored: RefCell::default() })
     }
 
     /// Looks at the state that librdkafka keeps.
@@ -97,7 +100,8 @@ impl SimConsumer {
     }
 
     /// Takes the events that wait for the application.
-    fn take(world: &mut World, id: ClientId, batch: &mut Batch<SimRecord>, records: usize) -> usize {
+    fn take(&self, world: &mut World, batch: &mut Batch<SimRecord>, records: usize) -> usize {
+        let (id, mut errored) = (self.id, self.errored.borrow_mut());
         let Some(consumer) = world.consumer(id) else { return 0 };
         let mut taken = 0;
         while taken < records {
@@ -105,10 +109,12 @@ impl SimConsumer {
             taken += 1;
             let of = || TopicPartition { topic: topic.to_string(), partition };
             match event {
+                _ if errored.contains(topic, partition) => {}
                 Event::Record(record) => batch.messages.push(SimRecord { topic: Arc::clone(topic), partition, record }),
-                Event::End(_) => batch.ends.push(of()),
+                Event::End(offset) => batch.ends.push((of(), offset)),
                 Event::OutOfRange => batch.out_of_range = true,
-                Event::Error(_) => batch.errored.push(of()),
+                Event::Error(_) => errored.add(of(), runtime::now()),
+                Event::Passed(_) => {}
             }
         }
         if taken > 0 {
@@ -149,7 +155,7 @@ impl Consumer for SimConsumer {
                     answer = Err(Error::Fenced);
                     return true;
                 }
-                !consumer.rebalances.is_empty() || Self::take(world, id, batch, records) > 0
+                !consumer.rebalances.is_empty() || self.take(world, batch, records) > 0
             })
             .0;
         drop(world);
@@ -174,6 +180,7 @@ impl Consumer for SimConsumer {
                 consumer.fetcher.assign(partition, *offset);
                 consumer.fetcher.resume(partition);
             }
+            self.errored.borrow_mut().forget(|errored| partitions.iter().any(|(partition, _)| partition == errored));
             let assigned: Vec<_> = partitions.iter().map(|(partition, _)| partition.clone()).collect();
             world.answered_assign(self.id, &assigned);
             world.fetch(self.id);
@@ -186,6 +193,7 @@ impl Consumer for SimConsumer {
             let Some(consumer) = world.consumer(self.id) else { return };
             let is_eager = consumer.is_eager;
             consumer.fetcher.retain(|partition| !is_eager && !partitions.contains(partition));
+            self.errored.borrow_mut().forget(|errored| is_eager || partitions.contains(errored));
             world.answered_unassign(self.id, partitions);
         });
         Ok(())
@@ -202,6 +210,7 @@ impl Consumer for SimConsumer {
             for (partition, offset) in all.iter().filter(|(partition, _)| is_eager || stopped.contains(partition)) {
                 consumer.fetcher.assign(partition, *offset);
                 consumer.fetcher.resume(partition);
+                self.errored.borrow_mut().forget(|errored| errored == partition);
             }
             world.fetch(self.id);
         });
@@ -212,6 +221,24 @@ impl Consumer for SimConsumer {
         self.with(|consumer| consumer.fetcher.end(partition)).flatten()
     }
 
+    fn positions<'p>(&self, partitions: impl Iterator<Item = &'p TopicPartition>) -> Vec<Option<Offset>> {
+        let errored = self.errored.borrow();
+        let known = |of: &TopicPartition| !errored.contains(&of.topic, of.partition);
+        self.with(|consumer| {
+            let may_ask = !consumer.fetcher.reports_ends();
+            partitions.map(|of| consumer.fetcher.position(of).filter(|_| may_ask && known(of))).collect()
+        })
+        .unwrap_or_default()
+    }
+
+    fn last_stable_offset(&self, partition: &TopicPartition) -> Result<Offset, Error> {
+        self.watermarks(partition).map(|(_, stable)| stable)
+    }
+
+    fn errored_due(&self) -> Vec<TopicPartition> {
+        self.errored.borrow_mut().due(runtime::now())
+    }
+
     fn seek(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let found = self.simulation.with(|world| {
             let found = world.consumer(self.id).is_some_and(|consumer| consumer.fetcher.seek(partition, offset));
@@ -219,7 +246,10 @@ impl Consumer for SimConsumer {
             found
         });
         match found {
-            Some(true) => Ok(()),
+            Some(true) => {
+                self.errored.borrow_mut().forget(|errored| errored == partition);
+                Ok(())
+            }
             _ => Err(Error::Fatal(format!("cannot seek to offset {offset} of {partition}: it is not being read"))),
         }
     }

@@ -26,6 +26,8 @@ struct Position {
     version: u64,
     /// The offset after the last record that the application has (`rktp_app_pos`), or where reading starts.
     next: Offset,
+    /// The same, but `None` until the application was given something since the last seek (`rd_kafka_position`).
+    app: Option<Offset>,
     /// The offset to fetch next.
     fetch: Offset,
     /// The leader epoch of the last record (KIP-320); none after a seek.
@@ -49,7 +51,7 @@ impl Position {
     fn restart(&mut self, offset: Offset, version: u64) {
         self.version = version;
         (self.next, self.fetch) = (offset, offset);
-        (self.epoch, self.reported_end) = (None, None);
+        (self.app, self.epoch, self.reported_end) = (None, None, None);
         (self.is_stopped, self.is_new) = (false, true);
         (self.queued, self.retry_at) = (0, 0);
     }
@@ -61,6 +63,8 @@ impl Position {
 
 pub(super) enum Event {
     Record(Arc<StoredRecord>),
+    /// Control records, aborted records, or gaps, up to this offset. The application is not told.
+    Passed(Offset),
     End(Offset),
     OutOfRange,
     /// A fetch failed at this offset.
@@ -113,6 +117,10 @@ impl Fetcher {
         }
     }
 
+    pub(super) const fn reports_ends(&self) -> bool {
+        self.reports_ends
+    }
+
     fn find(&self, of: &TopicPartition) -> Option<&Position> {
         self.positions.iter().find(|position| position.is_assigned && position.of == *of)
     }
@@ -148,6 +156,7 @@ impl Fetcher {
             is_assigned: true,
             version,
             next: offset,
+            app: None,
             fetch: offset,
             epoch: None,
             is_paused: false,
@@ -197,6 +206,11 @@ impl Fetcher {
         }
     }
 
+    /// The offset up to which the application was given records, if the client knows it (`rd_kafka_position`).
+    pub(super) fn position(&self, of: &TopicPartition) -> Option<Offset> {
+        self.find(of)?.app
+    }
+
     pub(super) fn end(&self, of: &TopicPartition) -> Option<Offset> {
         self.find(of)?.end
     }
@@ -213,10 +227,17 @@ impl Fetcher {
                 Event::Record(record) => {
                     position.queued -= 1;
                     position.next = record.offset + 1;
+                    position.app = Some(position.next);
+                }
+                // `rd_kafka_op_is_ctrl_msg` in `rd_kafka_q_serve_rkmessages`: the position moves, and nothing is returned.
+                Event::Passed(offset) => {
+                    position.next = *offset;
+                    position.app = Some(position.next);
+                    continue;
                 }
                 // The client takes an error for a record that was read (librdkafka issue 4844).
-                Event::Error(offset) => position.next = offset + 1,
-                Event::End(_) | Event::OutOfRange => {}
+                Event::Error(offset) => (position.next, position.app) = (offset + 1, None),
+                Event::End(_) | Event::OutOfRange => position.app = None,
             }
             let position = &self.positions[slot];
             return Some((&position.topic, position.of.partition, event));
@@ -243,8 +264,12 @@ impl Fetcher {
                 if is_end && reports_ends {
                     position.reported_end = Some(next);
                 }
+                let last = records.last().map_or(-1, |record| record.offset);
                 for record in records {
                     push(&mut self.queue, Event::Record(record));
+                }
+                if has_moved && next > last + 1 {
+                    push(&mut self.queue, Event::Passed(next));
                 }
                 if is_end && reports_ends {
                     push(&mut self.queue, Event::End(next));

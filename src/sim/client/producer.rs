@@ -85,7 +85,7 @@ pub(in crate::sim) struct ProducerState {
     pub(super) failed_records: usize,
     /// The epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
     pub(super) needs_bump: bool,
-    pub(super) end_in_doubt: bool,
+    pub(super) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,
     pub(super) written: BTreeMap<TopicPartition, Vec<Offset>>,
 }
@@ -113,7 +113,7 @@ impl ProducerState {
             flushes_until: 0,
             failed_records: 0,
             needs_bump: false,
-            end_in_doubt: false,
+            has_late_request: false,
             failures: Vec::new(),
             written: BTreeMap::new(),
         }
@@ -165,7 +165,8 @@ impl ProducerState {
         if self.failures.is_empty() || self.failures.len() < FAILURES_MAX && !is_bystander {
             let len = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
             let bytes = len(&message.record.key) + len(&message.record.value);
-            self.failures.push(DeliveryFailure { tag: message.tag, topic: topic.to_owned(), bytes, code, reason: reason.to_owned() });
+            let (topic, error, reason) = (topic.to_owned(), format!("{code:?}"), reason.to_owned());
+            self.failures.push(DeliveryFailure { tag: message.tag, topic, bytes, code, error, reason });
         }
     }
 }
@@ -264,8 +265,9 @@ impl ProducerClient<SimBroker> for SimProducer {
         self.begin()
     }
 
-    fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), ErrorCode> {
-        let Some(mut world) = self.simulation.enter() else { return Err(ErrorCode::Fatal) };
+    fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), Box<ClientError>> {
+        let refused = |code, message: &str| Err(Box::new(client_error(code, message.to_owned())));
+        let Some(mut world) = self.simulation.enter() else { return refused(ErrorCode::Fatal, "the process was killed") };
         let is_full = {
             let often = world.faults.queue_full;
             world.random.chance(often)
@@ -277,15 +279,15 @@ impl ProducerClient<SimBroker> for SimProducer {
             Some(_) => to,
             None => world.choose_partition(to, stored.key.as_deref()),
         };
-        let Some(producer) = world.producer(self.id) else { return Err(ErrorCode::Fatal) };
+        let Some(producer) = world.producer(self.id) else { return refused(ErrorCode::Fatal, "the client is gone") };
         match producer.state {
-            TxnState::FatalError => return Err(ErrorCode::Fatal),
+            TxnState::FatalError => return refused(ErrorCode::Fatal, "Local: Fatal error"),
             TxnState::InTransaction => {}
-            _ if producer.transactional_id.is_some() => return Err(ErrorCode::State),
+            _ if producer.transactional_id.is_some() => return refused(ErrorCode::State, "Local: Erroneous state"),
             _ => {}
         }
         if is_full || producer.waiting >= QUEUED_MAX {
-            return Err(ErrorCode::QueueFull);
+            return refused(ErrorCode::QueueFull, "Local: Queue full");
         }
         let deadline = now.saturating_add(producer.timeout);
         let queue = producer.queues.entry(to).or_default();
@@ -362,8 +364,8 @@ impl ProducerClient<SimBroker> for SimProducer {
         self.with(|producer| std::mem::take(&mut producer.written)).unwrap_or_default()
     }
 
-    fn end_is_in_doubt(&self) -> bool {
-        self.with(|producer| producer.end_in_doubt).unwrap_or(false)
+    fn has_late_request(&self) -> bool {
+        self.with(|producer| producer.has_late_request).unwrap_or(false)
     }
 }
 

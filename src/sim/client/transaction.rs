@@ -87,6 +87,8 @@ impl SimProducer {
     fn check_offsets(&self, answer: Result<(), Code>, is_registration: bool) -> Result<(), ClientError> {
         let Err(code) = answer else { return Ok(()) };
         self.with(|producer| {
+            // A copy of the request may still be on its way.
+            producer.has_late_request |= !is_registration && matches!(code, Code::Transport | Code::TimedOut);
             let message = format!("Failed to commit offsets to transaction: {code:?}");
             let is_fatal = match code {
                 Code::InvalidProducerEpoch | Code::ProducerFenced | Code::InvalidTxnState => true,
@@ -214,7 +216,7 @@ impl World {
         let Some(producer) = self.producer(client) else { return };
         if matches!(answer, Err(Code::Transport | Code::TimedOut)) {
             // A copy of the request may still be on its way.
-            producer.end_in_doubt = true;
+            producer.has_late_request = true;
         }
         if producer.transaction != transaction || producer.state != waits_for {
             return;

@@ -70,7 +70,7 @@ impl Copier {
                 }
             }
         }
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         if self.consumer.poll(&mut batch, 20, Duration::from_millis(100)).is_err() {
             return false;
         }
@@ -80,7 +80,7 @@ impl Copier {
                 return true;
             }
         }
-        if batch.out_of_range || !batch.errored.is_empty() {
+        if batch.out_of_range || !self.consumer.errored_due().is_empty() {
             self.end();
             self.rewind();
         } else if self.simulation.draw(3) == 0 {
@@ -102,8 +102,8 @@ impl Copier {
             self.is_open = true;
         }
         let value = String::from_utf8_lossy(record.value().unwrap_or_default()).into_owned();
-        while let Err(code) = self.producer.send(&outgoing("out", record.partition(), &value)) {
-            if code != crate::broker::ErrorCode::QueueFull {
+        while let Err(error) = self.producer.send(&outgoing("out", record.partition(), &value)) {
+            if error.code != crate::broker::ErrorCode::QueueFull {
                 return false;
             }
             self.producer.flush(Duration::from_millis(10));
@@ -118,7 +118,7 @@ impl Copier {
             self.is_open = true;
             self.give_up();
         }
-        if self.replaces_doubtful && self.producer.end_is_in_doubt() {
+        if self.replaces_doubtful && self.producer.has_late_request() {
             self.producer = Self::ready_producer(&self.simulation, &self.id);
         }
     }

@@ -81,7 +81,7 @@ fn static_member_comes_back_without_a_rebalance_and_fences_its_past() {
         let mut new = Member::join(simulation, Some("a"), true, &["in"]);
         assert!(drive(simulation, &mut [&mut new, &mut other], |members| members[0].holds(2)));
         assert_eq!((simulation.group("group"), &new.held), (before, &old.held));
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         let fenced =
             simulation.wait_for(SECOND, 10 * SECOND, || matches!(old.consumer.poll(&mut batch, 1, Duration::ZERO), Err(Error::Fenced)));
         assert!(fenced, "the old consumer hears of it with a heartbeat");

@@ -73,7 +73,7 @@ fn position_outside_the_log_is_reported_and_no_longer_read() {
         let mut member = Member::join(simulation, None, false, &["in"]);
         assert!(drive(simulation, &mut [&mut member], |members| members[0].read.len() == 10));
         simulation.truncate(&of, 4);
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         while !batch.out_of_range {
             member.consumer.poll(&mut batch, 10, SECOND).unwrap();
         }
@@ -104,7 +104,7 @@ fn truncated_log_that_has_grown_again_is_noticed() {
         assert!(drive(simulation, &mut [&mut member], |members| members[0].read.len() == 10));
         simulation.truncate(&of, 4);
         append(simulation, &of, (0..10).map(|number| format!("new {number}")));
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         while !batch.out_of_range {
             member.consumer.poll(&mut batch, 10, SECOND).unwrap();
             assert!(batch.messages.is_empty(), "the position is past what was cut off");
@@ -178,7 +178,7 @@ fn paused_partition_continues_behind_the_last_record_read() {
         let mut member = Member::join(simulation, None, false, &["in"]);
         assert!(drive(simulation, &mut [&mut member], |members| members[0].holds(1)));
         member.consumer.seek(&of, 0).unwrap();
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         while batch.messages.len() < 5 {
             member.consumer.poll(&mut batch, 1, SECOND).unwrap();
         }

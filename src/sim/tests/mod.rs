@@ -115,7 +115,7 @@ impl Member {
                 }
             }
         }
-        let mut batch = Batch { messages: Vec::new(), out_of_range: false, errored: Vec::new(), ends: Vec::new() };
+        let mut batch = Batch::default();
         let polled = self.consumer.poll(&mut batch, 100, wait);
         for record in &batch.messages {
             let value = String::from_utf8_lossy(record.value().unwrap_or_default()).into_owned();

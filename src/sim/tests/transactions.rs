@@ -21,7 +21,7 @@ fn committed_transaction_becomes_visible_and_an_aborted_one_does_not() {
         assert_eq!((values(simulation, &at("out", 0)), values(simulation, &at("out", 1))), (vec!["1".to_owned()], vec!["2".to_owned()]));
         // A record, a marker, a record, a marker.
         assert_eq!(simulation.offsets(&at("out", 0)), Some([0, 4, 4, 4]));
-        assert!(!producer.end_is_in_doubt());
+        assert!(!producer.has_late_request());
     });
 }
 
@@ -93,7 +93,7 @@ fn lost_answer_of_end_leaves_the_transaction_committed() {
         simulation.set_fate(Api::EndTxn, Fate::LostAnswer);
         // The client asks again, and learns that the transaction is committed.
         producer.commit_transaction(TIMEOUT).unwrap();
-        assert!(producer.end_is_in_doubt());
+        assert!(producer.has_late_request());
         // A process that dies here finds the transaction committed.
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "2");
@@ -133,7 +133,7 @@ fn late_end_of_one_transaction_ends_the_next_of_the_same_epoch() {
         send(&producer, &at("out", 0), "1");
         simulation.set_fate(Api::EndTxn, Fate::Late(2 * SECOND));
         producer.commit_transaction(TIMEOUT).unwrap();
-        assert!(producer.end_is_in_doubt());
+        assert!(producer.has_late_request());
         producer.begin_transaction().unwrap();
         send(&producer, &at("out", 0), "2");
         assert!(producer.flush(TIMEOUT));

@@ -12,26 +12,27 @@
 
 use super::super::waiting::Found;
 use super::{Error, Flow, Worker};
+use crate::broker::{Broker, Consumer as _};
 use crate::config::Start;
-use crate::kafka::Source;
 use crate::record::{TopicId, TopicPartition};
+use crate::runtime;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often members ask whether the group has begun.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Takes the partitions out of `all` that wait until the group begins with their topic.
     ///
     /// If a checkpoint, a changelog, or a topic in between shows that the group began before, its offsets were lost: then
     /// nothing waits, and nothing is passed over.
-    pub(super) fn take_unbegun(&mut self, source: &Source, all: &mut Vec<Found>) -> Result<(), Error> {
+    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<Found>) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
-        let is_new = |found: &Found| found.committed.offset.is_none() && !self.topics[found.topic].is_internal;
-        let topics: BTreeSet<_> = all.iter().filter(|found| is_new(found)).map(|found| found.topic).collect();
+        let new = all.iter().filter(|found| found.committed.offset.is_none());
+        let topics: BTreeSet<_> = new.map(|found| self.topics.configured(found.topic)).collect();
         for topic in topics {
             let partitions = self.input_partitions(topic);
             if self.patiently(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
@@ -47,7 +48,8 @@ impl Worker {
             if all.iter().any(|found| found.topic == topic && found.partition.partition == 0) {
                 self.find_ends(source, &partitions, all)?;
             }
-            let (unbegun, begun) = std::mem::take(all).into_iter().partition(|found| found.topic == topic);
+            // What is checkpointed or logged of a repartition topic would look as if the group had begun.
+            let (unbegun, begun) = std::mem::take(all).into_iter().partition(|found| self.topics.configured(found.topic) == topic);
             *all = begun;
             tracing::info!(topic = self.topics[topic].config.input, "waiting until the group begins with this topic");
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
@@ -62,7 +64,7 @@ impl Worker {
     }
 
     /// Notes where partitions end now: the group begins there, unless this worker loses partition 0 before it commits.
-    fn find_ends(&mut self, source: &Source, partitions: &[TopicPartition], known: &[Found]) -> Result<(), Error> {
+    fn find_ends(&mut self, source: &B::Consumer, partitions: &[TopicPartition], known: &[Found]) -> Result<(), Error> {
         for partition in partitions {
             self.alive();
             let end = match known.iter().find(|found| found.partition == *partition) {
@@ -75,15 +77,16 @@ impl Worker {
     }
 
     /// Begins with topics whose partition 0 this worker has, and restores the partitions of those that have begun.
-    pub(in super::super) fn begin_topics(&mut self, source: &Source) -> Result<Flow, Error> {
-        let now = Instant::now();
+    pub(in super::super) fn begin_topics(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
+        let now = runtime::now();
         if self.assignment.unbegun.is_empty() || now < self.assignment.unbegun_due || self.outbox.is_open() || self.assignment.must_repeat()
         {
             return Ok(Flow::On);
         }
         self.assignment.unbegun_due = now + INTERVAL;
         let unbegun = &self.assignment.unbegun;
-        let own: BTreeSet<_> = unbegun.iter().filter(|found| found.partition.partition == 0).map(|found| found.topic).collect();
+        let is_own = |found: &&Found| found.partition.partition == 0 && !self.topics[found.topic].is_internal;
+        let own: BTreeSet<_> = unbegun.iter().filter(is_own).map(|found| found.topic).collect();
         let mut begun = BTreeSet::new();
         for topic in own {
             let partitions = self.input_partitions(topic);
@@ -107,14 +110,15 @@ impl Worker {
     }
 
     /// Restores the partitions of these topics, and of those whose partition 0 is committed.
-    fn restore_begun(&mut self, source: &Source, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
-        let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(|found| found.topic).collect();
+    fn restore_begun(&mut self, source: &B::Consumer, mut begun: BTreeSet<TopicId>) -> Result<(), Error> {
+        let configured = |found: &Found| self.topics.configured(found.topic);
+        let topics: BTreeSet<_> = self.assignment.unbegun.iter().map(configured).collect();
         let first = |&topic: &TopicId| TopicPartition { topic: self.topics[topic].config.input.clone(), partition: 0 };
         let firsts: Vec<_> = topics.iter().map(first).collect();
         let committed = self.patiently(|| source.committed(&firsts))?;
         begun.extend(topics.into_iter().zip(committed).filter(|(_, of)| of.offset.is_some()).map(|(topic, _)| topic));
         let (ready, waiting): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.assignment.unbegun).into_iter().partition(|found| begun.contains(&found.topic));
+            std::mem::take(&mut self.assignment.unbegun).into_iter().partition(|found| begun.contains(&configured(found)));
         self.assignment.unbegun = waiting;
         if self.assignment.unbegun.is_empty() {
             self.assignment.ends.clear();
@@ -127,14 +131,15 @@ impl Worker {
         self.fetch_again(source, &partitions)
     }
 
-    /// Returns true if anything shows that the group has run before: a checkpoint of this topic, or records in a topic that
-    /// only the group's workers write. With `repartition`, the checkpoints and the changelog are those of the repartition topic.
-    fn has_begun(&self, source: &Source, topic: TopicId, all: &[Found]) -> Result<bool, Error> {
+    /// Returns true if anything shows that the group has read this topic before: a checkpoint, or records in a topic that only the
+    /// group's workers write. With `repartition`, the checkpoints and the changelog are those of the repartition topic.
+    fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[Found]) -> Result<bool, Error> {
         let counted = self.topics[topic].counted;
         let states = all.iter().filter(|found| self.topics[found.topic].counted == counted).map(|found| self.state_of(found));
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
+        // The changelog of a space may be of another topic only. But it may also be all that is left of this one.
         let own = self.topics.iter().map(|(_, topic)| topic).filter(|topic| topic.counted == counted);
         for name in own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)) {
             let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();

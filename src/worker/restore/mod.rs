@@ -10,18 +10,19 @@ use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
 use super::input::{Input, Wait};
 use super::partition::{Announced, PartitionState};
-use super::rebuild::{Job, Rebuilt};
+use super::rebuild_job::{Job, Rebuilt};
 use super::waiting::{Found, Waiting};
 use super::{Error, Flow, Worker};
+use crate::broker::{Broker, Committed, Consumer as _, Note};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
-use crate::kafka::{Committed, Note, Source};
 use crate::record::{Offset, TopicPartition, log_id, log_name};
+use crate::runtime;
 use crate::stats::{add, take};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// From where a partition is read, and up to where without emitting.
 struct Resumption {
@@ -37,10 +38,10 @@ impl Resumption {
     }
 }
 
-impl Worker {
+impl<B: Broker> Worker<B> {
     /// Restores the state of newly assigned partitions, or begins to, and says where each is to be read from.
-    pub(super) fn restore(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
-        let began = Instant::now();
+    pub(super) fn restore(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<Vec<(TopicPartition, Offset)>, Error> {
+        let began = runtime::now();
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
         fault::point("restore.begin");
         self.look_again(partitions)?;
@@ -166,16 +167,17 @@ impl Worker {
             oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
             cancelled: Arc::clone(&cancelled),
             done: self.assignment.rebuilt.0.clone(),
-            began: Instant::now(),
+            began: runtime::now(),
             wait: None,
+            pause: Duration::ZERO,
         };
         self.shared.rebuilder.rebuild(job);
         add(&self.shared.stats.rebuilding, 1);
-        self.assignment.waiting.insert(id, Waiting { found, began: Instant::now(), cancelled });
+        self.assignment.waiting.insert(id, Waiting { found, began: runtime::now(), cancelled });
     }
 
     /// Goes on with partitions whose state is there now.
-    pub(super) fn finish_rebuilds(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn finish_rebuilds(&mut self, source: &B::Consumer) -> Result<(), Error> {
         while let Ok(Rebuilt { id, cancelled, state }) = self.assignment.rebuilt.1.try_recv() {
             take(&self.shared.stats.rebuilding, 1);
             if !self.assignment.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
@@ -211,7 +213,7 @@ impl Worker {
     }
 
     /// Seeks partitions that reported an error back to their current position.
-    pub(super) fn seek_errored(&self, source: &Source) -> Result<(), Error> {
+    pub(super) fn seek_errored(&self, source: &B::Consumer) -> Result<(), Error> {
         let errored = source.errored_due();
         if errored.is_empty() {
             return Ok(());
@@ -226,7 +228,7 @@ impl Worker {
     }
 
     /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
-    pub(super) fn fetch_again(&self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn fetch_again(&self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
         let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
         source.pause(&self.assignment.paused().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
@@ -234,23 +236,24 @@ impl Worker {
     }
 
     /// A partition's state is there: says from where it is to be read.
-    fn begin(&mut self, source: &Source, found: Found, began: Instant) -> Result<Offset, Error> {
+    fn begin(&mut self, source: &B::Consumer, found: Found, began: Instant) -> Result<Offset, Error> {
         let resumption = self.resumption(source, &found)?;
         let max_timestamp = found.note().stream_time;
         tracing::info!(
             partition = %found.partition, committed = found.committed.offset, start = resumption.start, warm_up_records = resumption.warm_until - resumption.start,
-            elapsed_ms = began.elapsed().as_millis(), "partition restored"
+            elapsed_ms = runtime::since(began).as_millis(), "partition restored"
         );
-        self.shared.stats.restore_time.observe(began.elapsed());
+        self.shared.stats.restore_time.observe(runtime::since(began));
         let id = self.state_of(&found);
         let is_first = self.assignment.inputs.values().all(|input| input.state != id);
         if let Some(state) = self.assignment.states.get_mut(&id) {
             if is_first {
                 state.take_over(source.generation().unwrap_or_default());
             }
+            state.epoch = state.epoch.max(found.note().epoch.unwrap_or_default().saturating_add(1));
             let must_announce = is_first || resumption.start < resumption.warm_until;
             if must_announce && self.topics.first_of(id.space).changelog.is_some() {
-                state.announced = Announced::Nothing { since: Instant::now() };
+                state.announced = Announced::Nothing { since: runtime::now() };
             }
         }
         if let Some(state) =
@@ -273,8 +276,15 @@ impl Worker {
             if state.is_none() {
                 first = Some(resumption.start);
             }
-            let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned), is_seed: false };
+            let note = Note { first, stream_time, id: log_id(&found.log).map(str::to_owned), epoch: None, is_seed: false };
             group = Committed { offset: None, metadata: note.to_string() };
+        } else if found.committed.offset.is_some_and(|committed| committed < resumption.warm_until) {
+            // What lies between has expired. Committed again, it is neither lag, nor reported at each start.
+            group.offset = None;
+        }
+        // Committed along with an announcement, though the offset is the same.
+        if let Some(state) = self.assignment.states.get(&id).filter(|_| self.topics[found.topic].changelog.is_some()) {
+            group.metadata = Note { epoch: Some(state.epoch), ..Note::read(&group.metadata) }.to_string();
         }
         let input = Input {
             topic: found.topic,
@@ -312,7 +322,7 @@ impl Worker {
         StateId { space: self.topics[found.topic].space, partition: found.partition.partition }
     }
 
-    fn drop_if_beyond(&mut self, source: &Source, found: &Found) -> Result<(), Error> {
+    fn drop_if_beyond(&mut self, source: &B::Consumer, found: &Found) -> Result<(), Error> {
         let id = self.state_of(found);
         let Some(stored) = self.assignment.states.get(&id).and_then(|state| state.offset(&found.log)) else { return Ok(()) };
         let is_beyond = match found.committed.offset {
@@ -334,14 +344,14 @@ impl Worker {
     /// broker forgets what groups have committed of it; if the new one is the longer, only its records show it: below the
     /// checkpoint's offset, there can be none that is later than the checkpoint's stream time, unless it came from the
     /// future. Then all is read once more, rather than anything not at all.
-    fn is_of_another_log(&self, source: &Source, found: &Found, stored: Offset) -> Result<bool, Error> {
+    fn is_of_another_log(&self, source: &B::Consumer, found: &Found, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.dedup.stream_time());
         let Some(stream_time) = stream_time else { return Ok(false) };
         let later = self.patiently(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    fn resumption(&self, source: &Source, found: &Found) -> Result<Resumption, Error> {
+    fn resumption(&self, source: &B::Consumer, found: &Found) -> Result<Resumption, Error> {
         let Found { partition, low, high, .. } = found;
         let (low, high) = (*low, *high);
         let stored = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log));
@@ -401,7 +411,7 @@ impl Worker {
     }
 
     /// No checkpoint: one window of the input is read again, or what else the configuration says.
-    fn cold_start(&self, source: &Source, found: &Found, resume: Offset, why: &str) -> Result<Resumption, Error> {
+    fn cold_start(&self, source: &B::Consumer, found: &Found, resume: Offset, why: &str) -> Result<Resumption, Error> {
         let partition = &found.partition;
         let start = match self.shared.config.state.cold_start {
             ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
@@ -430,10 +440,10 @@ impl Worker {
     }
 
     /// Restores partitions that we have, but whose state is not to be trusted.
-    pub(super) fn restart(&mut self, source: &Source, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
         if self.outbox.is_open() {
-            self.abort(source, crate::kafka::SinkError::Abort("its partitions must be restored".to_owned()))?;
+            self.abort(source, crate::broker::SinkError::Abort("its partitions must be restored".to_owned()))?;
         }
         // Topics of one space share their state, and so their fate.
         let partitions = self.assignment.with_shared_state(partitions);
@@ -446,7 +456,7 @@ impl Worker {
     }
 
     /// The store was quarantined: restores what was in it and nowhere else, asked for or not.
-    pub(super) fn restart_lost(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn restart_lost(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let epoch = self.shared.store.epoch();
         if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
             return Ok(());
@@ -457,7 +467,7 @@ impl Worker {
     }
 
     /// librdkafka stopped reading a partition, for its position lies outside its log: finds out which.
-    pub(super) fn restart_out_of_range(&mut self, source: &Source) -> Result<(), Error> {
+    pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
         // What was read is good, and so is the state of it.
         self.commit(source)?;
         self.checkpoint(true);

@@ -18,14 +18,14 @@ const TROUBLES_MAX: usize = 256;
 /// Calls `line` with the number of lines left out before it, unless this trouble was logged a moment ago.
 pub(crate) fn report(trouble: &str, line: impl FnOnce(Option<NonZeroU64>)) {
     static TOLD: LazyLock<Mutex<Throttle>> = LazyLock::new(Mutex::default);
-    let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, Instant::now());
+    let due = TOLD.lock().unwrap_or_else(PoisonError::into_inner).due(trouble, crate::runtime::now());
     if let Some(left_out) = due {
         line(NonZeroU64::new(left_out));
     }
 }
 
 /// What librdkafka says, without how long it took and how often: these differ where the trouble does not.
-pub(super) fn essence(message: &str) -> &str {
+pub(crate) fn essence(message: &str) -> &str {
     message.rsplit_once(" (after ").map_or(message, |(essence, _)| essence)
 }
 

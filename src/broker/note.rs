@@ -14,6 +14,9 @@ pub struct Note {
     pub stream_time: Option<Timestamp>,
     /// The id of the log that the offset is of.
     pub id: Option<String>,
+    /// The epoch of the owner that committed it. The next owner may have a checkpoint at the same offset, and so not read the
+    /// changelog, which has this epoch.
+    pub epoch: Option<i64>,
     /// Whether a seed is all that the group has done: its keys may be in the changelog, and in no checkpoint.
     pub is_seed: bool,
 }
@@ -29,6 +32,7 @@ impl Note {
                 Some(("stream_time", time)) => note.stream_time = time.parse().ok(),
                 Some(("topic_id", id)) => note.id = Some(id.to_owned()),
                 Some(("first", offset)) => note.first = offset.parse().ok(),
+                Some(("epoch", epoch)) => note.epoch = epoch.parse().ok(),
                 None if word == "seed" => note.is_seed = true,
                 _ => {}
             }
@@ -47,6 +51,7 @@ impl fmt::Display for Note {
             write!(f, " stream_time={time}")?;
         }
         self.id.iter().try_for_each(|id| write!(f, " topic_id={id}"))?;
+        self.epoch.iter().try_for_each(|epoch| write!(f, " epoch={epoch}"))?;
         f.write_str(if self.is_seed { " seed" } else { "" })
     }
 }
@@ -60,8 +65,8 @@ mod tests {
         for first in [None, Some(0), Some(i64::MAX)] {
             for stream_time in [None, Some(-5), Some(1_700_000_000_000)] {
                 for id in [None, Some("dGhpcyBpcyBhbiBpZC4=".to_owned())] {
-                    for is_seed in [false, true] {
-                        let note = Note { first, stream_time, id: id.clone(), is_seed };
+                    for (epoch, is_seed) in [(None, false), (Some(7), true)] {
+                        let note = Note { first, stream_time, id: id.clone(), epoch, is_seed };
                         assert_eq!(Note::read(&note.to_string()), note);
                     }
                 }

@@ -3,9 +3,7 @@
 //! Owns the answer, and nothing that is done. Must never call a failure passing that another try would meet again.
 
 use super::Refused;
-use crate::kafka::ffi::TransactionError;
-use crate::kafka::security;
-use rdkafka::error::RDKafkaErrorCode;
+use crate::broker::{ClientError, ErrorCode};
 
 /// What to do after a failure. Nothing is lost by any: what is not committed is written again.
 #[derive(Debug)]
@@ -24,12 +22,6 @@ pub enum SinkError {
     Exit(String),
 }
 
-/// Whether it says that another producer has this one's transactional id.
-pub(super) const fn is_fencing(code: RDKafkaErrorCode) -> bool {
-    use RDKafkaErrorCode::{Fenced, InvalidProducerEpoch, ProducerFenced};
-    matches!(code, Fenced | ProducerFenced | InvalidProducerEpoch)
-}
-
 /// What a person is told where another process, by all appearances, has this one's transactional id.
 #[must_use]
 pub fn has_twin(transactional_id: &str, reason: &str) -> String {
@@ -39,8 +31,8 @@ pub fn has_twin(transactional_id: &str, reason: &str) -> String {
 }
 
 /// Whether the same call may yet succeed.
-pub(super) const fn may_repeat(error: &TransactionError) -> bool {
-    error.may_repeat && !error.must_abort && !error.is_fatal
+pub(super) const fn may_repeat(error: &ClientError) -> bool {
+    error.is_retriable && !error.requires_abort && !error.is_fatal
 }
 
 /// Writing to a topic needs a right that another try would lack too.
@@ -49,16 +41,16 @@ pub(super) fn not_allowed(message: &str) -> SinkError {
 }
 
 /// What to do after an error of the producer that a repetition would not mend.
-pub(super) fn next(error: &TransactionError) -> SinkError {
-    if let Some(right) = security::missing_right(error.code) {
+pub(super) fn next(error: &ClientError) -> SinkError {
+    if let Some(right) = error.missing_permission {
         return SinkError::Exit(format!("the brokers do not allow it: {error}; give this user {right}"));
     }
-    if is_fencing(error.code) {
+    if error.code == ErrorCode::Fenced {
         return SinkError::Fenced(error.to_string());
     }
-    if error.code == RDKafkaErrorCode::OffsetMetadataTooLarge {
+    if error.code == ErrorCode::OffsetMetadataTooLarge {
         return SinkError::Exit(format!("{error}; set offset.metadata.max.bytes of the brokers to at least 256 (the default is 4096)"));
     }
     // Else it has timed out, or there is something that librdkafka has no way back from.
-    if error.must_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
+    if error.requires_abort { SinkError::Abort(error.to_string()) } else { SinkError::Unknown(error.to_string()) }
 }

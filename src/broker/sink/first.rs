@@ -4,10 +4,10 @@
 
 use super::error::next;
 use super::{CALL_TIMEOUT, OffsetToCommit, Sink, SinkError};
+use crate::broker::{Broker, MembershipOf, ProducerClient as _};
 use crate::fault;
-use crate::kafka::GroupView;
 
-impl Sink {
+impl<B: Broker> Sink<B> {
     /// Waits until all that was sent is written.
     ///
     /// # Errors
@@ -25,14 +25,13 @@ impl Sink {
     pub fn commit_first(
         &self,
         first: &[OffsetToCommit],
-        group: &GroupView,
+        outsider: &MembershipOf<B>,
         check: impl FnOnce() -> Result<(), SinkError>,
     ) -> Result<(), SinkError> {
-        let requests = self.offset_requests(first)?;
-        let outsider = group.outsider().ok_or_else(|| SinkError::Exit("librdkafka names no group".to_owned()))?;
+        let requests = self.offset_requests(first);
         let commit = || {
             fault::point("seed.written");
-            self.send_offsets(&requests, &outsider)?;
+            self.send_offsets(&requests, outsider)?;
             fault::point("seed.offsets_sent");
             check()?;
             self.attempt(|| self.producer.commit_transaction(CALL_TIMEOUT)).map_err(|error| next(&error))?;

@@ -5,12 +5,9 @@
 
 use super::error::next;
 use super::{CALL_TIMEOUT, Sink, SinkError};
+use crate::broker::{Broker, ErrorCode, MembershipOf, ProducerClient as _};
 use crate::fault;
-use crate::kafka::ffi::GroupMetadata;
 use crate::record::{Offset, TopicPartition};
-use rdkafka::error::RDKafkaErrorCode;
-use rdkafka::topic_partition_list::{Offset as Position, TopicPartitionList};
-use std::sync::atomic::Ordering;
 
 /// A partition, its offset to commit, and the metadata of that offset.
 pub(super) type OffsetToCommit = (TopicPartition, Offset, String);
@@ -34,19 +31,18 @@ const fn smaller(limit: usize) -> Option<usize> {
     if limit <= OFFSET_BYTES { None } else { Some(limit / SHRINK) }
 }
 
-impl Sink {
-    pub(super) fn offset_requests(&self, offsets: &[OffsetToCommit]) -> Result<Vec<TopicPartitionList>, SinkError> {
-        let limit = self.offset_request_bytes.load(Ordering::Relaxed);
-        split(offsets, self.group.len(), limit).into_iter().map(list).collect()
+impl<B: Broker> Sink<B> {
+    pub(super) fn offset_requests<'o>(&self, offsets: &'o [OffsetToCommit]) -> Vec<&'o [OffsetToCommit]> {
+        split(offsets, self.group.len(), self.offset_request_bytes.get())
     }
 
     /// Adds offsets to the open transaction. librdkafka takes any number of requests per transaction.
-    pub(super) fn send_offsets(&self, requests: &[TopicPartitionList], group: &GroupMetadata) -> Result<(), SinkError> {
+    pub(super) fn send_offsets(&self, requests: &[&[OffsetToCommit]], group: &MembershipOf<B>) -> Result<(), SinkError> {
         requests.iter().try_for_each(|request| {
             self.attempt(|| self.producer.send_offsets(request, group, CALL_TIMEOUT)).map_err(|error| match error.code {
-                RDKafkaErrorCode::InvalidCommitOffsetSize => self.shrink_offset_requests(),
+                ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
                 // Kafka 4 has no other name for a request that is too large.
-                RDKafkaErrorCode::Unknown if request.count() > 1 => self.shrink_offset_requests(),
+                ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
                 _ => next(&error),
             })
         })
@@ -54,13 +50,13 @@ impl Sink {
 
     /// The group coordinator refused a request of offsets as too large: the next attempt sends smaller ones.
     pub(super) fn shrink_offset_requests(&self) -> SinkError {
-        let limit = self.offset_request_bytes.load(Ordering::Relaxed);
+        let limit = self.offset_request_bytes.get();
         let Some(smaller) = smaller(limit) else {
             return SinkError::Exit(
                 "the group coordinator refuses to store a single offset; raise max.message.bytes of __consumer_offsets".to_owned(),
             );
         };
-        self.offset_request_bytes.store(smaller, Ordering::Relaxed);
+        self.offset_request_bytes.set(smaller);
         SinkError::Abort(format!(
             "the group coordinator refused an offset commit as too large; splitting it into requests of {smaller} bytes"
         ))
@@ -83,18 +79,6 @@ fn split(offsets: &[OffsetToCommit], group_bytes: usize, limit: usize) -> Vec<&[
         requests.push(&offsets[start..]);
     }
     requests
-}
-
-fn list(offsets: &[OffsetToCommit]) -> Result<TopicPartitionList, SinkError> {
-    let mut list = TopicPartitionList::with_capacity(offsets.len());
-    for (partition, offset, metadata) in offsets {
-        let mut element = list.add_partition(&partition.topic, partition.partition);
-        element
-            .set_offset(Position::Offset(*offset))
-            .map_err(|error| SinkError::Exit(format!("offset {offset} of {partition} cannot be committed: {error}")))?;
-        element.set_metadata(metadata);
-    }
-    Ok(list)
 }
 
 #[cfg(test)]

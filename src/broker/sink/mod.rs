@@ -10,34 +10,29 @@ mod offsets;
 mod origin;
 mod refused;
 
-use super::client_config::CALL_TIMEOUT;
-use super::client_log;
-use super::ffi::{GroupMetadata, Headers, Message, Producer, ProducerRecord, Reports, Timestamped, TransactionError, Undelivered};
-use super::security::{self, Login};
 pub use error::{SinkError, has_twin};
 pub use refused::Refused;
 
-use super::{Source, throttle};
+use super::{
+    Broker, ClientError, Consumer, DeliveryFailure, ErrorCode, HeaderChanges, MembershipOf, OutgoingRecord, OutgoingTime, ProducerClient,
+    Record, RecordOf, throttle,
+};
 use crate::config::Delivery;
 use crate::fault;
 use crate::record::{Offset, Reason, Timestamp, TopicPartition};
 use crate::route::AddedHeaders;
-use crate::stats::Stats;
+use crate::runtime;
 use error::{may_repeat, next, not_allowed};
 use offsets::{OffsetToCommit, flushed};
 use origin::WrittenFrom;
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::topic_partition_list::TopicPartitionList;
-use refused::{BYSTANDER, Failed, oversize};
+use refused::{invalid, message, oversize};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::ffi::CStr;
+use std::time::Duration;
 
-/// Most failed records that are kept apart; beyond it, the rest shows itself at the next try.
-const FAILURES_MAX: usize = 10_000;
+/// How long a call to a broker may take before it is tried again or given up.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long librdkafka may wait before we look at what has failed.
 const TURN: Duration = Duration::from_millis(50);
@@ -49,14 +44,13 @@ const HEAD_START: Duration = Duration::from_millis(2);
 const FULL_TURN: Duration = Duration::from_millis(10);
 
 /// A record to be written: one that was read, to another topic.
-#[derive(Clone, Copy)]
-pub struct Outgoing<'a> {
+pub struct Outgoing<'a, R> {
     /// Where it goes.
     pub topic: &'a str,
     /// To which partition; `None` for the one that its key asks for.
     pub partition: Option<i32>,
     /// What is written: key, value and headers as they were read.
-    pub message: &'a Message<'a>,
+    pub message: &'a R,
     /// Its time.
     pub time: Option<Timestamp>,
     /// Headers added to its own.
@@ -68,93 +62,34 @@ pub struct Outgoing<'a> {
 /// What is done while a commit waits for the brokers, with a way to ask whether the wait is over.
 pub type Meanwhile<'m> = &'m mut dyn FnMut(&dyn Fn() -> bool);
 
+impl HeaderChanges for AddedHeaders {
+    fn removed(&self) -> impl Iterator<Item = &CStr> {
+        self.replaced().iter().copied()
+    }
+
+    fn added(&self) -> impl Iterator<Item = (&CStr, &[u8])> {
+        self.iter().map(|(name, value)| (name, value.as_bytes()))
+    }
+}
+
 /// A producer, and the state of its transaction.
-pub struct Sink {
-    producer: Producer<Context>,
+pub struct Sink<B: Broker> {
+    producer: B::Producer,
     delivery: Delivery,
     patience: Duration,
-    /// Whether each record travels alone, so that the broker's error of one is not that of its neighbours.
+    /// True if every record has its own batch, so that an error of the batch is an error of the record.
     one_record_per_batch: bool,
-    /// Most bytes of a batch.
+    /// The largest batch, in bytes.
     batch_bytes: usize,
     group: String,
     /// Most estimated bytes of the offsets in one request. Shrinks when the group coordinator refuses a request as too large.
-    offset_request_bytes: AtomicUsize,
+    offset_request_bytes: Cell<usize>,
+    failures: RefCell<Vec<DeliveryFailure>>,
+    /// True once a broker has shown that it names the records of a batch that it rejects. Brokers before Kafka 2.4 do not.
+    names_records: Cell<bool>,
 }
 
-struct Context {
-    login: Login,
-    stats: Arc<Stats>,
-    failures: Mutex<Vec<Failed>>,
-    /// Offsets of the records that were written to changelogs, in order.
-    logged: Mutex<BTreeMap<TopicPartition, Vec<Offset>>>,
-    /// Whether the brokers say which records of a batch they refuse: those before Kafka 2.4 do not.
-    names_records: AtomicBool,
-    /// True if the last `EndTxn` request is not answered yet.
-    end_is_pending: AtomicBool,
-    /// True if an `EndTxn` request was sent while an earlier one was not answered.
-    end_was_repeated: AtomicBool,
-}
-
-impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client_log::log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        client_log::report(&self.login, &error, reason);
-    }
-}
-
-impl Reports for Context {
-    const WATCHED: usize = WrittenFrom::Changelog.tag();
-
-    fn written(&self, topic: &str, partition: i32, offset: Offset) {
-        // A broker that got a batch twice does not tell its offset.
-        if offset < 0 {
-            return;
-        }
-        let partition = TopicPartition { topic: topic.to_owned(), partition };
-        self.logged.lock().unwrap_or_else(PoisonError::into_inner).entry(partition).or_default().push(offset);
-    }
-
-    fn failed(&self, undelivered: &Undelivered<'_>) {
-        let Undelivered { tag, topic, bytes, code, reason } = *undelivered;
-        let is_bystander = code == RDKafkaErrorCode::InvalidDifferentRecord || reason.starts_with(BYSTANDER);
-        if is_bystander {
-            self.names_records.store(true, Ordering::Relaxed);
-        }
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that fails takes with it all that are queued: those must not crowd it out.
-        let given_up = is_bystander || matches!(code, RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight);
-        if failures.is_empty() || failures.len() < FAILURES_MAX && !given_up {
-            let code = if is_bystander { RDKafkaErrorCode::InvalidDifferentRecord } else { code };
-            failures.push(Failed {
-                origin: WrittenFrom::of(tag),
-                bytes,
-                code,
-                topic: topic.to_owned(),
-                reason: reason.to_owned(),
-                given_up,
-            });
-        }
-    }
-
-    fn answered(&self) {
-        self.stats.broker_contact.note();
-    }
-
-    fn end_sent(&self) {
-        let is_repeated = self.end_is_pending.swap(true, Ordering::Relaxed);
-        self.end_was_repeated.fetch_or(is_repeated, Ordering::Relaxed);
-    }
-
-    fn end_answered(&self) {
-        self.end_is_pending.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Sink {
+impl<B: Broker> Sink<B> {
     /// Returns true if transactions hold together what is written.
     #[must_use]
     pub const fn transactional(&self) -> bool {
@@ -168,22 +103,21 @@ impl Sink {
     }
 
     fn names_records(&self) -> bool {
-        self.producer.context().names_records.load(Ordering::Relaxed)
+        self.names_records.get()
     }
 
     /// Takes over what `previous` learned about the brokers.
     pub fn learn_from(&self, previous: &Self) {
-        self.producer.context().names_records.fetch_or(previous.names_records(), Ordering::Relaxed);
-        self.offset_request_bytes.store(previous.offset_request_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.names_records.set(self.names_records() || previous.names_records());
+        self.offset_request_bytes.set(previous.offset_request_bytes.get());
     }
 
-    /// True if a request to end a transaction was sent and never answered. librdkafka sent it again, but the first one may
-    /// still arrive, and would end the next transaction of this producer: only another producer has another epoch. Brokers
-    /// tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
+    /// True if a request to commit offsets or to end a transaction was sent and never answered. librdkafka sent it again, but the
+    /// first one may still arrive, and would act on the next transaction of this producer: only another producer has another
+    /// epoch. Brokers tell transactions of one epoch apart for clients of transactions V2 (KIP-890), which librdkafka is not.
     #[must_use]
-    pub fn has_unanswered_end(&self) -> bool {
-        let Context { end_is_pending, end_was_repeated, .. } = self.producer.context();
-        end_is_pending.load(Ordering::Relaxed) || end_was_repeated.load(Ordering::Relaxed)
+    pub fn has_late_request(&self) -> bool {
+        self.producer.has_late_request()
     }
 
     /// Begins a transaction.
@@ -191,7 +125,8 @@ impl Sink {
     /// # Errors
     /// [`SinkError`] says what to do.
     pub fn begin(&self) -> Result<(), SinkError> {
-        self.failures().clear();
+        self.producer.take_failures();
+        self.failures.borrow_mut().clear();
         // What an aborted transaction wrote to changelogs lies nowhere.
         self.take_logged();
         fault::step("transaction.begin").map_err(SinkError::Unknown)?;
@@ -203,25 +138,16 @@ impl Sink {
     /// # Errors
     /// [`SinkError`] says what to do.
     #[inline]
-    pub fn send(&self, outgoing: &Outgoing<'_>) -> Result<(), SinkError> {
+    pub fn send(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
         fault::step("transaction.send").map_err(SinkError::Abort)?;
-        let Outgoing { topic, partition, message, time, headers, origin } = *outgoing;
-        let mut all = Headers::copied(message);
-        if !headers.is_empty() {
-            all = all.or_else(|| Headers::with_room(headers.len()));
-            let Some(all) = &mut all else { return Err(SinkError::Abort("librdkafka makes no headers".to_owned())) };
-            headers.replaced().iter().for_each(|name| all.remove(name));
-            for (name, value) in headers.iter() {
-                all.add(name.to_bytes(), value.as_bytes());
-            }
-        }
-        self.queue(ProducerRecord {
+        let &Outgoing { topic, partition, message, time, headers, origin } = outgoing;
+        self.queue(&OutgoingRecord {
             topic,
             partition,
             key: message.key(),
             value: message.value(),
-            timestamp: time.map_or(Timestamped::Never, Timestamped::At),
-            headers: all,
+            time: time.map_or(OutgoingTime::Never, OutgoingTime::At),
+            headers: Some((message, headers)),
             tag: WrittenFrom::Read(origin).tag(),
         })
     }
@@ -240,12 +166,12 @@ impl Sink {
     /// # Errors
     /// [`SinkError`] says what to do.
     pub fn write_changelog(&self, changelog: &TopicPartition, value: &[u8]) -> Result<(), SinkError> {
-        self.queue(ProducerRecord {
+        self.queue(&OutgoingRecord {
             topic: &changelog.topic,
             partition: Some(changelog.partition),
             key: None,
             value: Some(value),
-            timestamp: Timestamped::Now,
+            time: OutgoingTime::Now,
             headers: None,
             tag: WrittenFrom::Changelog.tag(),
         })
@@ -253,26 +179,25 @@ impl Sink {
 
     /// Where the records of changelogs lie that were written since this was asked, if they were committed.
     pub fn take_logged(&self) -> BTreeMap<TopicPartition, Vec<Offset>> {
-        std::mem::take(&mut *self.producer.context().logged.lock().unwrap_or_else(PoisonError::into_inner))
+        self.producer.take_written()
     }
 
     #[inline]
-    fn queue(&self, mut record: ProducerRecord<'_>) -> Result<(), SinkError> {
+    fn queue(&self, record: &OutgoingRecord<'_, RecordOf<'_, B>, AddedHeaders>) -> Result<(), SinkError> {
         let topic = record.topic;
         let mut waited = None;
         loop {
-            match self.producer.send(&mut record) {
-                Ok(()) => return Ok(()),
-                Err(RDKafkaErrorCode::QueueFull) => {
-                    if waited.get_or_insert_with(Instant::now).elapsed() > self.patience {
+            let Err(error) = self.producer.send(record) else { return Ok(()) };
+            match error.code {
+                ErrorCode::QueueFull => {
+                    if runtime::since(*waited.get_or_insert_with(runtime::now)) > self.patience {
                         return Err(SinkError::Abort(format!("the send queue stayed full for {:?}", self.patience)));
                     }
-                    // What lingers is sent now.
+                    // Sends what lingers.
                     let _ = self.producer.flush(FULL_TURN);
                 }
-                Err(RDKafkaErrorCode::MessageSizeTooLarge) => {
-                    let bytes = record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len);
-                    let invalid = oversize(bytes);
+                ErrorCode::TooLarge => {
+                    let invalid = oversize(record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len));
                     return Err(match WrittenFrom::of(record.tag) {
                         WrittenFrom::Read(origin) => {
                             SinkError::Refused(vec![Refused { origin, topic: topic.to_owned(), invalid, is_certain: true }])
@@ -280,17 +205,12 @@ impl Sink {
                         WrittenFrom::Changelog => SinkError::Exit(invalid.message),
                     });
                 }
-                // In a transaction that has failed already.
-                Err(RDKafkaErrorCode::State | RDKafkaErrorCode::PurgeQueue) => return Err(self.explain(self.why_failed())),
-                Err(RDKafkaErrorCode::Fenced) => return Err(SinkError::Fenced("the producer was fenced".to_owned())),
-                Err(RDKafkaErrorCode::Fatal) => return Err(self.why_ended()),
-                Err(code) => {
-                    let error = KafkaError::MessageProduction(code);
-                    if code == RDKafkaErrorCode::TopicAuthorizationFailed {
-                        return Err(not_allowed(&format!("to {topic}: {error}")));
-                    }
-                    return Err(SinkError::Abort(format!("cannot write to {topic}: {error}")));
-                }
+                // The transaction has already failed.
+                ErrorCode::State | ErrorCode::PurgedQueue => return Err(self.explain(self.why_failed())),
+                ErrorCode::Fenced => return Err(SinkError::Fenced("the producer was fenced".to_owned())),
+                ErrorCode::Fatal => return Err(self.why_ended()),
+                ErrorCode::NotAuthorized => return Err(not_allowed(&format!("to {topic}: {error}"))),
+                _ => return Err(SinkError::Abort(format!("cannot write to {topic}: {error}"))),
             }
         }
     }
@@ -305,19 +225,22 @@ impl Sink {
     ///
     /// # Errors
     /// [`SinkError`] says what to do.
-    pub fn commit(&mut self, offsets: &[OffsetToCommit], source: &Source, meanwhile: Option<Meanwhile<'_>>) -> Result<(), SinkError> {
-        let requests = self.offset_requests(offsets)?;
+    pub fn commit(&mut self, offsets: &[OffsetToCommit], source: &B::Consumer, meanwhile: Option<Meanwhile<'_>>) -> Result<(), SinkError> {
+        let requests = self.offset_requests(offsets);
         let committed = match (self.transactional(), meanwhile) {
             (false, _) => self.commit_plain(&requests, source),
-            (true, None) => self.commit_transaction(&requests, source.group()),
+            (true, None) => self.commit_transaction(&requests, source.membership()),
             (true, Some(meanwhile)) => {
-                let (group, this) = (source.group(), &mut *self);
+                let (group, this) = (source.membership(), &mut *self);
+                let task = runtime::Task::new("commit");
+                let done = task.done();
                 std::thread::scope(|scope| {
                     let thread = std::thread::Builder::new().name("commit".to_owned());
-                    let Ok(commit) = thread.spawn_scoped(scope, move || this.commit_transaction(&requests, group)) else {
+                    let Ok(commit) = thread.spawn_scoped(scope, move || task.run(|| this.commit_transaction(&requests, group))) else {
                         return Err(SinkError::Abort("the system has no thread for the commit".to_owned()));
                     };
-                    meanwhile(&|| commit.is_finished());
+                    meanwhile(&|| done.is_done());
+                    done.wait();
                     commit.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
             }
@@ -348,29 +271,32 @@ impl Sink {
         }
         // The call that meets a failed transaction does not say why; the delivery reports do, and wait for us.
         self.take_reports();
-        let failures = std::mem::take(&mut *self.failures());
-        if let Some(failed) = failures.iter().find(|failed| failed.code == RDKafkaErrorCode::TopicAuthorizationFailed) {
-            return not_allowed(&failed.message());
+        self.collect_failures();
+        let failures = self.failures.take();
+        if let Some(failed) = failures.iter().find(|failed| failed.code == ErrorCode::NotAuthorized) {
+            return not_allowed(&message(failed));
         }
-        let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, failed.invalid()?))).collect();
-        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| failed.origin == WrittenFrom::Changelog) {
+        let refused: Vec<_> = failures.iter().filter_map(|failed| Some((failed, invalid(failed)?))).collect();
+        if let Some((failed, invalid)) = refused.iter().find(|(failed, _)| WrittenFrom::of(failed.tag) == WrittenFrom::Changelog) {
             return SinkError::Exit(match invalid.reason {
                 Reason::Oversize => format!(
                     "a changelog's record does not fit ({}); let the topic's max.message.bytes be at least 1000000",
-                    failed.message()
+                    message(failed)
                 ),
                 _ => format!("{} of a changelog; let it have cleanup.policy=delete", invalid.message),
             });
         }
         let SinkError::Abort(reason) = failure else { return failure };
         if refused.is_empty() {
-            return SinkError::Abort(failures.into_iter().find(|failed| !failed.given_up).map_or(reason, |failed| failed.message()));
+            return SinkError::Abort(
+                failures.into_iter().find(|failed| !is_given_up(failed.code)).map_or(reason, |failed| message(&failed)),
+            );
         }
         // What is said of each in other words is of none else.
         let words: BTreeSet<_> = refused.iter().map(|(failed, _)| &failed.reason).collect();
         let is_named = self.names_records() || refused.len() > 1 && words.len() == refused.len();
         let refused = refused.into_iter().filter_map(|(failed, invalid)| {
-            let WrittenFrom::Read(origin) = failed.origin else { return None };
+            let WrittenFrom::Read(origin) = WrittenFrom::of(failed.tag) else { return None };
             let is_certain = match invalid.reason {
                 // Larger than a batch may be, a record was alone in its own.
                 Reason::Oversize => failed.bytes >= self.batch_bytes,
@@ -383,24 +309,24 @@ impl Sink {
 
     /// Waits until the broker has taken all that was sent, or refused any of it.
     fn flush(&self) -> Result<(), SinkError> {
-        let started = Instant::now();
+        let started = runtime::now();
         loop {
             // In short waits: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
             let flushed = self.producer.flush(TURN);
-            if !self.failures().is_empty() {
+            if self.collect_failures() {
                 return Err(SinkError::Abort("a record could not be written".to_owned()));
             }
             if flushed {
                 return Ok(());
             }
-            if started.elapsed() >= self.patience {
+            if runtime::since(started) >= self.patience {
                 return Err(SinkError::Unknown(format!("records were not written within {:?}", self.patience)));
             }
         }
     }
 
     /// Commits the open transaction with these requests of offsets. A warm-up commits without any.
-    fn commit_transaction(&self, requests: &[TopicPartitionList], group: Option<GroupMetadata>) -> Result<(), SinkError> {
+    fn commit_transaction(&self, requests: &[&[OffsetToCommit]], group: Option<MembershipOf<B>>) -> Result<(), SinkError> {
         fault::step("commit.begin").map_err(SinkError::Abort)?;
         // librdkafka sends lingering records while we wait for the offset commits.
         let _ = self.producer.flush(HEAD_START);
@@ -413,14 +339,14 @@ impl Sink {
         fault::step("commit.committed").map_err(SinkError::Unknown)
     }
 
-    fn commit_plain(&self, requests: &[TopicPartitionList], source: &Source) -> Result<(), SinkError> {
+    fn commit_plain(&self, requests: &[&[OffsetToCommit]], source: &B::Consumer) -> Result<(), SinkError> {
         self.flush()?;
         flushed().map_err(SinkError::Abort)?;
         requests.iter().try_for_each(|request| {
-            source.commit(request).map_err(|error| match error.rdkafka_error_code() {
-                Some(RDKafkaErrorCode::InvalidCommitOffsetSize) => self.shrink_offset_requests(),
-                Some(RDKafkaErrorCode::Unknown) if request.count() > 1 => self.shrink_offset_requests(),
-                code => match code.and_then(security::missing_right) {
+            source.commit(request).map_err(|error| match error.code {
+                ErrorCode::OffsetsTooLarge => self.shrink_offset_requests(),
+                ErrorCode::Unknown if request.len() > 1 => self.shrink_offset_requests(),
+                _ => match error.missing_permission {
                     Some(right) => SinkError::Exit(format!("the brokers do not allow offset commits: {error}; give this user {right}")),
                     None => SinkError::Abort(format!("offset commit failed: {error}")),
                 },
@@ -428,18 +354,18 @@ impl Sink {
         })
     }
 
-    /// Calls librdkafka until it succeeds, as long as the call may be repeated and a transaction can live.
-    fn attempt(&self, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), TransactionError> {
+    /// Calls the client until it succeeds, as long as the call may be repeated and a transaction can live.
+    fn attempt(&self, call: impl Fn() -> Result<(), ClientError>) -> Result<(), ClientError> {
         Self::attempt_for(self.patience, call)
     }
 
-    fn attempt_for(patience: Duration, call: impl Fn() -> Result<(), TransactionError>) -> Result<(), TransactionError> {
-        let started = Instant::now();
+    fn attempt_for(patience: Duration, call: impl Fn() -> Result<(), ClientError>) -> Result<(), ClientError> {
+        let started = runtime::now();
         loop {
             match call() {
                 Ok(()) => return Ok(()),
-                Err(error) if may_repeat(&error) && started.elapsed() < patience => {
-                    if started.elapsed() > CALL_TIMEOUT / 2 {
+                Err(error) if may_repeat(&error) && runtime::since(started) < patience => {
+                    if runtime::since(started) > CALL_TIMEOUT / 2 {
                         throttle::report(&format!("writing {error}"), |left_out| {
                             tracing::warn!(error = %error, left_out, "no answer from the brokers yet; retrying");
                         });
@@ -462,7 +388,8 @@ impl Sink {
             self.producer.purge();
             if self.producer.flush(self.patience) { Ok(()) } else { Err(SinkError::Unknown("records are still on their way".to_owned())) }
         };
-        self.failures().clear();
+        self.producer.take_failures();
+        self.failures.borrow_mut().clear();
         match aborted {
             // A transaction that cannot even be aborted is the next producer's to end.
             Err(SinkError::Abort(reason)) => Err(SinkError::Unknown(reason)),
@@ -492,7 +419,19 @@ impl Sink {
         let _ = self.producer.flush(TURN);
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, Vec<Failed>> {
-        self.producer.context().failures.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes new delivery failures. Returns true if there are any, new or not.
+    fn collect_failures(&self) -> bool {
+        let new = self.producer.take_failures();
+        if new.iter().any(|failed| failed.code == ErrorCode::OtherRecord) {
+            self.names_records.set(true);
+        }
+        let mut failures = self.failures.borrow_mut();
+        failures.extend(new);
+        !failures.is_empty()
     }
+}
+
+/// True for records that failed only because others did.
+const fn is_given_up(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::PurgedQueue | ErrorCode::PurgedInFlight | ErrorCode::OtherRecord)
 }

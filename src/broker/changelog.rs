@@ -1,0 +1,130 @@
+//! Changelogs as clients read them.
+//!
+//! Owns when all of one is read. Must never decide what a record means.
+#![allow(clippy::missing_errors_doc, reason = "each method fails as librdkafka's does")]
+
+use super::Error;
+use crate::record::{Offset, Timestamp, TopicPartition};
+use crate::runtime;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Most records of a changelog that are taken at a time.
+const READ_MAX: usize = 1000;
+
+/// Errors in a row after which a changelog is given up for a while.
+const READ_ERRORS_MAX: u32 = 10;
+
+/// The longest wait for records of a changelog; bounds how late a stop is noticed.
+const READ_WAIT: Duration = Duration::from_millis(100);
+
+/// A committed record of a changelog.
+pub struct Logged<'a> {
+    /// Its offset.
+    pub offset: Offset,
+    /// Its timestamp.
+    pub time: Option<Timestamp>,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// How the reading of a changelog ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadEnd {
+    /// At its end, or because it was told to stop.
+    Reached,
+    /// The log no longer reaches back to where it is read: it was trimmed, or recreated.
+    Trimmed,
+    /// It cannot be read for now, as when a batch is corrupt.
+    Failed,
+}
+
+/// Reads changelogs, one partition at a time.
+pub trait ChangelogReader {
+    /// What it reads with.
+    type Tail: ChangelogTail;
+    /// What it reads with.
+    fn tail(&self) -> &Self::Tail;
+    /// The log start offset and the last stable offset, once every transaction that was open when this was called has ended; `None`
+    /// until then. An error is worth a retry.
+    fn ends(&self, changelog: &TopicPartition) -> Result<Option<(Offset, Offset)>, Error>;
+    /// Passes the committed records from `from` to `end`, and what follows them by then, to `take`, in order, until it returns false
+    /// or `stop` returns true.
+    fn read<E: From<Error>>(
+        &self,
+        changelog: &TopicPartition,
+        (from, end): (Offset, Offset),
+        stop: &dyn Fn() -> bool,
+        take: &mut dyn FnMut(Logged<'_>) -> Result<bool, E>,
+    ) -> Result<ReadEnd, E> {
+        let (mut next, mut errors, mut has_failed, mut read) = (from, 0, false, None);
+        let tail = self.tail();
+        tail.start(changelog, from)?;
+        while read.is_none() && !stop() {
+            tail.poll(READ_MAX, READ_WAIT, &mut |_, _, event| {
+                // What follows an error may follow a gap: librdkafka skips corrupt batches.
+                if read.is_some() || has_failed {
+                    return;
+                }
+                match event {
+                    TailEvent::Record(logged) => {
+                        (next, errors) = (logged.offset + 1, 0);
+                        read = take(logged).map_or_else(|error| Some(Err(error)), |more| (!more).then_some(Ok(ReadEnd::Reached)));
+                    }
+                    // A new leader may not know yet how much is committed: then this is not the end.
+                    TailEvent::End(reached) => read = (reached >= end).then_some(Ok(ReadEnd::Reached)),
+                    TailEvent::OutOfRange => read = Some(Ok(ReadEnd::Trimmed)),
+                    TailEvent::Error => has_failed = true,
+                }
+            })?;
+            if std::mem::take(&mut has_failed) {
+                errors += 1;
+                if errors == READ_ERRORS_MAX {
+                    read = Some(Ok(ReadEnd::Failed));
+                    break;
+                }
+                runtime::sleep(READ_WAIT);
+                tail.stop(changelog)?;
+                tail.start(changelog, next)?;
+            }
+        }
+        tail.stop(changelog)?;
+        read.unwrap_or(Ok(ReadEnd::Reached))
+    }
+    /// Deletes the records below an offset.
+    fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
+    /// The id of the topic, if the brokers report one. An error is worth a retry.
+    fn topic_id(&self, topic: &str) -> Result<Option<String>, Error>;
+}
+
+/// An event of a followed partition.
+pub enum TailEvent<'m> {
+    /// A committed record.
+    Record(Logged<'m>),
+    /// Everything below this offset was read, and the partition has nothing more yet.
+    End(Offset),
+    /// The position is outside the log. The partition is no longer read.
+    OutOfRange,
+    /// A fetch failed. The partition must be restarted at its current position.
+    Error,
+}
+
+/// Follows changelogs.
+pub trait ChangelogTail {
+    /// Starts to read a partition that is not being read.
+    fn start(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error>;
+    /// Stops reading a partition. The current [`ChangelogTail::poll`] may still return events of it.
+    fn stop(&self, partition: &TopicPartition) -> Result<(), Error>;
+    /// Passes at most `count` events to `take`; waits up to `wait` if there are none.
+    fn poll(&self, count: usize, wait: Duration, take: &mut dyn FnMut(&str, i32, TailEvent<'_>)) -> Result<(), Error>;
+}
+
+/// Asks how far changelogs reach.
+pub trait ChangelogEnds {
+    /// The number of partitions; 0 if the topic does not exist. An error is worth a retry.
+    fn partitions(&self, topic: &str) -> Result<u32, Error>;
+    /// The ids of the topics that exist, by name.
+    fn ids(&self, topics: &[&str]) -> BTreeMap<String, String>;
+    /// The log start offset and the last stable offset. An error is worth a retry.
+    fn of(&self, partition: &TopicPartition, timeout: Duration) -> Result<(Offset, Offset), Error>;
+}

@@ -1,0 +1,185 @@
+//! A disk in memory, for simulations: it survives the process, and tests fill, damage, copy, and delete it.
+
+use super::{DatabaseError, Entry};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One change of a draft, in the order in which it applies.
+#[derive(Debug)]
+pub(in crate::checkpoint) enum Change {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+/// Values by key; `None` is a value whose checksum is wrong.
+type Entries = Arc<Mutex<BTreeMap<Vec<u8>, Option<Vec<u8>>>>>;
+
+/// A state directory in memory. Clones are the same directory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDisk(Arc<Mutex<Directory>>);
+
+#[derive(Debug, Default)]
+struct Directory {
+    /// Distinguishes the disk from others.
+    disk: u64,
+    checkpoints: Option<(u64, Entries)>,
+    instance: Option<String>,
+    /// Directories created so far: the number of the next one.
+    created: u64,
+    is_full: bool,
+}
+
+/// An open database of a disk. Like RocksDB, it keeps reading what it has open if the directory is deleted.
+#[derive(Debug)]
+pub(in crate::checkpoint) struct Handle {
+    disk: MemoryDisk,
+    entries: Entries,
+}
+
+impl MemoryDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new(disk: u64) -> Self {
+        Self(Arc::new(Mutex::new(Directory { disk, ..Directory::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Directory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// While true, every write fails.
+    pub fn set_full(&self, is_full: bool) {
+        self.lock().is_full = is_full;
+    }
+
+    /// Deletes everything, also under a running process.
+    pub fn delete(&self) {
+        let mut directory = self.lock();
+        (directory.checkpoints, directory.instance) = (None, None);
+    }
+
+    /// A copy of the directory as it is now.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let directory = self.lock();
+        let checkpoints = directory.checkpoints.as_ref().map(|(number, entries)| {
+            let entries = entries.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            (*number, Arc::new(Mutex::new(entries)))
+        });
+        let Directory { disk, instance, created, .. } = &*directory;
+        let copy = Directory { disk: *disk, checkpoints, instance: instance.clone(), created: *created, is_full: false };
+        Self(Arc::new(Mutex::new(copy)))
+    }
+
+    /// Damages the value of the n-th entry, counted modulo their number. Like RocksDB, the database notices it by a checksum. False if
+    /// there is no entry.
+    #[must_use]
+    pub fn damage(&self, number: usize) -> bool {
+        let directory = self.lock();
+        let Some((_, entries)) = &directory.checkpoints else { return false };
+        let mut entries = entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = entries.len().max(1);
+        let damaged = entries.values_mut().nth(number % count).map(|value| *value = None);
+        damaged.is_some()
+    }
+
+    /// Makes it the disk of another process: it gets an id of its own.
+    pub fn forget_instance(&self, disk: u64) {
+        let mut directory = self.lock();
+        (directory.disk, directory.instance) = (disk, None);
+    }
+
+    pub(in crate::checkpoint) fn open(&self) -> Result<Handle, DatabaseError> {
+        let mut directory = self.lock();
+        if directory.checkpoints.is_none() {
+            if directory.is_full {
+                return Err(full());
+            }
+            directory.created += 1;
+            directory.checkpoints = Some((directory.created, Entries::default()));
+        }
+        let entries = directory.checkpoints.as_ref().map(|(_, entries)| Arc::clone(entries)).unwrap_or_default();
+        Ok(Handle { disk: self.clone(), entries })
+    }
+
+    /// What distinguishes the directory from another one that takes its place.
+    pub(in crate::checkpoint) fn number(&self) -> Option<u64> {
+        self.lock().checkpoints.as_ref().map(|(number, _)| *number)
+    }
+
+    /// Moves the checkpoints aside. False if they are already gone.
+    pub(in crate::checkpoint) fn move_aside(&self) -> bool {
+        self.lock().checkpoints.take().is_some()
+    }
+
+    /// The id of the directory, if it has one.
+    pub(in crate::checkpoint) fn instance(&self) -> Option<String> {
+        self.lock().instance.clone()
+    }
+
+    /// An id that no other directory has.
+    pub(in crate::checkpoint) fn new_instance(&self) -> String {
+        let Directory { disk, created, .. } = &*self.lock();
+        format!("{disk:08x}{created:08x}")
+    }
+
+    pub(in crate::checkpoint) fn set_instance(&self, id: &str) {
+        self.lock().instance = Some(id.to_owned());
+    }
+}
+
+impl Handle {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Option<Vec<u8>>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_room(&self) -> Result<(), DatabaseError> {
+        if self.disk.lock().is_full { Err(full()) } else { Ok(()) }
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DatabaseError> {
+        self.entries().get(key).map(|value| value.clone().ok_or_else(corrupt)).transpose()
+    }
+
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), DatabaseError> {
+        self.check_room()?;
+        self.entries().insert(key.to_vec(), Some(value.to_vec()));
+        Ok(())
+    }
+
+    pub(super) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Vec<Result<Entry, DatabaseError>> {
+        let entries = self.entries();
+        let within = entries.range(from.to_vec()..).take_while(|(key, _)| to.is_none_or(|to| &key[..] < to));
+        within.map(|(key, value)| Ok((key.clone().into(), value.clone().ok_or_else(corrupt)?.into()))).collect()
+    }
+
+    pub(super) fn write(&self, changes: Vec<Change>) -> Result<u64, DatabaseError> {
+        self.check_room()?;
+        let (mut entries, mut bytes) = (self.entries(), 0);
+        for change in changes {
+            match change {
+                Change::Put(key, value) => {
+                    bytes += (key.len() + value.len()) as u64;
+                    entries.insert(key, Some(value));
+                }
+                Change::Delete(key) => drop(entries.remove(&key)),
+                Change::DeleteRange(from, to) => {
+                    let gone: Vec<_> = entries.range(from..to).map(|(key, _)| key.clone()).collect();
+                    for key in &gone {
+                        entries.remove(key);
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn corrupt() -> DatabaseError {
+    DatabaseError { message: "Corruption: block checksum mismatch".to_owned(), is_corruption: true }
+}
+
+fn full() -> DatabaseError {
+    DatabaseError { message: "IO error: No space left on device".to_owned(), is_corruption: false }
+}

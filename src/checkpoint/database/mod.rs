@@ -1,0 +1,110 @@
+//! The key-value database under a store: RocksDB, or, in simulations, a map in memory with the same contract.
+
+#[cfg(feature = "faults")]
+mod memory;
+
+#[cfg(feature = "faults")]
+pub(super) use memory::Change;
+#[cfg(feature = "faults")]
+pub use memory::MemoryDisk;
+
+use super::draft::Draft;
+use super::options::options;
+use rocksdb::{DB, Direction, ErrorKind, IteratorMode, ReadOptions};
+use std::path::Path;
+
+/// Why the database failed.
+#[derive(Debug)]
+pub(super) struct DatabaseError {
+    pub(super) message: String,
+    pub(super) is_corruption: bool,
+}
+
+impl From<rocksdb::Error> for DatabaseError {
+    fn from(error: rocksdb::Error) -> Self {
+        Self { message: error.to_string(), is_corruption: error.kind() == ErrorKind::Corruption }
+    }
+}
+
+/// A key and its value.
+type Entry = (Box<[u8]>, Box<[u8]>);
+
+/// An open database.
+#[derive(Debug)]
+pub(super) enum Database {
+    RocksDb(DB),
+    #[cfg(feature = "faults")]
+    Memory(memory::Handle),
+}
+
+impl Database {
+    /// Opens RocksDB, creating it if it is missing.
+    pub(super) fn open(dir: &Path) -> Result<Self, DatabaseError> {
+        Ok(Self::RocksDb(DB::open(&options(), dir)?))
+    }
+
+    /// Opens RocksDB without writing to it.
+    pub(super) fn open_for_read_only(dir: &Path) -> Result<Self, DatabaseError> {
+        Ok(Self::RocksDb(DB::open_for_read_only(&options(), dir, false)?))
+    }
+
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DatabaseError> {
+        match self {
+            Self::RocksDb(db) => Ok(db.get(key)?),
+            #[cfg(feature = "faults")]
+            Self::Memory(memory) => memory.get(key),
+        }
+    }
+
+    pub(super) fn contains(&self, key: &[u8]) -> Result<bool, DatabaseError> {
+        match self {
+            Self::RocksDb(db) => Ok(db.get_pinned(key)?.is_some()),
+            #[cfg(feature = "faults")]
+            Self::Memory(memory) => Ok(memory.get(key)?.is_some()),
+        }
+    }
+
+    pub(super) fn put(&self, key: &[u8], value: &[u8]) -> Result<(), DatabaseError> {
+        match self {
+            Self::RocksDb(db) => Ok(db.put(key, value)?),
+            #[cfg(feature = "faults")]
+            Self::Memory(memory) => memory.put(key, value),
+        }
+    }
+
+    /// The entries from a key on, up to but not including `to`, in order.
+    pub(super) fn range<'d>(&'d self, from: &[u8], to: Option<Vec<u8>>) -> Box<dyn Iterator<Item = Result<Entry, DatabaseError>> + 'd> {
+        match self {
+            Self::RocksDb(db) => {
+                let mut options = ReadOptions::default();
+                if let Some(to) = to {
+                    options.set_iterate_upper_bound(to);
+                }
+                let entries = db.iterator_opt(IteratorMode::From(from, Direction::Forward), options);
+                Box::new(entries.map(|entry| entry.map_err(DatabaseError::from)))
+            }
+            #[cfg(feature = "faults")]
+            Self::Memory(memory) => Box::new(memory.range(from, to.as_deref()).into_iter()),
+        }
+    }
+
+    /// Writes all of a draft, or nothing. Returns the number of bytes.
+    pub(super) fn write(&self, draft: Draft<'_>) -> Result<u64, DatabaseError> {
+        match (self, draft) {
+            (Self::RocksDb(db), draft) => Ok(draft.write(db)?),
+            #[cfg(feature = "faults")]
+            (Self::Memory(memory), Draft::Memory(changes)) => memory.write(changes),
+            #[cfg(feature = "faults")]
+            (Self::Memory(_), _) => unreachable!("a memory database takes drafts in memory"),
+        }
+    }
+
+    /// Frees the files that lie completely in a range.
+    pub(super) fn drop_files(&self, (from, to): &(Vec<u8>, Vec<u8>)) -> Result<(), DatabaseError> {
+        match self {
+            Self::RocksDb(db) => Ok(db.delete_file_in_range(from, to)?),
+            #[cfg(feature = "faults")]
+            Self::Memory(_) => Ok(()),
+        }
+    }
+}

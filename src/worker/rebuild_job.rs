@@ -1,0 +1,110 @@
+//! One state that is to be rebuilt from its changelog.
+//!
+//! Owns what is known of it, and where it starts over. Must never read a changelog.
+
+use super::Error;
+use super::ids::StateId;
+use super::partition::PartitionState;
+use crate::broker::{Broker, ChangelogReader, ReadEnd};
+use crate::changelog::Origin;
+use crate::checkpoint::{self, PartitionId, Store};
+use crate::config::Config;
+use crate::dedup::Rules;
+use crate::filter::Slice;
+use crate::record::{Offset, TopicPartition};
+use crate::stats::Stats;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// Shortest and longest time until a job that waits for a transaction to end looks again.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Time until a changelog that cannot be read is tried again.
+const FAILED_PAUSE: Duration = Duration::from_secs(5);
+
+/// What the threads share with the workers.
+#[derive(Clone)]
+pub(super) struct Needs<B: Broker> {
+    pub(super) broker: B,
+    pub(super) config: Arc<Config>,
+    pub(super) store: Arc<Store>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) stop: Arc<AtomicBool>,
+}
+
+/// A state to be brought to the group's committed offsets.
+pub(super) struct Job {
+    pub(super) id: StateId,
+    pub(super) partition: PartitionId,
+    pub(super) changelog: TopicPartition,
+    /// The id of the changelog topic, if it is known.
+    pub(super) topic_id: Option<String>,
+    /// The highest epoch that is known from the checkpoint.
+    pub(super) epoch: i64,
+    /// The state as of the checkpoint.
+    pub(super) state: PartitionState,
+    pub(super) rules: Rules,
+    pub(super) settings: checkpoint::Settings,
+    pub(super) origin: Origin,
+    /// For each input topic, the offset that the group has committed.
+    pub(super) bounds: BTreeMap<String, Offset>,
+    /// Keys of an earlier slice have expired, if that is known.
+    pub(super) oldest_slice: Option<Slice>,
+    /// Set when nobody waits for it any more.
+    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) done: Sender<Rebuilt>,
+    pub(super) began: Instant,
+    /// Set while the job waits for the end of the changelog to be known.
+    pub(super) wait: Option<Wait>,
+    /// The time until the job is tried again.
+    pub(super) pause: Duration,
+}
+
+/// How long a job has waited.
+pub(super) struct Wait {
+    pub(super) since: Instant,
+    pub(super) reported: Instant,
+}
+
+impl Job {
+    /// The state of the checkpoint.
+    pub(super) fn load<B: Broker>(&self, needs: &Needs<B>) -> Result<PartitionState, Error> {
+        let mut state = PartitionState::load(&needs.store, &self.partition, &self.settings, self.rules)?;
+        state.changelog.adopt(self.topic_id.as_deref());
+        Ok(state)
+    }
+
+    /// Goes back to the checkpoint, because the changelog could not be read to its end.
+    pub(super) fn start_over<B: Broker>(&mut self, needs: &Needs<B>, reader: &B::ChangelogReader, ended: ReadEnd) -> Result<(), Error> {
+        self.pause = if ended == ReadEnd::Failed { FAILED_PAUSE } else { PAUSE };
+        // The topic may have been recreated.
+        if let Ok(id) = reader.topic_id(&self.changelog.topic) {
+            self.topic_id = id;
+        }
+        self.state = self.load(needs)?;
+        match ended {
+            ReadEnd::Failed => tracing::warn!(
+                changelog = %self.changelog,
+                "the changelog cannot be read now; trying again in {} seconds", FAILED_PAUSE.as_secs()
+            ),
+            ReadEnd::Trimmed => {
+                tracing::info!(changelog = %self.changelog, "the changelog was trimmed or recreated while it was read; reading what it has now");
+            }
+            ReadEnd::Reached => {
+                tracing::warn!(changelog = %self.changelog, "the checkpoint was lost while the changelog was read; reading it again");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The result of a job.
+pub(super) struct Rebuilt {
+    pub(super) id: StateId,
+    /// The job's own, to distinguish it from one that was cancelled.
+    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) state: Result<PartitionState, Error>,
+}

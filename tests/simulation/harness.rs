@@ -1,0 +1,17 @@
+//! What plans on a real broker and in the simulator share: records, and how they are compared.
+
+#![allow(dead_code, reason = "each harness uses a part of it")]
+
+#[path = "../integration/harness/compare.rs"]
+mod compare;
+#[path = "../integration/harness/news.rs"]
+mod news;
+#[path = "../integration/harness/record.rs"]
+mod record;
+
+pub use compare::assert_same;
+pub use news::{News, SplitMix};
+pub use record::TestRecord;
+
+/// The header of a record that retracts its key.
+pub const RETRACT: &str = "retract";

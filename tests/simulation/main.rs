@@ -1,0 +1,133 @@
+//! Promise: in every interleaving and under every fault that the simulator draws, the output is what docs/guarantees.md promises.
+//!
+//! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
+//! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed; `UNSEEN_SIM_PLAN=FILE`
+//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed.
+
+mod harness;
+#[path = "../integration/chaos/options.rs"]
+#[allow(dead_code, reason = "the series on a real broker uses the rest")]
+mod options;
+mod plan;
+mod stage;
+#[path = "../integration/chaos/table.rs"]
+mod table;
+#[path = "../integration/chaos/truth.rs"]
+#[allow(dead_code, reason = "servers are asked on a real broker")]
+mod truth;
+
+use plan::Plan;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+/// After so many plans that fail, no more are run.
+const FAILURES_MAX: usize = 30;
+
+/// What a plan came to.
+enum Outcome {
+    Exact { kills: u64 },
+    Failed(String),
+}
+
+fn run(plan: &Plan) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(|| stage::carry_out(plan))) {
+        Ok(kills) => Outcome::Exact { kills },
+        Err(panic) => {
+            let reason = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+            Outcome::Failed(reason.unwrap_or_else(|| "it panicked".to_owned()))
+        }
+    }
+}
+
+/// Deletes steps for as long as the plan still fails, for at most half a minute.
+fn shrink(plan: &Plan) -> Plan {
+    let (mut smallest, began) = (plan.clone(), Instant::now());
+    let mut at = 0;
+    while at < smallest.steps.len() && began.elapsed() < Duration::from_secs(30) {
+        let mut smaller = smallest.clone();
+        smaller.steps.remove(at);
+        if matches!(run(&smaller), Outcome::Failed(_)) {
+            smallest = smaller;
+        } else {
+            at += 1;
+        }
+    }
+    smallest
+}
+
+/// Runs the plans of some seeds on all cores. Panics if any fails, with the first one shrunk. Returns the number of killed processes.
+fn run_seeds(seeds: std::ops::Range<u64>, faults: usize) -> u64 {
+    let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let failures = || failed.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while failures().len() < FAILURES_MAX {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match run(&Plan::draw(seed, faults)) {
+                        Outcome::Exact { kills: more } => drop(kills.fetch_add(more, Ordering::Relaxed)),
+                        Outcome::Failed(reason) => {
+                            eprintln!("seed {seed}: {reason}");
+                            failures().insert(seed, reason);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&first) = failed.keys().next() {
+        let smallest = shrink(&Plan::draw(first, faults));
+        let reasons: Vec<_> = failed.iter().map(|(seed, reason)| format!("seed {seed}: {reason}")).collect();
+        panic!(
+            "{}\nthe smallest plan that fails like seed {first}; write it to FILE and run UNSEEN_SIM_PLAN=FILE:\n{smallest}",
+            reasons.join("\n")
+        );
+    }
+    kills.into_inner()
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}: expected a number, got {text}")))
+}
+
+#[test]
+fn every_plan_is_exact() {
+    run_seeds(0..100, 10);
+}
+
+#[test]
+fn a_plan_depends_on_its_seed_alone() {
+    for seed in [3, 17] {
+        let plan = Plan::draw(seed, 10);
+        assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
+        assert_eq!(stage::digest(&plan), stage::digest(&plan), "seed {seed} runs differently each time");
+    }
+}
+
+/// `UNSEEN_SIM_SEED=N UNSEEN_SIM_PLANS=N`, or one `UNSEEN_SIM_PLAN=FILE`: as long as it takes. With `UNSEEN_SIM_LOG=1`, it prints what
+/// the processes log.
+#[test]
+#[ignore = "runs for as long as it is asked to"]
+fn at_length() {
+    if env::var_os("UNSEEN_SIM_LOG").is_some() {
+        tracing_subscriber::fmt().without_time().with_ansi(false).with_thread_names(true).with_writer(std::io::stderr).init();
+    }
+    if let Ok(file) = env::var("UNSEEN_SIM_PLAN") {
+        let plan = Plan::parse(&fs::read_to_string(&file).expect("the plan")).expect("a plan, one line per step");
+        stage::carry_out(&plan);
+        return;
+    }
+    let first = number("UNSEEN_SIM_SEED", 0);
+    let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
+    let kills = run_seeds(first..first + count, 10);
+    eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
+}

@@ -1,0 +1,256 @@
+//! A plan: a configuration, and faults over a stream of records, drawn from a seed.
+//!
+//! As text, a plan is a line for the configuration and a line for each step.
+
+use crate::harness::SplitMix;
+use crate::options::{Change, Options};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Seeds in a row that have all pairs of options.
+const SERIES: u64 = 64;
+/// The most processes of the group.
+pub const MEMBERS: usize = 3;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    pub seed: u64,
+    pub records: usize,
+    pub options: Options,
+    /// Distinct keys that the filter is sized for.
+    pub capacity: usize,
+    pub commit_ms: u64,
+    pub checkpoint_ms: u64,
+    pub session_ms: u64,
+    pub transaction_ms: u64,
+    /// The group begins with two members, each of which is killed after so many calls through the seam; `None` if it begins
+    /// with one that is not killed.
+    #[serde(default)]
+    pub begin_kills: Option<[u64; 2]>,
+    /// True if requests and answers are lost, late, or refused.
+    pub network: bool,
+    #[serde(skip)]
+    pub steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Records appended before the step.
+    pub at: usize,
+    /// Virtual time after that.
+    pub delay_ms: u64,
+    /// Which of the running processes.
+    pub who: usize,
+    pub fault: Fault,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Fault {
+    /// `kill -9`, and a start.
+    Kill,
+    /// `kill -9` after some calls through the seam.
+    KillAfter(u64),
+    /// `kill -9` at the n-th passing of a fault point.
+    KillAt(String, u32),
+    /// A step of a transaction or a checkpoint fails.
+    FailAt(String, u32),
+    /// The process is frozen for a while.
+    Stop {
+        ms: u64,
+    },
+    /// SIGTERM, and a start.
+    Terminate,
+    Join,
+    Leave {
+        killed: bool,
+    },
+    Roll,
+    /// A second process with the same names and a copy of the disk.
+    Twin {
+        killed: bool,
+    },
+    /// The process ends, and its disk is deleted.
+    LoseDisk {
+        killed: bool,
+    },
+    /// The process ends, and a stored value is damaged.
+    DamageDisk {
+        entry: usize,
+        killed: bool,
+    },
+    /// The process ends, and its disk becomes what it was at the last such step.
+    OldDisk,
+    FullDisk {
+        ms: u64,
+    },
+    /// The state directory is deleted under the running process.
+    DeleteDisk,
+    /// All processes end and start with another configuration.
+    Change(Change),
+    AddPartitions,
+    /// All processes end, and the group's offsets are deleted.
+    LoseOffsets,
+    /// All brokers are unavailable.
+    Outage {
+        ms: u64,
+    },
+    /// A partition of the input gets another leader that lags for a moment.
+    Elect {
+        partition: i32,
+        lag: i64,
+    },
+    /// All processes end, and the input is deleted and created again.
+    RecreateInput,
+    /// All processes end, and the changelog is deleted.
+    DeleteChangelog,
+    /// The wall clock of a process steps.
+    StepClock {
+        ms: i64,
+    },
+    /// Another producer leaves a transaction open in the changelog or the input for a while.
+    OpenTransaction {
+        partition: i32,
+        ms: u64,
+    },
+}
+
+pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
+    choices[random.below(choices.len())]
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn draw(seed: u64, faults: usize) -> Self {
+        let mut random = SplitMix(seed ^ 0x5eed);
+        let options = Options::of_series(seed / SERIES, usize::try_from(seed % SERIES).expect("a small number"));
+        let mut plan = Self {
+            seed,
+            records: 300,
+            capacity: pick(&mut random, &[40, 400, 4_000]),
+            commit_ms: pick(&mut random, &[20, 50, 200]),
+            checkpoint_ms: pick(&mut random, &[100, 300, 1_000]),
+            session_ms: pick(&mut random, &[2_000, 6_000]),
+            transaction_ms: pick(&mut random, &[1_000, 2_000]),
+            begin_kills: None,
+            network: random.below(2) == 0,
+            options,
+            steps: Vec::new(),
+        };
+        let mut members = 1;
+        let part = plan.records / (faults + 1);
+        let step = |number: usize| {
+            let fault = Fault::draw(&plan, members, &mut random);
+            match fault {
+                Fault::Join => members += 1,
+                Fault::Leave { .. } => members -= 1,
+                _ => {}
+            }
+            let delay_ms = pick(&mut random, &[0, 5, 50, 400]);
+            Step { at: part * number + random.below(part), delay_ms, who: random.below(MEMBERS), fault }
+        };
+        let steps = (0..faults).map(step).collect();
+        plan.steps = steps;
+        plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
+            .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
+        plan
+    }
+
+    /// A plan from its text.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+        let mut plan: Self = serde_json::from_str(lines.next().unwrap_or_default())?;
+        plan.steps = lines.map(serde_json::from_str).collect::<Result<_, _>>()?;
+        Ok(plan)
+    }
+
+    /// The rows of docs/guarantees.md that it meets.
+    pub fn rows(&self) -> Vec<&str> {
+        let has = |choice| self.options.has(choice);
+        let faults = self.steps.iter().filter_map(|step| {
+            Some(match step.fault {
+                Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk
+                    if has("state.changelog = false") =>
+                {
+                    "the state directory is lost or harmed, without a changelog"
+                }
+                Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
+                Fault::LoseOffsets if has("state.changelog = false") => "the group's offsets are lost, without a changelog",
+                Fault::AddPartitions if has("repartition = true") => "partitions are added, with repartition",
+                Fault::AddPartitions => "partitions are added",
+                Fault::Change(Change::Stable) => "a change to or from stable",
+                _ => return None,
+            })
+        });
+        self.options.names().chain(faults).collect()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", serde_json::to_string(self).expect("plain data"))?;
+        self.steps.iter().try_for_each(|step| writeln!(f, "{}", serde_json::to_string(step).expect("plain data")))
+    }
+}
+
+const FAILING: [&str; 9] = [
+    "transaction.begin",
+    "transaction.send",
+    "commit.begin",
+    "commit.offsets_sent",
+    "commit.flushed",
+    "commit.committed",
+    "checkpoint.write",
+    "checkpoint.written",
+    "abort.begin",
+];
+
+impl Fault {
+    fn draw(plan: &Plan, members: usize, random: &mut SplitMix) -> Self {
+        let killed = random.below(2) == 0;
+        let has = |choice| plan.options.has(choice);
+        let has_changelog = has("state.changelog = true");
+        let by_keys = plan.options.is_judged_by_keys();
+        let is_spared = has_changelog || by_keys && !has("cold_start = \"fail\"");
+        let may_change = |change| match change {
+            Change::Size => !has("kind = \"stable\""),
+            Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\""),
+            Change::Stable => has_changelog && by_keys,
+            Change::Slices | Change::Window => has_changelog && !plan.options.rotates(),
+        };
+        loop {
+            let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
+            let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
+            return match random.below(40) {
+                0..=4 => Self::Kill,
+                5..=8 => Self::KillAfter(1 + random.next() % 400),
+                9..=13 => {
+                    let point = pick(random, unseen::fault::POINTS);
+                    Self::KillAt(point.to_owned(), 1 + u32::try_from(random.below(4)).unwrap_or(0))
+                }
+                14..=15 => Self::FailAt(pick(random, &FAILING).to_owned(), 1 + u32::try_from(random.below(4)).unwrap_or(0)),
+                16..=18 => Self::Stop { ms },
+                19 => Self::Terminate,
+                20..=21 if members < MEMBERS => Self::Join,
+                22 if members > 1 => Self::Leave { killed },
+                23 => Self::Roll,
+                24 => Self::Twin { killed },
+                25 if is_spared => Self::LoseDisk { killed },
+                26 if is_spared => Self::DamageDisk { entry: random.below(64), killed },
+                27 if is_spared => Self::OldDisk,
+                28 => Self::FullDisk { ms },
+                29 if is_spared => Self::DeleteDisk,
+                30..=31 if may_change(change) => Self::Change(change),
+                32 if by_keys => Self::AddPartitions,
+                33 if is_spared => Self::LoseOffsets,
+                34 => Self::Outage { ms },
+                35 => Self::Elect { partition: pick(random, &[0, 1, 2, 3]), lag: pick(random, &[0, 1, 5]) },
+                36 if has_changelog && by_keys => Self::RecreateInput,
+                38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
+                39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
+                _ => continue,
+            };
+        }
+    }
+}
