@@ -122,6 +122,25 @@ fn the_core_is_pure() {
     }
 }
 
+/// What a simulation cannot control. Threads are started by the standard library, but each runs as a `runtime::Task`.
+#[test]
+fn the_worker_meets_kafka_clocks_and_threads_only_through_the_seam() {
+    let outside = ["rdkafka::", "Instant::now(", "SystemTime", "thread::sleep", ".elapsed(", "crate::kafka"];
+    // The id of a state directory is drawn once, and a follower is started on librdkafka.
+    let exempt = [("checkpoint/store/instance.rs", "SystemTime"), ("follower/mod.rs", "crate::kafka")];
+    for (file, code) in sources() {
+        let is_behind = ["broker", "changelog", "checkpoint", "follower", "worker"].contains(&part(&file));
+        let code = code.split("#[cfg(test)]").next().unwrap_or("");
+        if !is_behind || is_test(&file) {
+            continue;
+        }
+        for word in outside.into_iter().filter(|word| !exempt.contains(&(&file, word))) {
+            assert!(!code.contains(word), "{file} names {word}");
+        }
+        assert!(!code.contains("thread::Builder") || code.contains("Task::new") || code.contains("task.run"), "{file} starts a thread");
+    }
+}
+
 #[test]
 fn parts_use_only_those_above_them() {
     for (file, code) in sources() {
