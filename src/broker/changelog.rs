@@ -1,6 +1,6 @@
 //! Changelogs as clients read them.
 //!
-//! Owns when all of one is read. Must never decide what a record means.
+//! Owns the decision that a changelog was read to its end. Must never interpret a record.
 #![allow(clippy::missing_errors_doc, reason = "each method fails as librdkafka's does")]
 
 use super::Error;
@@ -28,10 +28,10 @@ pub struct Logged<'a> {
     pub value: &'a [u8],
 }
 
-/// How the reading of a changelog ended.
+/// The result of reading a changelog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadEnd {
-    /// At its end, or because it was told to stop.
+    /// Its end was reached, or the caller stopped.
     Reached,
     /// The log no longer reaches back to where it is read: it was trimmed, or recreated.
     Trimmed,
@@ -41,9 +41,9 @@ pub enum ReadEnd {
 
 /// Reads changelogs, one partition at a time.
 pub trait ChangelogReader {
-    /// What it reads with.
+    /// The client that it reads with.
     type Tail: ChangelogTail;
-    /// What it reads with.
+    /// The client that it reads with.
     fn tail(&self) -> &Self::Tail;
     /// The log start offset and the last stable offset, once every transaction that was open when this was called has ended; `None`
     /// until then. An error is worth a retry.
@@ -62,7 +62,7 @@ pub trait ChangelogReader {
         tail.start(changelog, from)?;
         while read.is_none() && !stop() {
             tail.poll(READ_MAX, READ_WAIT, &mut |_, _, event| {
-                // What follows an error may follow a gap: librdkafka skips corrupt batches.
+                // Records after an error may follow a gap, because librdkafka skips corrupt batches.
                 if read.is_some() || has_failed {
                     return;
                 }

@@ -12,23 +12,23 @@ pub enum Error {
     NoBroker {
         /// The addresses that were tried.
         servers: String,
-        /// How long.
+        /// The time it waited.
         waited: std::time::Duration,
-        /// What librdkafka said last.
+        /// librdkafka's last message.
         reason: String,
     },
     /// Brokers answer, but not to us.
     #[error("{advice} ({reason})")]
     Refused {
-        /// What to do about it.
+        /// The remedy.
         advice: String,
-        /// What librdkafka said.
+        /// librdkafka's message.
         reason: String,
     },
     /// The topics are not as the configuration needs them.
     #[error("{}", .0.join("\n       "))]
     Cluster(Vec<String>),
-    /// The client cannot go on.
+    /// The client failed for good.
     #[error("{0}")]
     Fatal(String),
     /// The group has another member of this consumer's static name, or takes this one for another. This consumer

@@ -1,11 +1,11 @@
 //! Partitions whose last fetch failed.
 //!
-//! Owns when each is to be sought back to its position. Must never let a record through that follows a gap.
+//! Owns the time at which each is sought back to its position. Must never let a record through that follows a gap.
 
 use crate::record::TopicPartition;
 use std::time::{Duration, Instant};
 
-/// How long a partition that reported an error waits before it is fetched again.
+/// Delay before a partition that reported an error is fetched again.
 const BACKOFF: Duration = Duration::from_millis(500);
 
 /// Partitions that reported an error, and when to seek them. After an error, librdkafka may continue behind a gap: it skips

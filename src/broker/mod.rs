@@ -323,7 +323,7 @@ pub struct Cluster {
     pub partitions: BTreeMap<String, u32>,
     /// The largest batch, in bytes, that every output accepts.
     pub batch_bytes: usize,
-    /// What a person should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -365,7 +365,7 @@ pub enum ErrorCode {
 /// A failed call.
 #[derive(Clone, Debug)]
 pub struct ClientError {
-    /// What failed.
+    /// The kind of error.
     pub code: ErrorCode,
     /// The client's message.
     pub message: String,
@@ -393,7 +393,7 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// How long the records of a transaction may take, before librdkafka or the brokers give them up.
+/// The time limit for records of a transaction, after which librdkafka or the brokers drop them.
 pub fn delivery_timeout(config: &Config) -> Duration {
     let set = ["message.timeout.ms", "topic.message.timeout.ms"].into_iter().filter_map(|name| config.kafka.properties.get(name));
     // None is no bound.

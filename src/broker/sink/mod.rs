@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// How long a call to a broker may take before it is tried again or given up.
+/// Timeout of one call to a broker.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long librdkafka may wait before we look at what has failed.

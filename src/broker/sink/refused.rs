@@ -1,6 +1,6 @@
-//! Records that brokers do not take, and what is wrong with them.
+//! Records that brokers refuse, and the reasons.
 //!
-//! Owns the words. Must never decide what becomes of such a record.
+//! Owns the messages. Must never decide what happens to such a record.
 
 use crate::broker::{DeliveryFailure, ErrorCode};
 use crate::record::{Invalid, Reason};
@@ -12,9 +12,9 @@ pub struct Refused {
     pub origin: usize,
     /// The topic that does not take it.
     pub topic: String,
-    /// What is wrong with it.
+    /// The reason.
     pub invalid: Invalid,
-    /// Whether it is this record. Otherwise it may be another of the same batch, and written alone it may be taken.
+    /// False if another record of the same batch may be the cause. This record may then be accepted in a batch of its own.
     pub is_certain: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn message(DeliveryFailure { topic, error, .. }: &DeliveryFailure) ->
     format!("to {topic}: {error}")
 }
 
-/// What is wrong with the record, if its topic will never accept it.
+/// The reason, if the topic will never accept the record.
 pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     let DeliveryFailure { topic, bytes, code, error, reason, .. } = failed;
     match code {
@@ -36,7 +36,7 @@ pub(super) fn invalid(failed: &DeliveryFailure) -> Option<Invalid> {
     }
 }
 
-/// What is wrong with a record that is larger than its topic takes.
+/// The reason for a record that is larger than its topic accepts.
 pub(super) fn oversize(bytes: usize) -> Invalid {
     let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
     Invalid { reason: Reason::Oversize, message }
