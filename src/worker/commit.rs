@@ -4,6 +4,7 @@
 //! committed, nor forget a verdict that was not.
 
 use super::assignment::{Assignment, inputs_of};
+use super::ids::StateId;
 use super::input::Input;
 use super::outbox::BACKOFF;
 use super::read_ahead::ReadAhead;
@@ -142,27 +143,41 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Records that were decided have not come again for too long: their partitions are restored, so that the others
-    /// can go on.
+    /// Restores the partitions whose decided records were not all read and written again in time, so that the others can
+    /// continue. If that happens repeatedly, transactions become smaller: they may be too large to be repeated in time.
     pub(super) fn give_up_repeating(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
+        self.outbox.repeated_too_slowly();
         self.restart(source, &missing)
     }
 
-    /// Where transactions are to carry less: what was decided together would have to be written together again. So it is
-    /// forgotten, and decided anew; but for what nothing but this process knows.
-    pub(super) fn carry_less(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        if !std::mem::take(&mut self.outbox.carries_less) {
+    /// Shrinks transactions if the brokers did not accept the last ones before they timed out. Records that were decided
+    /// together would have to be committed together again, so their partitions are restored and the records decided again.
+    /// A state that only this process has is kept, and its records are repeated as they were.
+    pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        if !std::mem::take(&mut self.outbox.shrinks) {
             return Ok(());
         }
-        let comes_back = |input: &Input| self.topics[input.topic].changelog.is_some();
-        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && comes_back(input));
+        let is_kept = |input: &Input| self.is_only_in_memory(input.state);
+        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !is_kept(input));
         if partitions.is_empty() {
             return Ok(());
         }
-        let Load { records, bytes } = self.outbox.carry_less();
-        tracing::warn!(records, bytes, "the brokers do not take a transaction before it times out; writing at most this much in one");
+        let Load { records, bytes } = self.outbox.shrink();
+        tracing::warn!(
+            records,
+            bytes,
+            "the brokers do not accept a transaction before it times out; writing at most this much per transaction"
+        );
         self.restart(source, &partitions)
+    }
+
+    /// True if neither a changelog nor a checkpoint has what committed records did to the state.
+    fn is_only_in_memory(&self, id: StateId) -> bool {
+        let was_judged = |input: &Input| input.first != Some(input.committed);
+        self.topics.first_of(id.space).changelog.is_none()
+            && self.assignment.states.get(&id).is_some_and(|state| !state.has_checkpoint(&self.shared.store))
+            && inputs_of(&self.topics, &self.assignment.inputs, id).any(was_judged)
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every

@@ -237,7 +237,7 @@ impl<B: Broker> Worker<B> {
             if let Flow::Back = self.log_warm_up(source)? {
                 ahead.clear();
             }
-            self.carry_less(source)?;
+            self.shrink_transactions(source)?;
             if ahead.batch.is_empty()
                 && let Flow::Back = self.look_at_log_ends(source)?
             {

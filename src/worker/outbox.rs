@@ -39,8 +39,8 @@ pub(super) struct Outbox<B: Broker> {
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
-    /// Whether the last transaction was too much for the brokers, by all appearances, and the next are to carry less.
-    pub(super) carries_less: bool,
+    /// True if the brokers did not accept the last transactions in time, so that the next must be smaller.
+    pub(super) shrinks: bool,
     /// How long the last commits took. One alone may have met brokers that stood still.
     commits_took: [Duration; 2],
     replacements: u32,
@@ -62,7 +62,7 @@ impl<B: Broker> Outbox<B> {
             delivery_timeout: broker::delivery_timeout(&shared.config),
             transaction: None,
             limit: Limit::new(shared.config.worker.max_transaction_records),
-            carries_less: false,
+            shrinks: false,
             commits_took: [Duration::ZERO; 2],
             replacements: 0,
             fencings: Vec::new(),
@@ -129,13 +129,20 @@ impl<B: Broker> Outbox<B> {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
         {
-            self.carries_less |= self.limit.timed_out(transaction.load);
+            self.shrinks |= self.limit.timed_out(transaction.load);
         }
     }
 
-    /// From now on, a transaction carries less. Returns how much.
-    pub(super) const fn carry_less(&mut self) -> Load {
-        // What follows is another try.
+    /// The open transaction did not repeat all records of the aborted one in time.
+    pub(super) fn repeated_too_slowly(&mut self) {
+        if let Some(transaction) = &self.transaction {
+            self.limit.timed_out(transaction.load);
+        }
+    }
+
+    /// Begins to write smaller transactions. Returns their limit.
+    pub(super) const fn shrink(&mut self) -> Load {
+        // The smaller transactions get all their attempts.
         self.replacements = 0;
         self.limit.current()
     }
@@ -159,7 +166,7 @@ impl<B: Broker> Outbox<B> {
             stats.latency.observe(Duration::from_millis(now.saturating_sub(*time).max(0).unsigned_abs()));
         }
         self.end();
-        (self.replacements, self.aborts, self.carries_less) = (0, 0, false);
+        (self.replacements, self.aborts, self.shrinks) = (0, 0, false);
     }
 
     /// How long to wait before another try, longer each time, while nothing can be committed.
