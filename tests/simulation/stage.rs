@@ -505,14 +505,17 @@ impl<'p> Stage<'p> {
         if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { PARTITIONS }
     }
 
-    /// True if the group has committed everything that a reader of committed records sees.
+    /// True if followers have fetched all of the input, and the group has committed everything that a reader of committed
+    /// records sees.
     fn is_read(&self) -> bool {
         let topics = std::iter::once("in").chain(self.other.then_some("other"));
         topics.into_iter().all(|topic| {
             (0..self.partitions()).all(|partition| {
                 let of = at(topic, partition);
+                let is_replicated = self.simulation.offsets(&of).is_none_or(|[.., high_watermark, end]| high_watermark == end);
                 let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
-                last == 0 || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last)
+                let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
+                is_replicated && (last == 0 || is_committed())
             })
         })
     }
