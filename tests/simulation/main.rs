@@ -27,6 +27,9 @@ use std::{env, fs};
 /// After so many plans that fail, no more are run.
 const FAILURES_MAX: usize = 30;
 
+/// Faults of a plan.
+const FAULTS: u64 = 10;
+
 /// What a plan came to.
 enum Outcome {
     Exact { kills: u64 },
@@ -59,13 +62,16 @@ fn shrink(plan: &Plan) -> Plan {
     smallest
 }
 
+/// Plans that run at a time on each core. A plan hands its turn from thread to thread, and a core would be idle at each handover.
+const PLANS_PER_CORE: usize = 4;
+
 /// Runs the plans of some seeds on all cores. Panics if any fails, with the first one shrunk. Returns the number of killed processes.
 fn run_seeds(seeds: std::ops::Range<u64>, faults: usize) -> u64 {
     let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let failures = || failed.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
-        for _ in 0..cores {
+        for _ in 0..cores * PLANS_PER_CORE {
             scope.spawn(|| {
                 while failures().len() < FAILURES_MAX {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -101,20 +107,20 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_plan_is_exact() {
-    run_seeds(0..100, 10);
+    run_seeds(0..100, FAULTS as usize);
 }
 
 #[test]
 fn a_plan_depends_on_its_seed_alone() {
     for seed in [3, 17] {
-        let plan = Plan::draw(seed, 10);
+        let plan = Plan::draw(seed, FAULTS as usize);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
         assert_eq!(stage::digest(&plan), stage::digest(&plan), "seed {seed} runs differently each time");
     }
 }
 
-/// `UNSEEN_SIM_SEED=N UNSEEN_SIM_PLANS=N`, or one `UNSEEN_SIM_PLAN=FILE`: as long as it takes. With `UNSEEN_SIM_LOG=1`, it prints what
-/// the processes log.
+/// Runs `UNSEEN_SIM_PLANS` plans of `UNSEEN_SIM_FAULTS` faults each from seed `UNSEEN_SIM_SEED` on, or the plan in the file
+/// `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
 fn at_length() {
@@ -128,6 +134,7 @@ fn at_length() {
     }
     let first = number("UNSEEN_SIM_SEED", 0);
     let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
-    let kills = run_seeds(first..first + count, 10);
+    let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS)).expect("a number of faults");
+    let kills = run_seeds(first..first + count, faults);
     eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
 }
