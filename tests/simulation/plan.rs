@@ -7,8 +7,6 @@ use crate::options::{Change, Options};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Seeds in a row that have all pairs of options.
-const SERIES: u64 = 64;
 /// The most processes of the group.
 pub const MEMBERS: usize = 3;
 
@@ -124,7 +122,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
-        let options = Options::of_series(seed / SERIES, usize::try_from(seed % SERIES).expect("a small number"));
+        let options = Options::of_seed(seed);
         let mut plan = Self {
             seed,
             records: 300,

@@ -17,7 +17,8 @@ mod table;
 mod truth;
 
 use crate::harness::{OwnBroker, broker};
-use plan::{Bounds, Fault, Plan, SERIES};
+use options::SERIES;
+use plan::{Bounds, Fault, Plan};
 use stage::Stage;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,8 +4,12 @@
 
 use super::plan::pick;
 use crate::harness::SplitMix;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+
+/// Seeds in a row that have all pairs of options.
+pub const SERIES: u64 = 64;
 
 /// Kinds of filters. The last promises no window.
 const KINDS: &[&str] = &[
@@ -72,18 +76,27 @@ impl Options {
         }
     }
 
-    /// The `number`th of a series that has soon had all pairs of choices that go together.
-    pub fn of_series(series: u64, number: usize) -> Self {
-        let mut random = SplitMix(series);
+    /// The options of a seed. [`SERIES`] seeds in a row have nearly all pairs of choices that go together.
+    pub fn of_seed(seed: u64) -> Self {
+        static SERIES_DRAWN: Mutex<BTreeMap<u64, Vec<Options>>> = Mutex::new(BTreeMap::new());
+        let mut drawn = SERIES_DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let series = drawn.entry(seed / SERIES).or_insert_with_key(|&series| Self::series(series));
+        series[usize::try_from(seed % SERIES).expect("a small number")].clone()
+    }
+
+    fn series(seed: u64) -> Vec<Self> {
+        let mut random = SplitMix(seed);
         let mut had = BTreeSet::new();
-        let mut options = Self::any(&mut random);
-        for _ in 0..=number {
+        // The first draw is not used. Plans that were reported by their seeds stay the same.
+        Self::any(&mut random);
+        let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
             let news = |options: &Self| options.pairs().filter(|pair| !had.contains(pair)).count();
-            options = candidates.into_iter().max_by_key(news).expect("there are some");
+            let options = candidates.into_iter().max_by_key(news).expect("there are some");
             had.extend(options.pairs().collect::<Vec<_>>());
-        }
-        options
+            options
+        };
+        (0..SERIES).map(|_| next()).collect()
     }
 
     /// All pairs of choices in it, each by the numbers of dimension and choice.

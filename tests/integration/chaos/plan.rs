@@ -10,9 +10,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// So many seeds that follow each other have all pairs of options.
-pub const SERIES: u64 = 64;
-
 /// Most members of the group.
 pub const MEMBERS_MAX: usize = 3;
 
@@ -152,7 +149,7 @@ impl Conditions {
             seed,
             brokers: bounds.brokers,
             records: bounds.records,
-            options: Options::of_series(seed / SERIES, usize::try_from(seed % SERIES).expect("a small number")),
+            options: Options::of_seed(seed),
             capacity: pick(random, &[400, 2_000, 400_000]),
             commit_ms: pick(random, &[20, 50, 100, 200]),
             checkpoint_ms: pick(random, &[100, 300, 1_000, 2_000]),
