@@ -1,11 +1,10 @@
-# The worker as an image: the binary alone, run by a user without privileges. Any other user works, too, if it is in group 0.
+# Image of the worker. It contains only the binary, and runs as an unprivileged user. Any other user in group 0 works, too.
 #
-# Needs a configuration at /etc/unseen/unseen.toml, with `state.dir` in /var/lib/unseen. The worker writes nowhere else, so the
-# rest can be read-only.
+# The image needs a configuration at /etc/unseen/unseen.toml, with `state.dir` in /var/lib/unseen. The worker writes to no other
+# directory, so everything else can be read-only.
 
-# The compiler has an exact version. Tags can move all the same: scripts/containers, which also makes a release's image,
-# names both images by the digest that it has pulled, and its log (image.log) says which. The system's packages are the
-# newest of bookworm.
+# The compiler version is exact, but tags can move. scripts/containers, which also builds the release image, therefore sets both
+# images by the digests that it has pulled, and logs the digests in image.log. The system packages are the latest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 
@@ -14,13 +13,13 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libclang-dev libssl-dev pkg-config zlib1g-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-# Without debug information, most of it RocksDB's, the binary is a twentieth of the size.
+# Without debug information, most of which belongs to RocksDB, the binary is 20 times smaller.
 ENV CARGO_PROFILE_RELEASE_DEBUG=false
-# Some kernels for ARM have pages of 64 KiB: the allocator takes any that are no larger than it was built for.
+# Some ARM kernels have pages of 64 KiB. The allocator supports any page size up to the size that it was built for.
 RUN if [ "$(uname -m)" = aarch64 ]; then echo 'env.JEMALLOC_SYS_WITH_LG_PAGE = "16"' >>"$CARGO_HOME/config.toml"; fi
 
-# The dependencies in a layer of their own: RocksDB and librdkafka take many minutes, and change seldom.
-# Tests and benchmarks are no part of the image, so the manifest here names none. A table ends where the next one begins.
+# Builds the dependencies in a separate layer, because RocksDB and librdkafka take many minutes to build, and rarely change.
+# The image does not contain tests and benchmarks, so this removes their tables from the manifest. A table ends at the next one.
 COPY Cargo.toml Cargo.lock ./
 RUN awk '/^\[/ { drop = /^\[\[(bench|example|test)\]\]/ } !drop' Cargo.toml > kept.toml \
     && mv kept.toml Cargo.toml \
@@ -31,12 +30,12 @@ RUN awk '/^\[/ { drop = /^\[\[(bench|example|test)\]\]/ } !drop' Cargo.toml > ke
     && rm -r src
 
 COPY src src
-# Newer than what was built of the empty sources.
+# Makes the sources newer than the build of the empty sources.
 RUN touch src/lib.rs src/main.rs && cargo build --release --locked --lib
-# What `unseen --version` says of the sources. Below the layers that another commit of the same sources can share.
+# The commit that `unseen --version` prints. The layers above can be shared by other commits with the same sources.
 ARG UNSEEN_COMMIT
 RUN cargo build --release --locked --bin unseen
-# What the licences of linked libraries ask for.
+# The notices that the licenses of linked libraries require.
 COPY scripts/notices scripts/notices
 RUN scripts/notices > THIRD-PARTY.txt
 
@@ -44,7 +43,7 @@ FROM ${BASE_IMAGE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libssl3 libstdc++6 zlib1g \
     && rm -rf /var/lib/apt/lists/* \
-    # For any user of group 0, too: OpenShift runs containers as a user id of its own choice.
+    # Also writable for other users in group 0, because OpenShift runs containers with an arbitrary user id.
     && install -d -o 65532 -g 0 -m 0775 /var/lib/unseen /etc/unseen
 COPY --from=build /src/target/release/unseen /usr/local/bin/unseen
 COPY --from=build /src/THIRD-PARTY.txt /usr/share/doc/unseen/

@@ -1,6 +1,6 @@
 {{/*
-What the schema of the values cannot see; one fault a line, each with its path. A pod that cannot start is found here,
-and not in its log. `helm lint` goes on, so that the chart without values can be linted.
+Mistakes that the schema of the values cannot detect: one per line, with its path. Without this check, they would appear only in the
+log of a pod that cannot start. `helm lint` ignores the failure, so that the chart can be linted without values.
 */}}
 {{- define "unseen.faults" -}}
 {{- $config := .Values.config }}
@@ -90,7 +90,7 @@ keda.bootstrapServers: required where config.kafka.bootstrap_servers is a variab
 {{- end }}
 {{- end }}
 
-{{/* What servers cannot work with, of a configuration that workers may have. `unseen check` reports the same. */}}
+{{/* Settings that are valid for workers, but not for servers. `unseen check` reports the same mistakes. */}}
 {{- define "unseen.servable" -}}
 {{- if and (kindIs "map" .state) (eq (toString (get .state "changelog")) "false") }}
 config.state.changelog: must not be false with serve.enabled, because servers build their states from the changelogs
@@ -110,8 +110,8 @@ config.topics[{{ $index }}].retract: with confirm, servers (serve.enabled) need 
 {{- end }}
 
 {{/*
-A fault where a secret at a path is written out, in whole or in part: only references keep it out of the ConfigMap, and
-the default of one is written out, too.
+Reports a secret at a path that is written out, in whole or in part. Only a reference keeps it out of the ConfigMap, and a reference's
+default is also written out.
 */}}
 {{- define "unseen.readable" -}}
 {{- if not (regexMatch "^([$][{](file:[^}]+|[A-Za-z0-9_]+(:-|:[?][^}]*)?)[}])+$" (index . 2 | toString)) }}
@@ -120,8 +120,8 @@ the default of one is written out, too.
 {{- end }}
 
 {{/*
-The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. Those that are
-secrets are those of src/config/secrets.rs.
+The same for librdkafka's properties, which may be nested: `sasl: { password: ... }` is `sasl.password`. src/config/secrets.rs lists
+the secret properties.
 */}}
 {{- define "unseen.readableProperties" -}}
 {{- $root := index . 0 }}

@@ -3,7 +3,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Name of all objects. Kubernetes puts a hash behind a StatefulSet's name, and 63 characters are the most of a label. */}}
+{{/* Name of all objects. A label can have 63 characters, and Kubernetes appends a hash to a StatefulSet's name. */}}
 {{- define "unseen.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
@@ -18,7 +18,7 @@
 {{ include "unseen.fullname" . }}-headless
 {{- end }}
 
-{{/* What never changes in the life of a release. */}}
+{{/* Labels that never change during the life of a release. */}}
 {{- define "unseen.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "unseen.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -31,7 +31,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
-{{/* The servers are other pods than the workers: no selector of one may find the other. */}}
+{{/* Servers and workers are different pods. Their selectors must not match each other. */}}
 {{- define "unseen.serveName" -}}
 {{ include "unseen.fullname" . }}-serve
 {{- end }}
@@ -62,7 +62,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The value of `config` at a path such as "kafka.group_id", or what is given for when there is none. */}}
+{{/* The value in `config` at a path such as "kafka.group_id", or a default. */}}
 {{- define "unseen.config" -}}
 {{- $at := index . 0 }}
 {{- range splitList "." (index . 1) }}
@@ -71,7 +71,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (index . 2) $at }}
 {{- end }}
 
-{{/* Seconds of a duration such as "1m 30s", as a whole number that is not less. */}}
+{{/* A duration such as "1m 30s" in seconds, rounded up. */}}
 {{- define "unseen.seconds" -}}
 {{- $sum := 0.0 }}
 {{- range regexFindAll "[0-9.]+[a-zA-Zµ]+" (regexReplaceAll "\\s" . "") -1 }}
@@ -90,7 +90,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- ceil $sum | int64 }}
 {{- end }}
 
-{{/* Text with a `$` where only the pod will know. The environment prevails over the configuration. */}}
+{{/* The shutdown timeout. Contains a `$` if only the pod knows the value. The environment overrides the configuration. */}}
 {{- define "unseen.shutdownTimeout" -}}
 {{- $timeout := include "unseen.config" (list .Values.config "worker.shutdown_timeout" "20s") }}
 {{- range .Values.extraEnv }}
@@ -107,8 +107,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{/*
-Text if anybody who can connect to the servers can write. The environment prevails over the configuration, and the chart
-cannot see what `extraEnvFrom` holds.
+Not empty if all clients that can connect to the servers can write. The environment overrides the configuration. The chart cannot see
+the contents of `extraEnvFrom`.
 */}}
 {{- define "unseen.openToWrites" -}}
 {{- $serve := dig "serve" dict .Values.config | default dict }}
@@ -122,13 +122,13 @@ cannot see what `extraEnvFrom` holds.
 {{- if and .Values.serve.enabled $writes (ne $writes "false") (not $password) (not $certificates) }}true{{ end }}
 {{- end }}
 
-{{/* The part of a pod that workers and servers have in common. */}}
+{{/* The part of the pod specification that workers and servers share. */}}
 {{- define "unseen.podSpec" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- /* OpenShift assigns user and group ids, and refuses the image's. Ids that the user has chosen stay. */}}
+{{- /* OpenShift assigns user and group ids, and refuses the ids of the image. Other ids were set by the user, and are kept. */}}
 {{- $security := .Values.podSecurityContext }}
 {{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
 {{- range list "runAsUser" "runAsGroup" "fsGroup" }}
@@ -159,7 +159,7 @@ tolerations:
 {{- include "unseen.extraMounts" . }}
 {{- end }}
 
-{{/* Of what the configuration may name: secrets, and files of the user's. */}}
+{{/* Mounts of files that the configuration may refer to: secrets, and the user's own files. */}}
 {{- define "unseen.extraMounts" -}}
 {{- if .Values.existingSecret }}
 - name: secrets
@@ -183,7 +183,7 @@ tolerations:
 - name: secrets
   secret:
     secretName: {{ .Values.existingSecret }}
-    # For the owner, root, and the group, fsGroup; for nobody else.
+    # Readable for the owner (root) and the group (fsGroup) only.
     defaultMode: 0440
 {{- end }}
 {{- with .Values.extraVolumes }}

@@ -1,0 +1,261 @@
+//! A server alongside the workers: it follows the changelog, is killed and frozen, and is asked for every key.
+//!
+//! Its answers are judged at the end, when the group has read everything. Every answer has a time. All keys that the group had
+//! committed before that time must be known.
+
+use super::{BEFORE, GROUP, LIMIT, PARTITIONS, Stage, at};
+use crate::harness::TestRecord;
+use crate::options::Memory;
+use crate::plan::{Plan, ServerFilter};
+use crate::truth;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use unseen::config::Config;
+use unseen::follower::{Answer, Follower, Query, Unavailable};
+use unseen::runtime;
+use unseen::sim::{Ended, Isolation, Process, SimBroker};
+
+/// Keys that no record has.
+const STRANGERS: usize = 200;
+/// Virtual time between two questions.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// False-positive rates of the server's own filters. The first is wrong often enough to show it.
+const OFTEN: f64 = 1e-3;
+const RARELY: f64 = 1e-9;
+/// Filters that a key may be looked up in: of six partitions, for a user id that is a number and for one that is text.
+const LOOKUPS: i32 = 12;
+/// Why a server ends that was started with another configuration than the workers.
+const OUTDATED: &str = "the workers have another configuration";
+
+/// The process, and what is known about its answers.
+pub(super) struct Server {
+    process: Option<Process<Result<(), String>>>,
+    stop: Arc<AtomicBool>,
+    keys: Arc<Vec<Vec<u8>>>,
+    /// Answers that were not looked at yet.
+    given: Arc<Mutex<Vec<Given>>>,
+    answers: Vec<(Given, Vec<usize>)>,
+    sights: Vec<Sight>,
+    /// Records of each partition of the input that any process can have read by now.
+    reached: Vec<usize>,
+}
+
+/// An answer for all keys.
+struct Given {
+    as_of: i64,
+    seen: Vec<bool>,
+    /// The probability that an unseen key is reported as seen.
+    rate: f64,
+}
+
+/// What the group had committed at a time, and every changelog with it.
+struct Sight {
+    time: i64,
+    /// Records of each partition of the input.
+    read: Vec<usize>,
+    /// Records of each partition of the output.
+    emitted: Vec<usize>,
+}
+
+impl Stage<'_> {
+    /// Starts a server if the plan has one.
+    pub(super) fn begin_server(&mut self) {
+        if self.plan.server.is_none() {
+            return;
+        }
+        let keys: BTreeSet<_> = self.records.iter().map(truth::id).collect();
+        let strangers = (0..STRANGERS).map(|number| format!("{number}/x-{number}").into_bytes());
+        self.server = Some(Server {
+            process: None,
+            stop: Arc::default(),
+            keys: Arc::new(keys.into_iter().chain(strangers).collect()),
+            given: Arc::default(),
+            answers: Vec::new(),
+            sights: Vec::new(),
+            reached: Vec::new(),
+        });
+        self.start_server();
+    }
+
+    fn start_server(&mut self) {
+        let (filter, rate) = filter(self.plan, &self.memory);
+        let config = self.config("server", filter.into_iter().collect());
+        let broker = self.simulation.broker();
+        let Some(server) = &mut self.server else { return };
+        server.stop = Arc::default();
+        let (stop, keys, given) = (Arc::clone(&server.stop), Arc::clone(&server.keys), Arc::clone(&server.given));
+        let rate = 1.0 - (1.0 - rate).powi(LOOKUPS);
+        server.process = Some(self.simulation.start("server", move || serve(&broker, &config, &stop, &keys, rate, &given)));
+    }
+
+    /// Kills or freezes the server, and has it continue after a while.
+    pub(super) fn disturb_server(&mut self, is_killed: bool, time: Duration) {
+        let Some(process) = self.server.as_mut().and_then(|server| server.process.take()) else { return };
+        if is_killed {
+            process.kill();
+            process.wait();
+            self.simulation.sleep(time);
+            self.start_server();
+            return;
+        }
+        process.stop();
+        self.simulation.sleep(time);
+        process.resume();
+        if let Some(server) = &mut self.server {
+            server.process = Some(process);
+        }
+    }
+
+    /// Notes what is committed, takes the answers, and starts the server again if the workers have another configuration.
+    pub(super) fn tend_server(&mut self) {
+        if self.server.is_none() {
+            return;
+        }
+        let now = self.input_counts(|_, _| true);
+        let is_in_doubt = |partition| {
+            let offsets = self.simulation.offsets(&at(&format!("{GROUP}-news-changelog"), partition));
+            offsets.is_none_or(|[_, last_stable, _, end]| last_stable < end)
+        };
+        let sight = (!(0..PARTITIONS).any(is_in_doubt)).then(|| Sight {
+            time: self.simulation.broker_clock(),
+            read: self.input_counts(|partition, offset| {
+                self.simulation.committed(GROUP, &at("in", partition)).is_some_and(|(committed, _)| offset < committed)
+            }),
+            emitted: self.output().iter().map(Vec::len).collect(),
+        });
+        let Some(server) = &mut self.server else { return };
+        server.sights.extend(sight);
+        server.reached.resize(now.len(), 0);
+        server.reached.iter_mut().zip(&now).for_each(|(reached, &now)| *reached = now.max(*reached));
+        let given = std::mem::take(&mut *server.given.lock().unwrap_or_else(PoisonError::into_inner));
+        server.answers.extend(given.into_iter().map(|given| (given, server.reached.clone())));
+        let Some(process) = server.process.take_if(|process| process.has_ended()) else { return };
+        match process.take_outcome() {
+            Some(Ended::Returned(Err(reason))) if reason == OUTDATED => self.start_server(),
+            Some(Ended::Panicked(message)) => panic!("the server panicked: {message}"),
+            Some(Ended::Returned(result)) => panic!("the server ended by itself: {result:?}"),
+            Some(Ended::Killed) | None => self.start_server(),
+        }
+    }
+
+    /// The number of input records per partition whose offset is such, as [`Stage::inputs`] counts them.
+    fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
+        let count = |partition: i32| {
+            let place = usize::try_from(partition).expect("a partition");
+            let records = self.simulation.read(&at("in", partition), Isolation::ReadCommitted);
+            let now = records.iter().filter(|record| is_such(partition, record.offset)).count();
+            let is_left_out = |record: &&TestRecord| record.partition == partition && self.plan.options.has("start = \"latest\"");
+            (self.former[place].len() + now).saturating_sub(self.records[..BEFORE].iter().filter(is_left_out).count())
+        };
+        (0..self.partitions()).map(count).collect()
+    }
+
+    /// Waits until the server knows everything, and ends it.
+    pub(super) fn finish_server(&mut self) {
+        if self.server.is_none() {
+            return;
+        }
+        let sights = |stage: &Self| stage.server.as_ref().map_or(0, |server| server.sights.len());
+        let before = sights(self);
+        assert!(self.wait_for(LIMIT, |stage| sights(stage) > before), "a transaction stays open in the changelog");
+        let now = self.simulation.broker_clock();
+        let is_asked = |stage: &Self| stage.server.as_ref().is_some_and(|server| server.answers.iter().any(|(given, _)| given.as_of > now));
+        assert!(self.wait_for(LIMIT, is_asked), "the server does not get to know everything");
+        if let Some(server) = &mut self.server
+            && let Some(process) = server.process.take()
+        {
+            server.stop.store(true, Ordering::Relaxed);
+            process.wait();
+        }
+    }
+
+    /// Panics unless every answer of the server is true. Keys from before the group began may be known or not.
+    pub(super) fn judge_server(&mut self, inputs: &[Vec<Vec<TestRecord>>]) {
+        let Some(server) = self.server.take() else { return };
+        let options = &self.plan.options;
+        let before: BTreeSet<_> = self.records[..BEFORE].iter().map(truth::id).collect();
+        let last = server.sights.last().expect("the last is of the end").time;
+        let is_repartitioned = options.has("repartition = true");
+        // At least once, records may be emitted before their keys are known.
+        let shows = is_repartitioned && options.has("delivery = \"exactly_once\"");
+        let output = self.output();
+        let padded =
+            |counts: &[usize]| -> Vec<usize> { counts.iter().copied().chain(std::iter::repeat(0)).take(inputs[0].len()).collect() };
+        for (given, reached) in &server.answers {
+            let Some(sight) = server.sights.iter().rev().find(|sight| sight.time < given.as_of) else { continue };
+            let is_judged = !is_repartitioned || sight.time == last;
+            let from = if is_judged { padded(&sight.read) } else { padded(&[]) };
+            let mut known = truth::known(options, self.promise, &[], inputs, &from, &padded(reached));
+            for (records, &emitted) in output.iter().zip(&sight.emitted).filter(|_| shows) {
+                known.seen.extend(truth::ids(&records[..emitted]));
+            }
+            let answered = |seen| server.keys.iter().zip(&given.seen).filter(move |(_, said)| **said == seen).map(|(key, _)| key);
+            let denied = answered(false).find(|key| known.seen.contains(*key)).map(|key| String::from_utf8_lossy(key));
+            assert!(denied.is_none(), "the server, as of {}, reports {denied:?} as unseen", given.as_of);
+            let is_unseen = |key: &&Vec<u8>| !known.maybe.contains(*key) && !known.seen.contains(*key) && !before.contains(*key);
+            let unseen = count(server.keys.iter().filter(is_unseen).count());
+            let (wrong, expected) = (count(answered(true).filter(is_unseen).count()), given.rate * unseen);
+            let most = expected + 6.0 * (expected * (1.0 - given.rate)).sqrt();
+            assert!(
+                wrong <= most,
+                "the server, as of {}, reports {wrong} of {unseen} unseen keys as seen; at most {most} may be",
+                given.as_of
+            );
+        }
+    }
+}
+
+/// The option for the server's own filter, if it has one, and the false-positive rate.
+fn filter(plan: &Plan, memory: &Memory) -> (Option<String>, f64) {
+    let retracts = plan.options.has("retract");
+    let own = |kind: &str, rate: f64| {
+        let capacity = if plan.options.window_keys().is_some() { String::new() } else { format!(", capacity = {}", plan.capacity) };
+        (Some(format!("serve.filters.news={{ kind = \"{kind}\"{capacity}, false_positive_rate = {rate:e} }}")), rate)
+    };
+    match plan.server {
+        Some(ServerFilter::Aging) if !retracts => own("aging", OFTEN),
+        Some(ServerFilter::Worker) => memory.rate_of_follower(retracts).map_or_else(|| own("cuckoo", RARELY), |rate| (None, rate)),
+        // A filter that is often wrong would retract other keys.
+        _ => own("cuckoo", RARELY),
+    }
+}
+
+/// The main function of the server: asks a follower for every key, again and again.
+fn serve(
+    broker: &SimBroker,
+    config: &Arc<Config>,
+    stop: &AtomicBool,
+    keys: &[Vec<u8>],
+    rate: f64,
+    given: &Mutex<Vec<Given>>,
+) -> Result<(), String> {
+    let began = runtime::wall_clock();
+    let follower = Follower::start_on(broker, config).map_err(|error| error.to_string())?;
+    let space = follower.space("news").ok_or("the space is missing")?;
+    let mut query = Query::default();
+    while !stop.load(Ordering::Relaxed) {
+        query.clear();
+        for key in keys {
+            space.add(&mut query, key.splitn(2, |&byte| byte == b'/')).map_err(|error| error.to_string())?;
+        }
+        // It may become ready while it answers. Then it knows everything that was committed before it started.
+        let as_of = space.as_of().unwrap_or(began);
+        match space.answer(&mut query) {
+            (answers, None) => {
+                let seen = answers.iter().map(|answer| *answer == Answer::Seen).collect();
+                given.lock().unwrap_or_else(PoisonError::into_inner).push(Given { as_of, seen, rate });
+            }
+            (_, Some(Unavailable::OtherKeys)) => return Err(OUTDATED.to_owned()),
+            (_, Some(_)) => {}
+        }
+        runtime::sleep(INTERVAL);
+    }
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some hundreds")]
+const fn count(keys: usize) -> f64 {
+    keys as f64
+}
