@@ -112,7 +112,10 @@ impl Follower {
     }
 
     /// [`Follower::start`] on any broker.
-    pub(crate) fn start_on<B: Broker>(broker: &B, config: &Arc<Config>) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// See [`Follower::start`].
+    pub fn start_on<B: Broker>(broker: &B, config: &Arc<Config>) -> Result<Self, Error> {
         if let Some(error) = without_changelog(config) {
             return Err(error);
         }

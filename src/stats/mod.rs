@@ -217,6 +217,8 @@ pub struct InputReport {
     pub stream_time: Option<Timestamp>,
     /// When it came to a stop before an open transaction of a producer.
     pub open_transaction_since: Option<Timestamp>,
+    /// When reading it began to fail.
+    pub unreadable_since: Option<Timestamp>,
 }
 
 /// What is done with a partition.

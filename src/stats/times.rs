@@ -253,6 +253,7 @@ mod tests {
             end: None,
             stream_time: None,
             open_transaction_since: None,
+            unreadable_since: None,
         };
         let inputs = ["timed", "counted", "stable"].into_iter().filter(|_| is_assigned).map(input).collect();
         stats.report(0, WorkerReport { inputs, ..WorkerReport::default() });

@@ -218,6 +218,8 @@ pub struct PartitionStatus {
     pub stream_time_ms: Option<Timestamp>,
     /// When the partition came to a stop before an open transaction of one of its producers; null if none holds it back.
     pub open_transaction_since_ms: Option<Timestamp>,
+    /// When reading the partition began to fail, for example at a corrupt batch; null if it can be read.
+    pub unreadable_since_ms: Option<Timestamp>,
 }
 
 /// Checkpoints.
@@ -332,18 +334,23 @@ impl Status {
         }
     }
 
-    /// Names the partitions that open transactions of producers hold back, as a message; `None` if there are none.
+    /// Names the partitions that are not read although their worker is ready, and the reason, as a message; `None` if there are none.
     #[must_use]
     pub fn held_back(&self) -> Option<String> {
-        let mut held: Vec<_> =
-            self.partitions.iter().filter_map(|partition| Some((partition.open_transaction_since_ms?, partition))).collect();
-        held.sort_by_key(|&(since, _)| since);
-        let (&(since, first), others) = held.split_first()?;
-        let others = others.len();
-        let seconds = (self.time_ms - since).max(0) / 1000;
-        let PartitionStatus { topic, partition, .. } = first;
-        let more = if others > 0 { format!(" and {others} other partitions") } else { String::new() };
-        Some(format!("an open transaction of a producer has held back {topic}[{partition}]{more} for {seconds} s"))
+        let unreadable = self.longest(|partition| partition.unreadable_since_ms);
+        let held = self.longest(|partition| partition.open_transaction_since_ms);
+        let unreadable = unreadable.map(|(which, seconds)| format!("{which} could not be read for {seconds} s; the log shows the error"));
+        unreadable
+            .or_else(|| held.map(|(which, seconds)| format!("an open transaction of a producer has held back {which} for {seconds} s")))
+    }
+
+    /// The partition that has had a trouble for longest, with the number of others, and for how many seconds.
+    fn longest(&self, since: impl Fn(&PartitionStatus) -> Option<Timestamp>) -> Option<(String, Timestamp)> {
+        let mut troubled: Vec<_> = self.partitions.iter().filter_map(|partition| Some((since(partition)?, partition))).collect();
+        troubled.sort_by_key(|&(since, _)| since);
+        let (&(since, PartitionStatus { topic, partition, .. }), others) = troubled.split_first()?;
+        let others = if others.is_empty() { String::new() } else { format!(" and {} other partitions", others.len()) };
+        Some((format!("{topic}[{partition}]{others}"), (self.time_ms - since).max(0) / 1000))
     }
 }
 
@@ -427,6 +434,7 @@ fn partitions(config: &Config, reports: &BTreeMap<usize, WorkerReport>) -> Vec<P
             lag: input.end.map(|end| (end - input.committed).max(0)),
             stream_time_ms: input.stream_time,
             open_transaction_since_ms: input.open_transaction_since,
+            unreadable_since_ms: input.unreadable_since,
         };
         report.inputs.iter().map(status).collect::<Vec<_>>()
     };

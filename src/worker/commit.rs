@@ -82,8 +82,11 @@ impl<B: Broker> Worker<B> {
             return Err(error);
         }
         if self.outbox.sink.batch_bytes() < self.shared.cluster.batch_bytes {
-            // Its limits may be others than at the start.
-            self.refresh_cluster()?;
+            // The limits may have changed since the start. If the cluster cannot be looked at now, the known ones have to do: a topic that
+            // is missing is reported once a record is written to it.
+            if let Err(error) = self.refresh_cluster() {
+                tracing::warn!(error = %error, "cannot look at the topics again; using the limits of before");
+            }
             self.outbox.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
             self.fence_late_request()?;
@@ -144,10 +147,19 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Restores the partitions whose decided records were not all read and written again in time, so that the others can
-    /// continue. If that happens repeatedly, transactions become smaller: they may be too large to be repeated in time.
+    /// continue. The next transactions are smaller, so that they can be repeated in time.
     pub(super) fn give_up_repeating(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried());
-        self.outbox.repeated_too_slowly();
+        if let Some(Load { records, bytes }) = self.outbox.repeated_too_slowly() {
+            tracing::warn!(
+                records,
+                bytes,
+                "the last transaction was too large to be repeated in time; writing at most this much per transaction"
+            );
+        }
+        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !self.is_only_in_memory(input.state));
+        if missing.is_empty() {
+            return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
+        }
         self.restart(source, &missing)
     }
 
@@ -174,10 +186,15 @@ impl<B: Broker> Worker<B> {
 
     /// True if neither a changelog nor a checkpoint has what committed records did to the state.
     fn is_only_in_memory(&self, id: StateId) -> bool {
+        let topic = self.topics.first_of(id.space);
+        if topic.changelog.is_some() {
+            return false;
+        }
+        let of = topic.stored_as(id.partition);
+        let stored = self.shared.store.all_metadata().unwrap_or_default().into_iter().find(|(stored, _)| *stored == of);
+        let is_stored = |input: &Input| stored.as_ref().is_some_and(|(_, metadata)| metadata.offsets.contains_key(&input.log));
         let was_judged = |input: &Input| input.first != Some(input.committed);
-        self.topics.first_of(id.space).changelog.is_none()
-            && self.assignment.states.get(&id).is_some_and(|state| !state.has_checkpoint(&self.shared.store))
-            && inputs_of(&self.topics, &self.assignment.inputs, id).any(was_judged)
+        inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| was_judged(input) && !is_stored(input))
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
@@ -321,6 +338,7 @@ impl<B: Broker> Worker<B> {
     /// other, and lets the group's committed offsets decide.
     fn resolve_in_doubt(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         fault::point("resolve.begin");
+        let began = runtime::now();
         self.outbox.is_in_doubt(reason)?;
         let written = self.outbox.sink.take_logged();
         self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())?;
@@ -334,6 +352,7 @@ impl<B: Broker> Worker<B> {
         let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
         if self.assignment.inputs.values().zip(&committed).any(is_ours) {
             self.logged(source, written);
+            self.outbox.committed(&self.shared.stats, runtime::since(began));
         }
         let mut foreign = Vec::new();
         for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// answer counts. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
+/// How long reading a partition may fail until its status shows it.
+const UNREADABLE_MS: Timestamp = 5_000;
+
 /// How a topic-partition waits: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
@@ -63,6 +66,8 @@ pub(super) struct Input {
     pub(super) counted: Offset,
     /// Set while it stands still before the end of its log.
     pub(super) stall: Option<Stall>,
+    /// The position at which reading it failed last, and since when it does.
+    pub(super) failing: Option<(Offset, Timestamp)>,
 }
 
 impl Input {
@@ -97,6 +102,19 @@ impl Input {
     /// Whether records were read that are not committed.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
+    }
+
+    /// Reading it failed.
+    pub(super) fn read_failed(&mut self) {
+        if self.failing.is_none_or(|(position, _)| position != self.position) {
+            self.failing = Some((self.position, runtime::wall_clock()));
+        }
+    }
+
+    /// When reading it began to fail, if it has been failing for a while.
+    pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
+        let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
+        Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
     /// The open transaction is committed, with this note beside the offset.
@@ -201,6 +219,7 @@ mod tests {
             ends_worker: false,
             counted: position,
             stall: None,
+            failing: None,
         }
     }
 

@@ -133,11 +133,10 @@ impl<B: Broker> Outbox<B> {
         }
     }
 
-    /// The open transaction did not repeat all records of the aborted one in time.
-    pub(super) fn repeated_too_slowly(&mut self) {
-        if let Some(transaction) = &self.transaction {
-            self.limit.timed_out(transaction.load);
-        }
+    /// The open transaction did not repeat all records of the aborted one in time. Returns the new limit if the next ones are smaller.
+    pub(super) fn repeated_too_slowly(&mut self) -> Option<Load> {
+        let load = self.transaction.as_ref()?.load;
+        self.limit.repeated_too_slowly(load).then(|| self.limit.current())
     }
 
     /// Begins to write smaller transactions. Returns their limit.

@@ -227,11 +227,6 @@ impl PartitionState {
         self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
     }
 
-    /// True if the store has a checkpoint of it.
-    pub(super) fn has_checkpoint(&self, store: &Store) -> bool {
-        self.saved.is_some_and(|saved| store.holds(saved))
-    }
-
     /// Whether a part of it was on disk only, and is not there any more.
     pub(super) fn is_lost(&self, store: &Store) -> bool {
         self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)

@@ -172,11 +172,11 @@ fn serve<B: Broker>(needs: &Needs<B>, tasks: &Tasks) {
                     Err(error) => Err(error),
                 };
                 // If nobody waits any more, the job was cancelled.
-                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, state });
+                let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Rebuild(job), None) => {
                 let state = Err(Error::Exit("the changelogs cannot be read; see the log".to_owned()));
-                let _ = job.done.send(Rebuilt { id: job.id, cancelled: job.cancelled, state });
+                let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Trim, Some(connection)) => {
                 let Some((partition, trim)) = tasks.lock().trims.pop_first() else { continue };
@@ -210,8 +210,8 @@ fn run<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Jo
     if job.wait.is_none() {
         fault::point("rebuild.begin");
     }
-    let cancelled = Arc::clone(&job.cancelled);
-    let stop = || cancelled.load(Ordering::Relaxed) || needs.stop.load(Ordering::Relaxed);
+    let cancellation = Arc::clone(&job.cancellation);
+    let stop = || cancellation.is_cancelled() || needs.stop.load(Ordering::Relaxed);
     let found = ends(needs, connection, job);
     if stop() {
         return Ok(Some(PartitionState::new(job.rules)));
@@ -372,7 +372,10 @@ impl<B: Broker> Follow<'_, B> {
             self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
             self.job.state.changelog.epoch = applier.epoch;
-            self.job.state.save(&self.needs.store, &self.needs.stats, &self.job.partition, &self.job.settings);
+            let Job { state, cancellation, partition, settings, .. } = &mut *self.job;
+            cancellation.save(|| {
+                state.save(&self.needs.store, &self.needs.stats, partition, settings);
+            });
         }
         fault::point("rebuild.record");
         let step = match applier.follow(&mut self.job.state.dedup, &record) {

@@ -12,11 +12,12 @@ use crate::config::Config;
 use crate::dedup::Rules;
 use crate::filter::Slice;
 use crate::record::{Offset, TopicPartition};
+use crate::runtime;
 use crate::stats::Stats;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Shortest and longest time until a job that waits for a transaction to end looks again.
@@ -53,14 +54,77 @@ pub(super) struct Job {
     pub(super) bounds: BTreeMap<String, Offset>,
     /// Keys of an earlier slice have expired, if that is known.
     pub(super) oldest_slice: Option<Slice>,
-    /// Set when nobody waits for it any more.
-    pub(super) cancelled: Arc<AtomicBool>,
+    /// True if the checkpoint is from before a seed. It must not be used.
+    pub(super) ignores_checkpoint: bool,
+    pub(super) cancellation: Arc<Cancellation>,
     pub(super) done: Sender<Rebuilt>,
     pub(super) began: Instant,
     /// Set while the job waits for the end of the changelog to be known.
     pub(super) wait: Option<Wait>,
     /// The time until the job is tried again.
     pub(super) pause: Duration,
+}
+
+/// Ends a job that nobody waits for any more.
+#[derive(Debug, Default)]
+pub(super) struct Cancellation {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Running,
+    /// The job writes a checkpoint.
+    Saving,
+    Cancelled,
+}
+
+impl Cancellation {
+    pub(super) fn is_cancelled(&self) -> bool {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
+    }
+
+    /// Cancels the job. If it is writing a checkpoint, waits until that is done: the partition may come back to this process, and two
+    /// must not write its checkpoints.
+    pub(super) fn cancel(&self) {
+        runtime::wait(&self.stage, &self.changed, |stage| {
+            // A thread that panics waits for nothing.
+            if *stage == Stage::Saving && !std::thread::panicking() {
+                return Err(None);
+            }
+            *stage = Stage::Cancelled;
+            Ok(())
+        });
+    }
+
+    /// Writes a checkpoint, unless the job is cancelled.
+    pub(super) fn save(&self, write: impl FnOnce()) {
+        if self.change(Stage::Running, Stage::Saving) {
+            let _saving = Saving(self);
+            write();
+        }
+    }
+
+    fn change(&self, from: Stage, to: Stage) -> bool {
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_from = *stage == from;
+        if is_from {
+            *stage = to;
+        }
+        is_from
+    }
+}
+
+/// Lasts while a checkpoint is written.
+struct Saving<'c>(&'c Cancellation);
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        self.0.change(Stage::Saving, Stage::Running);
+        self.0.changed.notify_all();
+    }
 }
 
 /// How long a job has waited.
@@ -72,7 +136,11 @@ pub(super) struct Wait {
 impl Job {
     /// The state of the checkpoint.
     pub(super) fn load<B: Broker>(&self, needs: &Needs<B>) -> Result<PartitionState, Error> {
-        let mut state = PartitionState::load(&needs.store, &self.partition, &self.settings, self.rules)?;
+        let mut state = if self.ignores_checkpoint {
+            PartitionState::new(self.rules)
+        } else {
+            PartitionState::load(&needs.store, &self.partition, &self.settings, self.rules)?
+        };
         state.changelog.adopt(self.topic_id.as_deref());
         Ok(state)
     }
@@ -105,6 +173,6 @@ impl Job {
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
     /// The job's own, to distinguish it from one that was cancelled.
-    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) cancellation: Arc<Cancellation>,
     pub(super) state: Result<PartitionState, Error>,
 }

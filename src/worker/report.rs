@@ -131,6 +131,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         end: source.end(&input.partition),
         stream_time: stream_time(input.state),
         open_transaction_since: input.stall.as_ref().and_then(Stall::open_transaction_since),
+        unreadable_since: input.unreadable_since(),
     });
     let waiting = assignment.paused().map(|found| InputReport {
         partition: found.partition.clone(),
@@ -141,6 +142,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         end: Some(found.high),
         stream_time: None,
         open_transaction_since: None,
+        unreadable_since: None,
     });
     read.chain(waiting).collect()
 }

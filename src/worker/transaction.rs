@@ -80,16 +80,25 @@ impl Limit {
         };
     }
 
-    /// A transaction timed out with that load. Returns whether it was too much, by all appearances, so that the next are to
-    /// carry less: once may be an outage, and nothing is less than a record.
+    /// A transaction timed out with this load. Returns true if it was too large, so that the next ones are smaller. A single timeout
+    /// may be an outage.
     pub(super) fn timed_out(&mut self, load: Load) -> bool {
         self.timed_out = self.timed_out.saturating_add(1);
-        if self.timed_out < 2 || load.records < 2 || self.current.records < 2 {
+        self.timed_out > 1 && self.shrink(load, SMALLER.saturating_pow(self.timed_out - 1))
+    }
+
+    /// A transaction could not be repeated in time. It had come to this load. Returns true if the next ones are smaller.
+    pub(super) fn repeated_too_slowly(&mut self, load: Load) -> bool {
+        self.shrink(load, SMALLER)
+    }
+
+    /// Lowers the limit to a part of a load that was too large. Returns false if that is a single record already.
+    fn shrink(&mut self, load: Load, divisor: usize) -> bool {
+        if load.records < 2 || self.current.records < 2 {
             return false;
         }
         self.too_much = load;
-        let smaller = SMALLER.saturating_pow(self.timed_out - 1);
-        let Load { records, bytes } = load.map(|count| (count / smaller).max(1));
+        let Load { records, bytes } = load.map(|count| (count / divisor).max(1));
         // Where nothing but changelogs is written, bytes are no bound.
         let bytes = if load.bytes == 0 { self.current.bytes } else { bytes };
         self.current = Load { records: records.min(self.current.records), bytes: bytes.min(self.current.bytes) };
@@ -139,6 +148,16 @@ mod tests {
         limit.committed(load(1, 100), TIMEOUT / 100, TIMEOUT);
         assert_eq!([limit.timed_out(load(1000, 100)), limit.timed_out(load(1000, 100))], [false, true]);
         assert_eq!(limit.current(), load(2, 12), "never more than before");
+    }
+
+    #[test]
+    fn a_transaction_that_is_repeated_too_slowly_shrinks_whatever_is_committed_meanwhile() {
+        let mut limit = Limit::new(1000);
+        assert!(limit.repeated_too_slowly(load(800, 8000)));
+        limit.committed(load(0, 0), TIMEOUT / 100, TIMEOUT);
+        assert!(limit.repeated_too_slowly(load(100, 1000)));
+        assert_eq!(limit.current(), load(12, 125));
+        assert!(!limit.repeated_too_slowly(load(1, 10)), "less than a record is nothing");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //!
 //! Owns what is known of them before their state is there. Must never ask a broker.
 
+use super::rebuild_job::Cancellation;
 use crate::broker::{Committed, Note};
 use crate::record::{Offset, TopicId, TopicPartition, log_id};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// What is known of a partition that is about to be read.
@@ -24,12 +24,12 @@ pub(super) struct Found {
 pub(super) struct Waiting {
     pub(super) found: Vec<Found>,
     pub(super) began: Instant,
-    pub(super) cancelled: Arc<AtomicBool>,
+    pub(super) cancellation: Arc<Cancellation>,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.cancellation.cancel();
     }
 }
 

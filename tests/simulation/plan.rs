@@ -26,10 +26,23 @@ pub struct Plan {
     /// with one that is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
+    /// A server that follows the changelog.
+    #[serde(default)]
+    pub server: Option<ServerFilter>,
     /// True if requests and answers are lost, late, or refused.
     pub network: bool,
     #[serde(skip)]
     pub steps: Vec<Step>,
+}
+
+/// The filter of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ServerFilter {
+    /// The worker's filter if a server can have it, or else a cuckoo filter.
+    Worker,
+    /// If nothing is retracted, or else a cuckoo filter.
+    Aging,
+    Cuckoo,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,6 +120,11 @@ pub enum Fault {
     StepClock {
         ms: i64,
     },
+    /// The server is killed, or frozen for a while.
+    Server {
+        killed: bool,
+        ms: u64,
+    },
     /// Another producer leaves a transaction open in the changelog or the input for a while.
     OpenTransaction {
         partition: i32,
@@ -132,6 +150,7 @@ impl Plan {
             session_ms: pick(&mut random, &[2_000, 6_000]),
             transaction_ms: pick(&mut random, &[1_000, 2_000]),
             begin_kills: None,
+            server: None,
             network: random.below(2) == 0,
             options,
             steps: Vec::new(),
@@ -152,6 +171,8 @@ impl Plan {
         plan.steps = steps;
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
             .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
+        let server = pick(&mut random, &[None, None, Some(ServerFilter::Worker), Some(ServerFilter::Aging), Some(ServerFilter::Cuckoo)]);
+        plan.server = server.filter(|_| plan.options.has("state.changelog = true"));
         plan
     }
 
@@ -245,6 +266,7 @@ impl Fault {
                 34 => Self::Outage { ms },
                 35 => Self::Elect { partition: pick(random, &[0, 1, 2, 3]), lag: pick(random, &[0, 1, 5]) },
                 36 if has_changelog && by_keys => Self::RecreateInput,
+                37 if has_changelog => Self::Server { killed, ms },
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

@@ -1,5 +1,7 @@
 //! Where a plan is carried out: the simulated cluster, the processes of the group, and what becomes of them.
 
+mod server;
+
 use crate::harness::{News, RETRACT, SplitMix, TestRecord};
 use crate::options::{Memory, Options};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
@@ -75,6 +77,7 @@ struct Stage<'p> {
     other: bool,
     /// Records of the stream that were appended.
     fed: usize,
+    server: Option<server::Server>,
 }
 
 /// Carries a plan out, and checks the output. Returns the number of killed processes.
@@ -146,6 +149,7 @@ impl<'p> Stage<'p> {
             kills: 0,
             other,
             fed: 0,
+            server: None,
         };
         stage.feed_until_exactly(BEFORE);
         stage.begin();
@@ -164,6 +168,7 @@ impl<'p> Stage<'p> {
             stage.members[number].disk = disk;
         }
         stage.start(0);
+        stage.begin_server();
         if stage.plan.network {
             stage.simulation.set_faults(Faults::drawn(plan.seed));
         }
@@ -218,7 +223,7 @@ impl<'p> Stage<'p> {
 
     // ---- Processes ----
 
-    fn config(&self, member: &Member) -> Arc<Config> {
+    fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
         let Plan { options, commit_ms, checkpoint_ms, transaction_ms, session_ms, .. } = self.plan;
         let lines = format!("key = [{{ field = \"/user_id\" }}, {{ field = \"/news_id\" }}]\nspace = \"news\"\n{}", self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
@@ -237,8 +242,9 @@ impl<'p> Stage<'p> {
             format!("worker.transaction_timeout={transaction_ms}ms"),
         ]);
         if options.has("instance_id") {
-            overrides.push(format!("kafka.instance_id={GROUP}-{}", member.name));
+            overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
         }
+        overrides.extend(more);
         let pair = |setting: &String| setting.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         let overrides: Vec<_> = overrides.iter().filter_map(pair).collect();
         let dir = tempfile::tempdir().expect("a directory for a configuration");
@@ -248,7 +254,7 @@ impl<'p> Stage<'p> {
     }
 
     fn spawn(&self, member: &Member, name: &str, disk: &MemoryDisk) -> Life {
-        let (config, stop) = (self.config(member), Arc::new(AtomicBool::new(false)));
+        let (config, stop) = (self.config(member.name, Vec::new()), Arc::new(AtomicBool::new(false)));
         let stats = Arc::new(Stats::new(&config));
         let (broker, disk) = (self.simulation.broker(), disk.clone());
         let (with, counts, told) = (Arc::clone(&config), Arc::clone(&stats), Arc::clone(&stop));
@@ -323,6 +329,7 @@ impl<'p> Stage<'p> {
                 self.start(number);
             }
         }
+        self.tend_server();
     }
 
     fn wait_for(&mut self, limit: Duration, ready: impl Fn(&Self) -> bool) -> bool {
@@ -419,6 +426,7 @@ impl<'p> Stage<'p> {
                 let ahead = self.members[number].clock_ahead;
                 self.life(number).process.set_clock_ahead(ahead);
             }
+            Fault::Server { killed, ms } => self.disturb_server(*killed, Duration::from_millis(*ms)),
             Fault::OpenTransaction { partition, ms } => self.open_transaction(*partition, *ms),
         }
     }
@@ -469,6 +477,10 @@ impl<'p> Stage<'p> {
             return;
         }
         let add = |stage: &mut Self| {
+            if stage.plan.options.has("instance_id") {
+                // Static members that return within their session keep the assignment of before, without the new partitions.
+                stage.simulation.sleep(Duration::from_millis(stage.plan.session_ms + 1_000));
+            }
             for topic in ["in", "other"] {
                 stage.simulation.add_partitions(topic, MORE_PARTITIONS);
             }
@@ -537,11 +549,13 @@ impl<'p> Stage<'p> {
         let trouble = |stage: &Self| stage.members.iter().find_map(of);
         let is_well = self.wait_for(LIMIT, |stage| trouble(stage).is_none());
         assert!(is_well, "everything is read, but a member reports: {}", trouble(self).unwrap_or_default());
+        self.finish_server();
         for number in self.running() {
             self.terminate(number);
         }
         let before: Vec<_> = self.records[..BEFORE].to_vec();
         truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
+        self.judge_server(&inputs);
     }
 
     fn read(&self, topic: &str, partition: i32, isolation: Isolation) -> Vec<TestRecord> {

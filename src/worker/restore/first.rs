@@ -10,9 +10,10 @@
 //! for all partitions, and nothing of the topic is read, nor committed by anyone else, before that. A member of an earlier
 //! generation cannot commit any more.
 
+use super::super::SILENCE;
 use super::super::waiting::Found;
 use super::{Error, Flow, Worker};
-use crate::broker::{Broker, Consumer as _};
+use crate::broker::{self, Broker, ChangelogReader as _, Consumer as _, ReadEnd};
 use crate::config::Start;
 use crate::record::{TopicId, TopicPartition};
 use crate::runtime;
@@ -145,11 +146,39 @@ impl<B: Broker> Worker<B> {
             let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
             for partition in 0..count {
                 let partition = TopicPartition { topic: name.clone(), partition };
-                if self.patiently(|| source.watermarks(&partition))?.1 > 0 {
+                if self.patiently(|| source.watermarks(&partition))?.1 > 0 && self.has_committed_record(&partition)? {
                     return Ok(true);
                 }
             }
         }
         Ok(false)
+    }
+
+    /// Returns true if the log of an internal topic has a committed record, or had one that was deleted. An aborted transaction leaves
+    /// offsets, but no record: for example that of a seed that was killed.
+    fn has_committed_record(&self, of: &TopicPartition) -> Result<bool, Error> {
+        let reader = self.patiently(|| self.shared.broker.changelog_reader(&self.shared.config))?;
+        let asked = runtime::now();
+        let (low, end) = loop {
+            match self.patiently(|| reader.ends(of))? {
+                Some(ends) => break ends,
+                None if self.stopping() => return Err(broker::Error::Stopped.into()),
+                None if runtime::since(asked) > SILENCE => {
+                    self.shared.stats.block(self.number, format!("waiting for the end of a transaction that is open in {of}"));
+                }
+                None => {}
+            }
+            runtime::sleep(INTERVAL);
+        };
+        let mut has_record = low > 0;
+        if !has_record && low < end {
+            let ended = reader.read::<Error>(of, (low, end), &|| self.stopping(), &mut |_| {
+                has_record = true;
+                Ok(false)
+            })?;
+            // Without knowing, no record may be skipped.
+            has_record |= ended != ReadEnd::Reached;
+        }
+        Ok(has_record)
     }
 }

@@ -10,7 +10,7 @@ use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
 use super::input::{Input, Wait};
 use super::partition::{Announced, PartitionState};
-use super::rebuild_job::{Job, Rebuilt};
+use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::waiting::{Found, Waiting};
 use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Committed, Consumer as _, Note};
@@ -21,7 +21,6 @@ use crate::runtime;
 use crate::stats::{add, take};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// From where a partition is read, and up to where without emitting.
@@ -143,7 +142,8 @@ impl<B: Broker> Worker<B> {
         let topic = self.topics.first_of(id.space);
         let (Some(changelog), Some(mut state)) = (&topic.changelog, self.assignment.states.remove(&id)) else { return };
         let (topic_id, epoch) = (state.changelog.topic_id.clone(), state.changelog.epoch);
-        if found.iter().all(|found| found.note().is_seed) {
+        let ignores_checkpoint = found.iter().all(|found| found.note().is_seed);
+        if ignores_checkpoint {
             // The checkpoint may be from before the group's offsets and its changelog were deleted.
             state = PartitionState::new(topic.rules);
         }
@@ -152,7 +152,7 @@ impl<B: Broker> Worker<B> {
         let stream_time = found.iter().filter_map(|found| found.note().stream_time).max();
         let window = topic.rules.window;
         let oldest = stream_time.and_then(|time| window.slice_at(time)).map(|slice| slice.before(window.slices()));
-        let cancelled = Arc::new(AtomicBool::new(false));
+        let cancellation = Arc::<Cancellation>::default();
         let job = Job {
             id,
             partition: topic.stored_as(id.partition),
@@ -165,7 +165,8 @@ impl<B: Broker> Worker<B> {
             bounds: bounds.collect(),
             origin: topic.origin,
             oldest_slice: oldest.filter(|_| topic.rules.is_sliced()),
-            cancelled: Arc::clone(&cancelled),
+            ignores_checkpoint,
+            cancellation: Arc::clone(&cancellation),
             done: self.assignment.rebuilt.0.clone(),
             began: runtime::now(),
             wait: None,
@@ -173,14 +174,14 @@ impl<B: Broker> Worker<B> {
         };
         self.shared.rebuilder.rebuild(job);
         add(&self.shared.stats.rebuilding, 1);
-        self.assignment.waiting.insert(id, Waiting { found, began: runtime::now(), cancelled });
+        self.assignment.waiting.insert(id, Waiting { found, began: runtime::now(), cancellation });
     }
 
     /// Goes on with partitions whose state is there now.
     pub(super) fn finish_rebuilds(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        while let Ok(Rebuilt { id, cancelled, state }) = self.assignment.rebuilt.1.try_recv() {
+        while let Ok(Rebuilt { id, cancellation, state }) = self.assignment.rebuilt.1.try_recv() {
             take(&self.shared.stats.rebuilding, 1);
-            if !self.assignment.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancelled, &cancelled)) {
+            if !self.assignment.waiting.get(&id).is_some_and(|waiting| Arc::ptr_eq(&waiting.cancellation, &cancellation)) {
                 continue;
             }
             // Reported to stop, it may have ended half-way.
@@ -213,11 +214,12 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Seeks partitions that reported an error back to their current position.
-    pub(super) fn seek_errored(&self, source: &B::Consumer) -> Result<(), Error> {
+    pub(super) fn seek_errored(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let errored = source.errored_due();
         if errored.is_empty() {
             return Ok(());
         }
+        self.assignment.inputs.values_mut().filter(|input| errored.contains(&input.partition)).for_each(Input::read_failed);
         let positions = self.assignment.positions();
         let own = positions.iter().filter(|(partition, _)| errored.contains(partition));
         let stopped: Vec<_> = own
@@ -303,6 +305,7 @@ impl<B: Broker> Worker<B> {
             ends_worker: false,
             counted: resumption.start,
             stall: None,
+            failing: None,
             partition: found.partition,
             log: found.log,
         };

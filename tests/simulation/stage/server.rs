@@ -238,7 +238,8 @@ fn serve(
     while !stop.load(Ordering::Relaxed) {
         query.clear();
         for key in keys {
-            space.add(&mut query, key.splitn(2, |&byte| byte == b'/')).map_err(|error| error.to_string())?;
+            let (user, item) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).expect("a user and an item");
+            space.add(&mut query, [user, item].map(str::as_bytes).into_iter()).map_err(|error| error.to_string())?;
         }
         // It may become ready while it answers. Then it knows everything that was committed before it started.
         let as_of = space.as_of().unwrap_or(began);
