@@ -245,12 +245,15 @@ impl Simulation {
         world.cluster.groups.get(group)?.offsets.get(of).map(|committed| (committed.offset, committed.metadata.clone()))
     }
 
-    /// Sets a committed offset by hand, or, with `None`, lets it expire.
+    /// Sets a committed offset by hand, whose metadata stays, or, with `None`, lets it expire.
     pub fn set_committed(&self, group: &str, of: &TopicPartition, offset: Option<Offset>) {
         self.change(|world| {
             let offsets = &mut world.cluster.groups.entry(group.to_owned()).or_default().offsets;
             match offset {
-                Some(offset) => drop(offsets.insert(of.clone(), CommittedOffset { offset, metadata: String::new() })),
+                Some(offset) => {
+                    let metadata = offsets.get(of).map(|committed| committed.metadata.clone()).unwrap_or_default();
+                    offsets.insert(of.clone(), CommittedOffset { offset, metadata });
+                }
                 None => drop(offsets.remove(of)),
             }
         });

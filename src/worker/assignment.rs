@@ -149,8 +149,8 @@ impl Assignment {
         let is_noted =
             |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
-        let unmoved =
-            unmoved.map(|input| (input.partition.clone(), input.group.offset.unwrap_or(input.position), input.group.metadata.clone()));
+        let unmoved = unmoved
+            .map(|input| (input.partition.clone(), input.group.offset.unwrap_or_else(|| input.beginning()), input.group.metadata.clone()));
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
         // Partition 0 of a topic comes last: others take its offset as the sign that all are committed, and without
         // transactions, the requests of one commit take effect one after the other.
@@ -161,7 +161,7 @@ impl Assignment {
     /// These offsets, as [`Assignment::offsets`] gave them, are committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
         for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
-            input.group.offset = Some(input.position);
+            input.group.offset = Some(input.beginning());
         }
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
             input.note_commit(note);

@@ -76,6 +76,11 @@ impl Input {
         offset < self.warm_until
     }
 
+    /// The offset to commit for a partition of which nothing was emitted since it was assigned.
+    pub(super) fn beginning(&self) -> Offset {
+        self.position.max(self.warm_until)
+    }
+
     /// A record of the warm-up is decided. There is nothing to commit, and no way back.
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;

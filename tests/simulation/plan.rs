@@ -114,6 +114,10 @@ pub enum Fault {
     },
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
+    /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
+    ShortLog {
+        partition: i32,
+    },
     /// All processes end, and the changelog is deleted.
     DeleteChangelog,
     /// The wall clock of a process steps.
@@ -241,7 +245,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(40) {
+            return match random.below(42) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -267,6 +271,7 @@ impl Fault {
                 35 => Self::Elect { partition: pick(random, &[0, 1, 2, 3]), lag: pick(random, &[0, 1, 5]) },
                 36 if has_changelog && by_keys => Self::RecreateInput,
                 37 if has_changelog => Self::Server { killed, ms },
+                40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

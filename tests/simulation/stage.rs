@@ -420,6 +420,7 @@ impl<'p> Stage<'p> {
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
             Fault::RecreateInput => self.recreate_input(),
+            Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
             Fault::StepClock { ms } => {
                 self.members[number].clock_ahead += ms;
@@ -498,6 +499,15 @@ impl<'p> Stage<'p> {
             stage.simulation.delete_topic("in");
             stage.simulation.create_topic("in", count, TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() });
         });
+    }
+
+    /// Everything is read; then the group's offset is past the end of the log.
+    fn shorten(&mut self, of: &TopicPartition) {
+        assert!(self.wait_for(LIMIT, Self::is_read), "the group has not read the input before it becomes shorter");
+        let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
+        self.while_all_are_down(|stage| stage.simulation.set_committed(GROUP, of, Some(offset + 1_000)));
+        let is_noticed = |stage: &Self| stage.simulation.committed(GROUP, of).is_some_and(|(committed, _)| committed <= offset + 100);
+        assert!(self.wait_for(LIMIT, is_noticed), "the group does not notice that the log is shorter");
     }
 
     fn open_transaction(&mut self, partition: i32, ms: u64) {

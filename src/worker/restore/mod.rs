@@ -360,7 +360,7 @@ impl<B: Broker> Worker<B> {
         let stored = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log));
         let Some(committed) = found.committed.offset else {
             return match stored {
-                Some(stored) if stored > high => self.truncated(found, stored),
+                Some(stored) if stored > high => self.truncated(source, found, stored),
                 Some(stored) if stored >= low => {
                     // A checkpoint is written where the partition began, and after commits: the group had come at least that far.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");
@@ -371,7 +371,7 @@ impl<B: Broker> Worker<B> {
             };
         };
         if committed > high {
-            return self.truncated(found, committed);
+            return self.truncated(source, found, committed);
         }
         if committed < low {
             tracing::error!(
@@ -387,18 +387,15 @@ impl<B: Broker> Worker<B> {
             return Ok(Resumption::at(resume));
         }
         match stored {
-            Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
+            // Nothing lies between: it is up to date, or has judged nothing.
             Some(stored) if stored == committed => Ok(Resumption::at(resume)),
-            Some(stored) => {
-                self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
-            }
             None if found.note().first == Some(committed) => Ok(Resumption::at(resume)),
-            None => self.cold_start(source, found, resume, "there is none"),
+            _ => self.warm_up(source, found, resume),
         }
     }
 
     /// A log ends before the place up to which it was read.
-    fn truncated(&self, found: &Found, read: Offset) -> Result<Resumption, Error> {
+    fn truncated(&self, source: &B::Consumer, found: &Found, read: Offset) -> Result<Resumption, Error> {
         let (partition, end) = (&found.partition, found.high);
         if !found.has_id() {
             tracing::error!(partition = %partition, committed = read, end, "committed offset is past the end of the topic; was it made anew? Reading it from its beginning");
@@ -408,8 +405,22 @@ impl<B: Broker> Worker<B> {
             OnTruncation::Fail => Err(Error::Truncated { partition: partition.clone(), end, read }),
             OnTruncation::Continue => {
                 tracing::error!(partition = %partition, read, end, "the log became shorter than it was read; going on at its end");
-                Ok(Resumption { is_elsewhere: true, ..Resumption::at(end) })
+                Ok(Resumption { is_elsewhere: true, ..self.warm_up(source, found, end)? })
             }
+        }
+    }
+
+    /// Reads what the state lacks of the records below `resume`.
+    fn warm_up(&self, source: &B::Consumer, found: &Found, resume: Offset) -> Result<Resumption, Error> {
+        let low = found.low;
+        match self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log)) {
+            _ if self.topics[found.topic].forward.is_some() => Ok(Resumption::at(resume)),
+            Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
+            Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
+            Some(stored) => {
+                self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
+            }
+            None => self.cold_start(source, found, resume, "there is none"),
         }
     }
 
