@@ -486,7 +486,7 @@ impl<'p> Stage<'p> {
                 stage.simulation.add_partitions(topic, MORE_PARTITIONS);
             }
         };
-        if self.other { self.while_all_are_down(add) } else { add(self) }
+        if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
     /// Everything is read; then the input is deleted and created again, empty.
@@ -549,6 +549,11 @@ impl<'p> Stage<'p> {
         let is_read = self.wait_for(LIMIT, Self::is_read);
         let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
+        // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
+        let is_visible = |stage: &Self| {
+            let offsets = (0..PARTITIONS).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
+            offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)
+        };
         let inputs = self.inputs();
         if self.plan.options.has("repartition = true") {
             let keys = truth::keys(&self.plan.options, &[], &inputs);
@@ -557,7 +562,7 @@ impl<'p> Stage<'p> {
         let of =
             |member: &Member| Some(format!("{}: {} (it last ended {})", member.name, member.running.as_ref()?.trouble()?, member.ended));
         let trouble = |stage: &Self| stage.members.iter().find_map(of);
-        let is_well = self.wait_for(LIMIT, |stage| trouble(stage).is_none());
+        let is_well = self.wait_for(LIMIT, |stage| trouble(stage).is_none() && is_visible(stage));
         assert!(is_well, "everything is read, but a member reports: {}", trouble(self).unwrap_or_default());
         self.finish_server();
         for number in self.running() {
