@@ -1,6 +1,9 @@
 //! Promise: with `check.crcs`, a corrupt batch holds its partition back, and no record is lost once it is intact again.
 
-use crate::harness::{OwnBroker, PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, topic, unseen, wait_for_output};
+use crate::harness::{
+    OwnBroker, PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, topic, unseen, wait_for_output, wait_until,
+};
+use crate::observed::{address, ask};
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -70,6 +73,11 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     let intact = segment.replace(start, &bytes);
     let mut worker = setup.start("a");
     worker.wait_for_log("failed CRC32C check", PATIENCE);
+    let address = address(&mut worker);
+    wait_until("the partition is named", PATIENCE, || {
+        let (status, _, body) = ask(&address, "/readyz");
+        (status == 200 && body.contains(&format!("{input}[0] could not be read"))).then_some(())
+    });
     segment.replace(start, &intact);
     let out = wait_for_output(broker, &output, 30, 1, PATIENCE, &mut worker);
     let log = worker.drain();

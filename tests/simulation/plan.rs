@@ -26,6 +26,9 @@ pub struct Plan {
     /// with one that is not killed.
     #[serde(default)]
     pub begin_kills: Option<[u64; 2]>,
+    /// True if the changelog has an aborted transaction before the group begins, as of a seed that was killed.
+    #[serde(default)]
+    pub aborted_seed: bool,
     /// A server that follows the changelog.
     #[serde(default)]
     pub server: Option<ServerFilter>,
@@ -154,6 +157,7 @@ impl Plan {
             session_ms: pick(&mut random, &[2_000, 6_000]),
             transaction_ms: pick(&mut random, &[1_000, 2_000]),
             begin_kills: None,
+            aborted_seed: false,
             server: None,
             network: random.below(2) == 0,
             options,
@@ -176,6 +180,7 @@ impl Plan {
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
             .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
         let server = pick(&mut random, &[None, None, Some(ServerFilter::Worker), Some(ServerFilter::Aging), Some(ServerFilter::Cuckoo)]);
+        plan.aborted_seed = plan.options.has("state.changelog = true") && random.below(4) == 0;
         plan.server = server.filter(|_| plan.options.has("state.changelog = true"));
         plan
     }

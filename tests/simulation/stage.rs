@@ -152,6 +152,9 @@ impl<'p> Stage<'p> {
             server: None,
         };
         stage.feed_until_exactly(BEFORE);
+        if stage.plan.aborted_seed {
+            stage.abort_a_seed();
+        }
         stage.begin();
         stage.start(0);
         // Every member has the empty checkpoint of the beginning, as if it had been there then.
@@ -178,6 +181,18 @@ impl<'p> Stage<'p> {
             }
         }
         stage
+    }
+
+    /// Leaves what a seed leaves that is killed: records of an aborted transaction in every partition of the changelog.
+    fn abort_a_seed(&self) {
+        let changelog = format!("{GROUP}-news-changelog");
+        self.simulation.create_topic(&changelog, PARTITIONS.unsigned_abs(), TopicOptions::default());
+        for partition in 0..PARTITIONS {
+            let of = at(&changelog, partition);
+            let record = NewRecord { time: Some(0), key: None, value: Some(b"of a seed".to_vec()), headers: Vec::new() };
+            let producer = self.simulation.open_transaction(vec![(of.clone(), record)]);
+            self.simulation.end_transaction(producer, &of, false);
+        }
     }
 
     /// Lets the group begin with two members that are killed after some calls.
