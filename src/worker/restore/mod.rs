@@ -58,7 +58,7 @@ impl<B: Broker> Worker<B> {
             Err(_) => self.patiently(|| source.topic_ids(&topics))?,
         };
         for (partition, mut committed) in partitions.iter().zip(committed) {
-            let id = ids.get(&partition.topic).map(String::as_str);
+            let id = ids.get(&partition.topic).map(String::as_str).filter(|_| !fault::defect("topic_ids_ignored"));
             if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
                 && of != id
             {
@@ -215,7 +215,7 @@ impl<B: Broker> Worker<B> {
     /// Seeks partitions that reported an error back to their current position.
     pub(super) fn seek_errored(&self, source: &B::Consumer) -> Result<(), Error> {
         let errored = source.errored_due();
-        if errored.is_empty() {
+        if errored.is_empty() || fault::defect("failed_fetch_not_sought") {
             return Ok(());
         }
         let positions = self.assignment.positions();
@@ -384,7 +384,10 @@ impl<B: Broker> Worker<B> {
             return Ok(Resumption::at(resume));
         }
         match stored {
-            Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
+            Some(stored) if stored >= low => {
+                let warm_until = if fault::defect("resumed_from_checkpoint") { stored } else { resume };
+                Ok(Resumption { start: stored, warm_until, is_elsewhere: false })
+            }
             Some(stored) if stored == committed => Ok(Resumption::at(resume)),
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))
