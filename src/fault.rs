@@ -1,8 +1,9 @@
-//! Fault points: places where a test may have the process killed, stopped, or a step of it fail.
+//! Fault points: places where a test may have the process killed, stopped, or a step of it fail. Defects: wrong behavior that a
+//! simulation can switch on, to show that its tests would notice it.
 //!
 //! Owns the list of these places, and what happens at one that is armed. Compiled in with the feature
 //! `faults` only, which the tests are built with and nothing that ships has: without it every call here
-//! is empty. Must never do anything that the environment variable `UNSEEN_FAULT` does not ask for.
+//! is empty. Must never do anything that the environment variable `UNSEEN_FAULT` or a simulation does not ask for.
 //!
 //! `UNSEEN_FAULT=commit.flushed:3:kill` kills the process when it passes that point for the third time;
 //! several are separated by commas. What may happen: `kill` (SIGKILL), `abort`, `stop` (SIGSTOP: it goes on
@@ -98,6 +99,20 @@ pub const fn step(_name: &'static str) -> Result<(), String> {
 #[cfg(feature = "faults")]
 pub fn step(name: &'static str) -> Result<(), String> {
     if armed::pass(name) { Err(format!("a test has {name} fail")) } else { Ok(()) }
+}
+
+/// True if the simulation of the calling thread has this defect. `tests/simulation/defects.rs` lists and describes all defects.
+#[cfg(not(feature = "faults"))]
+#[must_use]
+pub const fn defect(_name: &'static str) -> bool {
+    false
+}
+
+/// True if the simulation of the calling thread has this defect. `tests/simulation/defects.rs` lists and describes all defects.
+#[cfg(feature = "faults")]
+#[must_use]
+pub fn defect(name: &'static str) -> bool {
+    crate::runtime::scheduler().is_some_and(|scheduler| scheduler.defect() == Some(name))
 }
 
 #[cfg(feature = "faults")]

@@ -24,6 +24,8 @@ pub trait Scheduler: Send + Sync {
     fn register(&self, name: &str) -> Box<dyn Registered>;
     /// Passes a fault point. Returns true if its step must fail.
     fn point(&self, name: &'static str) -> bool;
+    /// The defect that is switched on, if any.
+    fn defect(&self) -> Option<&'static str>;
 }
 
 /// A thread that a scheduler knows.

@@ -216,7 +216,16 @@ impl Simulation {
             });
             match answer {
                 None => return Err(last),
-                Some(Err(code)) if code.is_retriable() => last = code,
+                Some(Err(code)) if code.is_retriable() => {
+                    // `kafka::ffi::producer` notices the repetition.
+                    if api == Api::TxnOffsetCommit
+                        && matches!(code, Code::Transport | Code::TimedOut)
+                        && let Some(producer) = world.producer(client)
+                    {
+                        producer.has_late_request = true;
+                    }
+                    last = code;
+                }
                 Some(result) => return result,
             }
             let backoff = millis(world.random.between(20, 200));

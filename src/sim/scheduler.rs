@@ -451,6 +451,10 @@ impl runtime::Scheduler for Simulation {
     fn point(&self, name: &'static str) -> bool {
         self.pass(name)
     }
+
+    fn defect(&self) -> Option<&'static str> {
+        self.defect
+    }
 }
 
 /// A registered thread.

@@ -7,6 +7,7 @@ use super::Worker;
 use super::assignment::{Assignment, inputs_of};
 use super::ids::StateId;
 use crate::broker::Broker;
+use crate::fault;
 use crate::record::log_id;
 use crate::runtime;
 use std::collections::BTreeMap;
@@ -86,7 +87,8 @@ impl<B: Broker> Worker<B> {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
-        if inputs().next().is_none() || inputs().any(|input| !input.verdicts.is_empty()) || !state.pending.is_empty() {
+        let is_committed = inputs().all(|input| input.verdicts.is_empty()) && state.pending.is_empty();
+        if inputs().next().is_none() || !is_committed && !fault::defect("checkpoint_of_uncommitted_verdicts") {
             return 0;
         }
         let _span = tracing::debug_span!("checkpoint", space = topic.config.space, partition = id.partition).entered();

@@ -12,7 +12,7 @@ use super::report::Blocked;
 use super::transaction::Load;
 use super::{Error, Flow, Worker};
 use crate::broker::{self, Broker, Committed, Consumer as _, Meanwhile, Refused, SinkError};
-use crate::changelog::Span;
+use crate::changelog::{PendingChanges, Span};
 use crate::fault;
 use crate::record::{Offset, Reason, TopicPartition, Verdict};
 use crate::route;
@@ -275,7 +275,9 @@ impl<B: Broker> Worker<B> {
                 culprits = 0;
             }
             self.reporter.tallies[topic.counted].count(Verdict::Invalid(invalid.reason));
-            input.verdicts.refuse(offset, invalid);
+            if !fault::defect("refused_record_written_again") {
+                input.verdicts.refuse(offset, invalid);
+            }
         }
         Ok(true)
     }
@@ -310,13 +312,17 @@ impl<B: Broker> Worker<B> {
     pub(super) fn rewind(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.outbox.end();
         self.outbox.ends_with = None;
+        if fault::defect("changes_forgotten_on_abort") {
+            self.assignment.states.values_mut().for_each(|state| state.pending = PendingChanges::default());
+        }
         if source.lost() {
             // Someone else has them; the rebalance that says so is on its way.
             self.assignment.clear();
             return Ok(());
         }
         self.assignment.inputs.values_mut().for_each(Input::set_back);
-        let stuck = self.assignment.partitions(|input| source.seek(&input.partition, input.position).is_err());
+        let must_seek = !fault::defect("rewind_without_seek");
+        let stuck = self.assignment.partitions(|input| must_seek && source.seek(&input.partition, input.position).is_err());
         if !stuck.is_empty() {
             self.fetch_again(source, &stuck)?;
         }
@@ -343,13 +349,15 @@ impl<B: Broker> Worker<B> {
         let written = self.outbox.sink.take_logged();
         self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())?;
         fault::point("resolve.replaced");
-        if source.lost() {
+        if source.lost() || fault::defect("unknown_outcome_taken_for_abort") {
             return self.rewind(source);
         }
         let partitions = self.assignment.partitions(|_| true);
         let committed = self.patiently(|| source.committed(&partitions))?;
         fault::point("resolve.committed");
-        let is_ours = |(input, committed): (&Input, &Committed)| input.is_ahead() && committed.offset == Some(input.position);
+        let is_trusted = fault::defect("unknown_outcome_taken_for_commit");
+        let is_ours =
+            |(input, committed): (&Input, &Committed)| input.is_ahead() && (committed.offset == Some(input.position) || is_trusted);
         if self.assignment.inputs.values().zip(&committed).any(is_ours) {
             self.logged(source, written);
             self.outbox.committed(&self.shared.stats, runtime::since(began));

@@ -11,6 +11,7 @@ use super::key_reader::Keyed;
 use super::partition::PartitionState;
 use super::verdicts::Recall;
 use crate::config::Topic;
+use crate::fault;
 use crate::filter::ExactError;
 use crate::format::{NoKey, SchemaId};
 use crate::record::{Offset, Timestamp, Verdict};
@@ -38,8 +39,8 @@ pub(super) fn decide(
     max_timestamp: Timestamp,
 ) -> Result<Verdict, VerdictError> {
     match input.verdicts.recall(offset) {
-        Recall::New => {}
-        Recall::Decided(verdict) => return Ok(verdict),
+        Recall::Decided(verdict) if !fault::defect("filter_asked_again_on_repeat") => return Ok(verdict),
+        Recall::New | Recall::Decided(_) => {}
         Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
     }
     let &(fingerprint, is_retraction) = match keyed {

@@ -7,6 +7,7 @@ use super::ids::StateId;
 use super::verdicts::Verdicts;
 use crate::broker::Committed;
 use crate::changelog::Span;
+use crate::fault;
 use crate::format::SchemaId;
 use crate::record::{Offset, Timestamp, TopicId, TopicPartition};
 use crate::runtime;
@@ -130,7 +131,7 @@ impl Input {
     }
 
     /// The open transaction is aborted.
-    pub(super) const fn set_back(&mut self) {
+    pub(super) fn set_back(&mut self) {
         if self.is_ahead() {
             // The record that waits for a schema comes again behind those that are read again.
             self.awaits = None;
@@ -138,17 +139,21 @@ impl Input {
         self.position = self.committed;
         self.ends_worker = false;
         self.verdicts.reset_carried();
+        if fault::defect("verdicts_forgotten_on_abort") {
+            self.verdicts = Verdicts::default();
+        }
     }
 
     /// True if everything that was fetched of it has been processed.
     fn is_up_to_date(&self) -> bool {
-        self.wait == Wait::No && self.awaits.is_none() && !self.ends_worker && self.verdicts.is_all_carried()
+        let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
+        is_read && self.awaits.is_none() && !self.ends_worker && self.verdicts.is_all_carried()
     }
 
     /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the
     /// new position is to be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
-        if to <= self.position || !self.is_up_to_date() {
+        if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;
         }
         if self.is_warm_up(self.position) {

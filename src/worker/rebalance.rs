@@ -26,7 +26,9 @@ impl<B: Broker> Worker<B> {
                 fault::point("assign.restored");
                 source.assign(&starts)?;
                 let paused = self.assignment.paused().map(|found| found.partition.clone());
-                source.pause(&paused.filter(|partition| partitions.contains(partition)).collect::<Vec<_>>())?;
+                if !fault::defect("partitions_read_before_restore") {
+                    source.pause(&paused.filter(|partition| partitions.contains(partition)).collect::<Vec<_>>())?;
+                }
                 fault::point("assign.assigned");
             }
             Rebalance::Revoked { partitions, lost } => {
@@ -36,7 +38,9 @@ impl<B: Broker> Worker<B> {
                 } else {
                     fault::point("revoke.begin");
                     self.step_over_control_records(source)?;
-                    self.commit(source)?;
+                    if !fault::defect("revoked_without_commit") {
+                        self.commit(source)?;
+                    }
                     fault::point("revoke.committed");
                     self.checkpoint(true);
                     fault::point("revoke.checkpointed");

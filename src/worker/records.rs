@@ -188,7 +188,7 @@ impl<B: Broker> Worker<B> {
             columns: &mut self.buffers.columns,
             bytes,
             others_warm_up,
-            max_timestamp: topic.config.max_timestamp(now),
+            max_timestamp: if fault::defect("future_moves_window") { Timestamp::MAX } else { topic.config.max_timestamp(now) },
         })
     }
 
@@ -197,7 +197,7 @@ impl<B: Broker> Worker<B> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
             // What must be in it may come behind much that is new, which has to wait.
-            Stop::Full if self.assignment.must_repeat() => {
+            Stop::Full if self.assignment.must_repeat() && !fault::defect("full_transaction_not_held") => {
                 self.assignment.holding = true;
                 Ok(Flow::On)
             }
@@ -292,7 +292,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             }
         }
         let verdict = decide(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
-        if self.input.is_warm_up(offset) {
+        if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
             fault::point("warm_up.record");

@@ -10,6 +10,7 @@ use super::input::{Input, Stall};
 use super::partition::PartitionState;
 use super::topics::{InputTopic, Topics};
 use crate::broker::{Broker, Consumer};
+use crate::fault;
 use crate::record::{SpaceId, TopicPartition};
 use crate::runtime;
 use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChange, WorkerReport};
@@ -123,7 +124,7 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         space: topics[input.topic].space,
         state: match input {
             Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
-            _ if input.is_warm_up(input.position) => InputState::WarmingUp,
+            _ if input.is_warm_up(input.position) || input.warming_up && fault::defect("idle_partition_warms_up") => InputState::WarmingUp,
             _ => InputState::Running,
         },
         position: input.position,

@@ -2,8 +2,9 @@
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
 //! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed; `UNSEEN_SIM_PLAN=FILE`
-//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed.
+//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects of `defects`.
 
+mod defects;
 mod harness;
 #[path = "../integration/chaos/options.rs"]
 #[allow(dead_code, reason = "the series on a real broker uses the rest")]
@@ -36,8 +37,8 @@ enum Outcome {
     Failed(String),
 }
 
-fn run(plan: &Plan) -> Outcome {
-    match catch_unwind(AssertUnwindSafe(|| stage::carry_out(plan))) {
+fn run(plan: &Plan, defect: Option<&'static str>) -> Outcome {
+    match catch_unwind(AssertUnwindSafe(|| stage::carry_out(plan, defect))) {
         Ok(kills) => Outcome::Exact { kills },
         Err(panic) => {
             let reason = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
@@ -47,13 +48,13 @@ fn run(plan: &Plan) -> Outcome {
 }
 
 /// Deletes steps for as long as the plan still fails, for at most half a minute.
-fn shrink(plan: &Plan) -> Plan {
+fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
     let (mut smallest, began) = (plan.clone(), Instant::now());
     let mut at = 0;
     while at < smallest.steps.len() && began.elapsed() < Duration::from_secs(30) {
         let mut smaller = smallest.clone();
         smaller.steps.remove(at);
-        if matches!(run(&smaller), Outcome::Failed(_)) {
+        if matches!(run(&smaller, defect), Outcome::Failed(_)) {
             smallest = smaller;
         } else {
             at += 1;
@@ -66,7 +67,7 @@ fn shrink(plan: &Plan) -> Plan {
 const PLANS_PER_CORE: usize = 4;
 
 /// Runs the plans of some seeds on all cores. Panics if any fails, with the first one shrunk. Returns the number of killed processes.
-fn run_seeds(seeds: std::ops::Range<u64>, faults: usize) -> u64 {
+fn run_seeds(seeds: std::ops::Range<u64>, faults: usize, defect: Option<&'static str>) -> u64 {
     let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let failures = || failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, faults: usize) -> u64 {
                     if seed >= seeds.end {
                         return;
                     }
-                    match run(&Plan::draw(seed, faults)) {
+                    match run(&Plan::draw(seed, faults), defect) {
                         Outcome::Exact { kills: more } => drop(kills.fetch_add(more, Ordering::Relaxed)),
                         Outcome::Failed(reason) => {
                             eprintln!("seed {seed}: {reason}");
@@ -91,7 +92,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, faults: usize) -> u64 {
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(&first) = failed.keys().next() {
-        let smallest = shrink(&Plan::draw(first, faults));
+        let smallest = shrink(&Plan::draw(first, faults), defect);
         let reasons: Vec<_> = failed.iter().map(|(seed, reason)| format!("seed {seed}: {reason}")).collect();
         panic!(
             "{}\nthe smallest plan that fails like seed {first}; write it to FILE and run UNSEEN_SIM_PLAN=FILE:\n{smallest}",
@@ -107,7 +108,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_plan_is_exact() {
-    run_seeds(0..100, FAULTS as usize);
+    run_seeds(0..100, FAULTS as usize, None);
 }
 
 #[test]
@@ -120,21 +121,23 @@ fn a_plan_depends_on_its_seed_alone() {
 }
 
 /// Runs `UNSEEN_SIM_PLANS` plans of `UNSEEN_SIM_FAULTS` faults each from seed `UNSEEN_SIM_SEED` on, or the plan in the file
-/// `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log.
+/// `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log. `UNSEEN_SIM_DEFECT=NAME` switches a defect
+/// on.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
 fn at_length() {
     if env::var_os("UNSEEN_SIM_LOG").is_some() {
         tracing_subscriber::fmt().without_time().with_ansi(false).with_thread_names(true).with_writer(std::io::stderr).init();
     }
+    let defect = env::var("UNSEEN_SIM_DEFECT").ok().map(|name| defects::find(&name));
     if let Ok(file) = env::var("UNSEEN_SIM_PLAN") {
         let plan = Plan::parse(&fs::read_to_string(&file).expect("the plan")).expect("a plan, one line per step");
-        stage::carry_out(&plan);
+        stage::carry_out(&plan, defect);
         return;
     }
     let first = number("UNSEEN_SIM_SEED", 0);
     let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
     let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS)).expect("a number of faults");
-    let kills = run_seeds(first..first + count, faults);
+    let kills = run_seeds(first..first + count, faults, defect);
     eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
 }

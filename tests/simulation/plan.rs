@@ -22,6 +22,8 @@ pub struct Plan {
     pub checkpoint_ms: u64,
     pub session_ms: u64,
     pub transaction_ms: u64,
+    /// The most records of a transaction.
+    pub transaction_records: usize,
     /// The group begins with two members, each of which is killed after so many calls through the seam; `None` if it begins
     /// with one that is not killed.
     #[serde(default)]
@@ -121,6 +123,8 @@ pub enum Fault {
     ShortLog {
         partition: i32,
     },
+    /// Everything is read, and all processes end. A transaction of another producer is aborted, and all records of the input expire.
+    ExpireInput,
     /// All processes end, and the changelog is deleted.
     DeleteChangelog,
     /// The wall clock of a process steps.
@@ -156,6 +160,7 @@ impl Plan {
             checkpoint_ms: pick(&mut random, &[100, 300, 1_000]),
             session_ms: pick(&mut random, &[2_000, 6_000]),
             transaction_ms: pick(&mut random, &[1_000, 2_000]),
+            transaction_records: pick(&mut random, &[3, 30, 1_000_000, 1_000_000]),
             begin_kills: None,
             aborted_seed: false,
             server: None,
@@ -277,6 +282,8 @@ impl Fault {
                 36 if has_changelog && by_keys => Self::RecreateInput,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
+                // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
+                41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

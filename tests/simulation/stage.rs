@@ -15,7 +15,7 @@ use unseen::broker::Broker as _;
 use unseen::checkpoint::{MemoryDisk, Store};
 use unseen::config::Config;
 use unseen::format::NoSchemas;
-use unseen::record::TopicPartition;
+use unseen::record::{Offset, TopicPartition};
 use unseen::runtime::Task;
 use unseen::sim::{Effect, Ended, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
@@ -29,7 +29,11 @@ const GROUP: &str = "group";
 const BEFORE: usize = 20;
 /// How long the group may take, once no fault is left, until everything is committed.
 const LIMIT: Duration = Duration::from_secs(600);
+/// The same for a worker with a defect, which may never get there.
+const LIMIT_WITH_DEFECT: Duration = Duration::from_secs(120);
 const STEP: Duration = Duration::from_millis(100);
+/// Calls through the seam that a plan may take, many times what any needs: a worker that loops without progress does not take for ever.
+const STEPS_MAX: u64 = 5_000_000;
 
 /// A process of the group, or one that may join it.
 struct Member {
@@ -66,6 +70,8 @@ impl Life {
 struct Stage<'p> {
     plan: &'p Plan,
     simulation: Simulation,
+    /// The virtual time that the group may take to get to a state.
+    limit: Duration,
     memory: Memory,
     members: Vec<Member>,
     records: Vec<TestRecord>,
@@ -80,21 +86,22 @@ struct Stage<'p> {
     server: Option<server::Server>,
 }
 
-/// Carries a plan out, and checks the output. Returns the number of killed processes.
-pub fn carry_out(plan: &Plan) -> u64 {
-    simulate(plan).0
+/// Carries a plan out, with a defect or none, and checks the output. Returns the number of killed processes.
+pub fn carry_out(plan: &Plan, defect: Option<&'static str>) -> u64 {
+    simulate(plan, defect).0
 }
 
 /// What distinguishes one run of a plan from another.
 pub fn digest(plan: &Plan) -> (u64, u64) {
-    simulate(plan).1
+    simulate(plan, None).1
 }
 
-fn simulate(plan: &Plan) -> (u64, (u64, u64)) {
+fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
     // After the records' time, before the latest time that moves a window.
-    let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, ..unseen::sim::Options::default() };
+    let options = unseen::sim::Options { epoch_ms: 1_790_000_000_000, step_limit: STEPS_MAX, defect, ..unseen::sim::Options::default() };
     Simulation::run(plan.seed, options, |simulation| {
-        let mut stage = Stage::new(plan, simulation.clone());
+        let limit = if defect.is_some() { LIMIT_WITH_DEFECT } else { LIMIT };
+        let mut stage = Stage::new(plan, simulation.clone(), limit);
         for step in &plan.steps {
             stage.feed_until(step.at);
             simulation.sleep(Duration::from_millis(step.delay_ms));
@@ -111,7 +118,7 @@ fn at(topic: &str, partition: i32) -> TopicPartition {
 }
 
 impl<'p> Stage<'p> {
-    fn new(plan: &'p Plan, simulation: Simulation) -> Self {
+    fn new(plan: &'p Plan, simulation: Simulation, limit: Duration) -> Self {
         let options = &plan.options;
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
         let output = TopicOptions {
@@ -140,6 +147,7 @@ impl<'p> Stage<'p> {
         let mut stage = Self {
             plan,
             simulation,
+            limit,
             memory: options.memory(plan.capacity),
             members,
             records: records(plan),
@@ -163,7 +171,7 @@ impl<'p> Stage<'p> {
                 .and_then(|store| store.all_metadata())
                 .is_ok_and(|all| all.len() == PARTITIONS as usize)
         };
-        assert!(stage.wait_for(LIMIT, is_stored), "the first checkpoints are not written");
+        assert!(stage.wait_for(stage.limit, is_stored), "the first checkpoints are not written");
         stage.terminate(0);
         for number in 1..MEMBERS {
             let disk = stage.members[0].disk.copy();
@@ -203,7 +211,7 @@ impl<'p> Stage<'p> {
             self.life(number).process.kill_after_calls(calls);
         }
         let is_read = |stage: &Self| stage.is_read();
-        assert!(self.wait_for(LIMIT, is_read), "the group has not begun");
+        assert!(self.wait_for(self.limit, is_read), "the group has not begun");
         self.terminate(0);
         self.terminate(1);
     }
@@ -239,7 +247,7 @@ impl<'p> Stage<'p> {
     // ---- Processes ----
 
     fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
-        let Plan { options, commit_ms, checkpoint_ms, transaction_ms, session_ms, .. } = self.plan;
+        let Plan { options, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
         let lines = format!("key = [{{ field = \"/user_id\" }}, {{ field = \"/news_id\" }}]\nspace = \"news\"\n{}", self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
         let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
@@ -255,6 +263,7 @@ impl<'p> Stage<'p> {
             format!("worker.commit_interval={commit_ms}ms"),
             format!("worker.checkpoint_interval={checkpoint_ms}ms"),
             format!("worker.transaction_timeout={transaction_ms}ms"),
+            format!("worker.max_transaction_records={transaction_records}"),
         ]);
         if options.has("instance_id") {
             overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
@@ -436,6 +445,7 @@ impl<'p> Stage<'p> {
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
             Fault::RecreateInput => self.recreate_input(),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
+            Fault::ExpireInput => self.expire_input(),
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
             Fault::StepClock { ms } => {
                 self.members[number].clock_ahead += ms;
@@ -506,7 +516,7 @@ impl<'p> Stage<'p> {
 
     /// Everything is read; then the input is deleted and created again, empty.
     fn recreate_input(&mut self) {
-        assert!(self.wait_for(LIMIT, Self::is_read), "the group has not read the input before it is deleted");
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
         self.while_all_are_down(|stage| {
             let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
             stage.former.iter_mut().zip(read).for_each(|(former, read)| former.extend(read));
@@ -518,11 +528,25 @@ impl<'p> Stage<'p> {
 
     /// Everything is read; then the group's offset is past the end of the log.
     fn shorten(&mut self, of: &TopicPartition) {
-        assert!(self.wait_for(LIMIT, Self::is_read), "the group has not read the input before it becomes shorter");
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it becomes shorter");
         let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
         self.while_all_are_down(|stage| stage.simulation.set_committed(GROUP, of, Some(offset + 1_000)));
         let is_noticed = |stage: &Self| stage.simulation.committed(GROUP, of).is_some_and(|(committed, _)| committed <= offset + 100);
-        assert!(self.wait_for(LIMIT, is_noticed), "the group does not notice that the log is shorter");
+        assert!(self.wait_for(self.limit, is_noticed), "the group does not notice that the log is shorter");
+    }
+
+    /// Everything is read; then a transaction is aborted, and the input expires. So the group's offset is below all that is left.
+    fn expire_input(&mut self) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it expires");
+        self.while_all_are_down(|stage| {
+            for partition in 0..stage.partitions() {
+                let (of, read) = (at("in", partition), stage.read("in", partition, Isolation::ReadCommitted));
+                stage.former[partition.unsigned_abs() as usize].extend(read);
+                let producer = stage.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
+                stage.simulation.end_transaction(producer, &of, false);
+                stage.simulation.delete_before(&of, Offset::MAX);
+            }
+        });
     }
 
     fn open_transaction(&mut self, partition: i32, ms: u64) {
@@ -561,7 +585,7 @@ impl<'p> Stage<'p> {
         self.feed_until(self.records.len());
         self.simulation.set_faults(Faults::none());
         self.members.iter_mut().for_each(|member| member.disk.set_full(false));
-        let is_read = self.wait_for(LIMIT, Self::is_read);
+        let is_read = self.wait_for(self.limit, Self::is_read);
         let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
         // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
@@ -572,12 +596,12 @@ impl<'p> Stage<'p> {
         let inputs = self.inputs();
         if self.plan.options.has("repartition = true") {
             let keys = truth::keys(&self.plan.options, &[], &inputs);
-            self.wait_for(LIMIT, |stage| truth::lacks_nothing(&keys, &stage.output()));
+            self.wait_for(self.limit, |stage| truth::lacks_nothing(&keys, &stage.output()));
         }
         let of =
             |member: &Member| Some(format!("{}: {} (it last ended {})", member.name, member.running.as_ref()?.trouble()?, member.ended));
         let trouble = |stage: &Self| stage.members.iter().find_map(of);
-        let is_well = self.wait_for(LIMIT, |stage| trouble(stage).is_none() && is_visible(stage));
+        let is_well = self.wait_for(self.limit, |stage| trouble(stage).is_none() && is_visible(stage));
         assert!(is_well, "everything is read, but a member reports: {}", trouble(self).unwrap_or_default());
         self.finish_server();
         for number in self.running() {

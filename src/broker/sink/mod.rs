@@ -158,7 +158,11 @@ impl<B: Broker> Sink<B> {
     /// # Errors
     /// [`SinkError`] says what to do.
     pub fn flush_in_order(&self) -> Result<(), SinkError> {
-        if self.transactional() { Ok(()) } else { self.flush().map_err(|failure| self.explain(failure)) }
+        if self.transactional() || fault::defect("offsets_committed_before_outputs") {
+            Ok(())
+        } else {
+            self.flush().map_err(|failure| self.explain(failure))
+        }
     }
 
     /// Hands a record of a changelog to librdkafka.
@@ -229,6 +233,9 @@ impl<B: Broker> Sink<B> {
         let requests = self.offset_requests(offsets);
         let committed = match (self.transactional(), meanwhile) {
             (false, _) => self.commit_plain(&requests, source),
+            (true, _) if fault::defect("offsets_outside_transaction") => {
+                self.commit_transaction(&[], source.membership()).and_then(|()| self.commit_plain(&requests, source))
+            }
             (true, None) => self.commit_transaction(&requests, source.membership()),
             (true, Some(meanwhile)) => {
                 let (group, this) = (source.membership(), &mut *self);
@@ -313,7 +320,7 @@ impl<B: Broker> Sink<B> {
         loop {
             // In short waits: behind a refused record, librdkafka may wait for ever with those that it will not send any more.
             let flushed = self.producer.flush(TURN);
-            if self.collect_failures() {
+            if self.collect_failures() && !fault::defect("failed_deliveries_ignored") {
                 return Err(SinkError::Abort("a record could not be written".to_owned()));
             }
             if flushed {
@@ -340,7 +347,9 @@ impl<B: Broker> Sink<B> {
     }
 
     fn commit_plain(&self, requests: &[&[OffsetToCommit]], source: &B::Consumer) -> Result<(), SinkError> {
-        self.flush()?;
+        if !fault::defect("offsets_committed_before_outputs") {
+            self.flush()?;
+        }
         flushed().map_err(SinkError::Abort)?;
         requests.iter().try_for_each(|request| {
             source.commit(request).map_err(|error| match error.code {

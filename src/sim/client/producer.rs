@@ -85,7 +85,7 @@ pub(in crate::sim) struct ProducerState {
     pub(super) failed_records: usize,
     /// The epoch must be bumped after the abort, because a batch may be missing in the sequence (KIP-360).
     pub(super) needs_bump: bool,
-    pub(super) has_late_request: bool,
+    pub(in crate::sim) has_late_request: bool,
     pub(super) failures: Vec<DeliveryFailure>,
     pub(super) written: BTreeMap<TopicPartition, Vec<Offset>>,
 }

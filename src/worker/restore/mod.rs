@@ -57,7 +57,7 @@ impl<B: Broker> Worker<B> {
             Err(_) => self.patiently(|| source.topic_ids(&topics))?,
         };
         for (partition, mut committed) in partitions.iter().zip(committed) {
-            let id = ids.get(&partition.topic).map(String::as_str);
+            let id = ids.get(&partition.topic).map(String::as_str).filter(|_| !fault::defect("topic_ids_ignored"));
             if let (Some(of), Some(id)) = (Note::read(&committed.metadata).id, id)
                 && of != id
             {
@@ -216,7 +216,7 @@ impl<B: Broker> Worker<B> {
     /// Seeks partitions that reported an error back to their current position.
     pub(super) fn seek_errored(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let errored = source.errored_due();
-        if errored.is_empty() {
+        if errored.is_empty() || fault::defect("failed_fetch_not_sought") {
             return Ok(());
         }
         self.assignment.inputs.values_mut().filter(|input| errored.contains(&input.partition)).for_each(Input::read_failed);
@@ -383,9 +383,6 @@ impl<B: Broker> Worker<B> {
             );
         }
         let resume = committed.max(low);
-        if self.topics[found.topic].forward.is_some() {
-            return Ok(Resumption::at(resume));
-        }
         match stored {
             // Nothing lies between: it is up to date, or has judged nothing.
             Some(stored) if stored == committed => Ok(Resumption::at(resume)),
@@ -412,10 +409,11 @@ impl<B: Broker> Worker<B> {
 
     /// Reads what the state lacks of the records below `resume`.
     fn warm_up(&self, source: &B::Consumer, found: &Found, resume: Offset) -> Result<Resumption, Error> {
-        let low = found.low;
-        match self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log)) {
+        let (low, state) = (found.low, self.assignment.states.get(&self.state_of(found)));
+        match state.and_then(|state| state.offset(&found.log)) {
             _ if self.topics[found.topic].forward.is_some() => Ok(Resumption::at(resume)),
             Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
+            Some(stored) if fault::defect("resumed_from_checkpoint") && stored >= low => Ok(Resumption::at(stored)),
             Some(stored) if stored >= low => Ok(Resumption { start: stored, warm_until: resume, is_elsewhere: false }),
             Some(stored) => {
                 self.cold_start(source, found, resume, &format!("the log begins at offset {low}, and the checkpoint ends at {stored}"))

@@ -3,7 +3,7 @@
 //! Its answers are judged at the end, when the group has read everything. Every answer has a time. All keys that the group had
 //! committed before that time must be known.
 
-use super::{BEFORE, GROUP, LIMIT, PARTITIONS, Stage, at};
+use super::{BEFORE, GROUP, PARTITIONS, Stage, at};
 use crate::harness::TestRecord;
 use crate::options::Memory;
 use crate::plan::{Plan, ServerFilter};
@@ -159,10 +159,10 @@ impl Stage<'_> {
         }
         let sights = |stage: &Self| stage.server.as_ref().map_or(0, |server| server.sights.len());
         let before = sights(self);
-        assert!(self.wait_for(LIMIT, |stage| sights(stage) > before), "a transaction stays open in the changelog");
+        assert!(self.wait_for(self.limit, |stage| sights(stage) > before), "a transaction stays open in the changelog");
         let now = self.simulation.broker_clock();
         let is_asked = |stage: &Self| stage.server.as_ref().is_some_and(|server| server.answers.iter().any(|(given, _)| given.as_of > now));
-        assert!(self.wait_for(LIMIT, is_asked), "the server does not get to know everything");
+        assert!(self.wait_for(self.limit, is_asked), "the server does not get to know everything");
         if let Some(server) = &mut self.server
             && let Some(process) = server.process.take()
         {
