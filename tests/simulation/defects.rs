@@ -72,7 +72,7 @@ impl Defect {
     fn notice(&self) -> Result<String, String> {
         let (Self { name, does, seeds }, began) = (self, Instant::now());
         let is_noticed = |&seed: &u64| {
-            let plan = Plan::draw(seed, 10);
+            let plan = Plan::draw(seed, crate::FAULTS);
             matches!(run(&plan, Some(name)), Outcome::Failed(_)) && matches!(run(&plan, None), Outcome::Exact { .. })
         };
         let noticed = (0..*seeds).find(is_noticed).ok_or_else(|| format!("{name}: none of {seeds} seeds notices it"))?;

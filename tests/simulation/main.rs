@@ -29,7 +29,7 @@ use std::{env, fs};
 const FAILURES_MAX: usize = 30;
 
 /// Faults of a plan.
-const FAULTS: u64 = 10;
+const FAULTS: usize = 10;
 
 /// What a plan came to.
 enum Outcome {
@@ -108,13 +108,13 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_plan_is_exact() {
-    run_seeds(0..100, FAULTS as usize, None);
+    run_seeds(0..100, FAULTS, None);
 }
 
 #[test]
 fn a_plan_depends_on_its_seed_alone() {
     for seed in [3, 17] {
-        let plan = Plan::draw(seed, FAULTS as usize);
+        let plan = Plan::draw(seed, FAULTS);
         assert_eq!(Plan::parse(&plan.to_string()).expect("a plan"), plan);
         assert_eq!(stage::digest(&plan), stage::digest(&plan), "seed {seed} runs differently each time");
     }
@@ -137,7 +137,7 @@ fn at_length() {
     }
     let first = number("UNSEEN_SIM_SEED", 0);
     let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
-    let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS)).expect("a number of faults");
+    let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS as u64)).expect("a number of faults");
     let kills = run_seeds(first..first + count, faults, defect);
     eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
 }

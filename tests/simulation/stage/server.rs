@@ -123,7 +123,7 @@ impl Stage<'_> {
             read: self.input_counts(|partition, offset| {
                 self.simulation.committed(GROUP, &at("in", partition)).is_some_and(|(committed, _)| offset < committed)
             }),
-            emitted: self.output().iter().map(Vec::len).collect(),
+            emitted: (0..PARTITIONS).map(|partition| self.simulation.read(&at("out", partition), Isolation::ReadCommitted).len()).collect(),
         });
         let Some(server) = &mut self.server else { return };
         server.sights.extend(sight);
