@@ -177,6 +177,9 @@ impl<B: Broker> Worker<B> {
                 Ok(false)
             })?;
             // Without knowing, no record may be skipped.
+            if !has_record && self.stopping() {
+                return Err(broker::Error::Stopped.into());
+            }
             has_record |= ended != ReadEnd::Reached;
         }
         Ok(has_record)

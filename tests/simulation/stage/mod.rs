@@ -194,7 +194,8 @@ impl<'p> Stage<'p> {
     /// Leaves what a seed leaves that is killed: records of an aborted transaction in every partition of the changelog.
     fn abort_a_seed(&self) {
         let changelog = format!("{GROUP}-news-changelog");
-        self.simulation.create_topic(&changelog, PARTITIONS.unsigned_abs(), TopicOptions::default());
+        let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
+        self.simulation.create_topic(&changelog, PARTITIONS.unsigned_abs(), endless);
         for partition in 0..PARTITIONS {
             let of = at(&changelog, partition);
             let record = NewRecord { time: Some(0), key: None, value: Some(b"of a seed".to_vec()), headers: Vec::new() };
