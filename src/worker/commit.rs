@@ -85,7 +85,7 @@ impl<B: Broker> Worker<B> {
             // The limits may have changed since the start. If the cluster cannot be looked at now, the known ones have to do: a topic that
             // is missing is reported once a record is written to it.
             if let Err(error) = self.refresh_cluster() {
-                tracing::warn!(error = %error, "cannot look at the topics again; using the limits of before");
+                tracing::warn!(error = %error, "cannot look at the topics again; keeping the known limits");
             }
             self.outbox.replace_sink(&self.shared, self.number, self.shared.cluster.batch_bytes)?;
         } else {
@@ -156,7 +156,8 @@ impl<B: Broker> Worker<B> {
                 "the last transaction was too large to be repeated in time; writing at most this much per transaction"
             );
         }
-        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !self.is_only_in_memory(input.state));
+        let kept = self.only_in_memory();
+        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
         if missing.is_empty() {
             return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
         }
@@ -170,8 +171,8 @@ impl<B: Broker> Worker<B> {
         if !std::mem::take(&mut self.outbox.shrinks) {
             return Ok(());
         }
-        let is_kept = |input: &Input| self.is_only_in_memory(input.state);
-        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !is_kept(input));
+        let kept = self.only_in_memory();
+        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
         if partitions.is_empty() {
             return Ok(());
         }
@@ -184,17 +185,21 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &partitions)
     }
 
-    /// True if neither a changelog nor a checkpoint has what committed records did to the state.
-    fn is_only_in_memory(&self, id: StateId) -> bool {
-        let topic = self.topics.first_of(id.space);
-        if topic.changelog.is_some() {
-            return false;
+    /// The states of which neither a changelog nor a checkpoint has what committed records did to them.
+    fn only_in_memory(&self) -> BTreeSet<StateId> {
+        let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
+        ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());
+        if ids.is_empty() {
+            return ids;
         }
-        let of = topic.stored_as(id.partition);
-        let stored = self.shared.store.all_metadata().unwrap_or_default().into_iter().find(|(stored, _)| *stored == of);
-        let is_stored = |input: &Input| stored.as_ref().is_some_and(|(_, metadata)| metadata.offsets.contains_key(&input.log));
+        let stored: BTreeMap<_, _> = self.shared.store.all_metadata().unwrap_or_default().into_iter().collect();
         let was_judged = |input: &Input| input.first != Some(input.committed);
-        inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| was_judged(input) && !is_stored(input))
+        ids.retain(|&id| {
+            let stored = stored.get(&self.topics.first_of(id.space).stored_as(id.partition));
+            let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.log));
+            inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| was_judged(input) && !is_stored(input))
+        });
+        ids
     }
 
     /// The one question after a failure: what now? Afterwards no transaction is open, and every

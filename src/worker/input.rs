@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// answer counts. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
-/// How long reading a partition may fail until its status shows it.
+/// Delay before the status shows that a partition cannot be read.
 const UNREADABLE_MS: Timestamp = 5_000;
 
 /// How a topic-partition waits: see `pausing`.
@@ -77,7 +77,7 @@ impl Input {
         offset < self.warm_until
     }
 
-    /// The offset to commit for a partition of which nothing was emitted since it was assigned.
+    /// The offset to commit before the first record is emitted: the end of the warm-up, if there is one.
     pub(super) fn beginning(&self) -> Offset {
         self.position.max(self.warm_until)
     }

@@ -16,7 +16,7 @@ struct Defect {
     name: &'static str,
     /// What the worker does wrong.
     does: &'static str,
-    /// One of the first so many seeds must notice it.
+    /// The number of seeds, at least one of which must notice it.
     seeds: u64,
 }
 
@@ -68,7 +68,7 @@ fn expect_panics() {
 }
 
 impl Defect {
-    /// Runs plans until one fails only with the defect. Returns a row of a table, or an error if there is none.
+    /// Runs plans until one fails with the defect and is exact without it. Returns a row of a table, or an error if there is none.
     fn notice(&self) -> Result<String, String> {
         let (Self { name, does, seeds }, began) = (self, Instant::now());
         let is_noticed = |&seed: &u64| {

@@ -50,7 +50,7 @@ struct Given {
     rate: f64,
 }
 
-/// What the group had committed at a time, and every changelog with it.
+/// The progress of the group at a time when no transaction was open in a changelog.
 struct Sight {
     time: i64,
     /// Records of each partition of the input.
