@@ -83,7 +83,7 @@ impl<B: Broker> Worker<B> {
 
     /// Writes a state if it changed and all that changed it is committed. Returns the bytes.
     fn save(&mut self, id: StateId) -> u64 {
-        self.alive();
+        self.check_stop();
         let Assignment { inputs, states, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };

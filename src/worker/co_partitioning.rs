@@ -3,11 +3,10 @@
 //! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
 //! fingerprint, so that every worker samples the same. Must never change a verdict.
 
-use super::Shared;
 use super::topics::InputTopic;
-use crate::broker::Broker;
 use crate::key::Fingerprint;
 use crate::record::SpaceId;
+use crate::stats::Stats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -49,11 +48,11 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Notices a key that comes in more than one partition.
+/// Notices a key that occurs in more than one partition.
 #[inline]
-pub(super) fn watch<B: Broker>(shared: &Shared<B>, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
-    let Some(other) = shared.cross_partition_keys.seen(topic.space, fingerprint, partition) else { return };
-    if shared.stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
+pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
+    let Some(other) = keys.seen(topic.space, fingerprint, partition) else { return };
+    if stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::warn!(
             space = topic.config.space,
             partition,

@@ -4,12 +4,10 @@
 //! committed, nor forget a verdict that was not.
 
 use super::assignment::{Assignment, inputs_of};
-use super::ids::StateId;
 use super::input::Input;
 use super::outbox::BACKOFF;
 use super::read_ahead::ReadAhead;
 use super::report::Blocked;
-use super::transaction::Load;
 use super::{Error, Flow, Worker};
 use crate::broker::{self, Broker, Committed, Consumer as _, Meanwhile, Refused, SinkError};
 use crate::changelog::{PendingChanges, Span};
@@ -34,10 +32,40 @@ impl<B: Broker> Worker<B> {
 
     /// The same, and reads on while it waits for the brokers; what it read is void if positions are set back.
     pub(super) fn commit_and_read<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
-        if let Flow::Back = self.commit_while(source, Some(ahead))? {
-            ahead.clear();
-        }
+        let flow = self.commit_while(source, Some(ahead))?;
+        ahead.keep_unless_back(flow);
         Ok(())
+    }
+
+    /// Commits the starting offsets of this worker's partitions before their first record is read, so that their next owner starts
+    /// at the same offsets.
+    pub(super) fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
+        let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
+        if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
+            return Ok(Flow::On);
+        }
+        self.commit_at_once(source)
+    }
+
+    /// Logs the keys of a warm-up, and the announcements of a new owner, which no other transaction may log for a while.
+    pub(super) fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
+        let most = self.shared.most_unlogged();
+        let states = &self.assignment.states;
+        let is_due = self.schedule.is_due(runtime::now()) || states.values().any(|state| state.pending.len() >= most);
+        let has_keys = is_due && states.values().any(|state| !state.pending.is_empty());
+        let must_log = has_keys || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
+        if self.outbox.is_open() || !must_log || self.assignment.must_repeat() {
+            return Ok(Flow::On);
+        }
+        self.commit_at_once(source)
+    }
+
+    /// Commits a transaction without records.
+    pub(super) fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
+        match self.outbox.begin() {
+            Ok(()) => self.commit(source),
+            Err(failure) => self.abort(source, failure).map(|()| Flow::Back),
+        }
     }
 
     fn commit_while<'s>(&mut self, source: &'s B::Consumer, ahead: Option<&mut ReadAhead<'s, B>>) -> Result<Flow, Error> {
@@ -146,62 +174,6 @@ impl<B: Broker> Worker<B> {
         }
     }
 
-    /// Restores the partitions whose decided records were not all read and written again in time, so that the others can
-    /// continue. The next transactions are smaller, so that they can be repeated in time.
-    pub(super) fn give_up_repeating(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        if let Some(Load { records, bytes }) = self.outbox.repeated_too_slowly() {
-            tracing::warn!(
-                records,
-                bytes,
-                "the last transaction was too large to be repeated in time; writing at most this much per transaction"
-            );
-        }
-        let kept = self.only_in_memory();
-        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
-        if missing.is_empty() {
-            return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
-        }
-        self.restart(source, &missing)
-    }
-
-    /// Shrinks transactions if the brokers did not accept the last ones before they timed out. Records that were decided
-    /// together would have to be committed together again, so their partitions are restored and the records decided again.
-    /// A state that only this process has is kept, and its records are repeated as they were.
-    pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        if !std::mem::take(&mut self.outbox.shrinks) {
-            return Ok(());
-        }
-        let kept = self.only_in_memory();
-        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
-        if partitions.is_empty() {
-            return Ok(());
-        }
-        let Load { records, bytes } = self.outbox.shrink();
-        tracing::warn!(
-            records,
-            bytes,
-            "the brokers do not accept a transaction before it times out; writing at most this much per transaction"
-        );
-        self.restart(source, &partitions)
-    }
-
-    /// The states of which neither a changelog nor a checkpoint has what committed records did to them.
-    fn only_in_memory(&self) -> BTreeSet<StateId> {
-        let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
-        ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());
-        if ids.is_empty() {
-            return ids;
-        }
-        let stored: BTreeMap<_, _> = self.shared.store.all_metadata().unwrap_or_default().into_iter().collect();
-        let was_judged = |input: &Input| input.first != Some(input.committed);
-        ids.retain(|&id| {
-            let stored = stored.get(&self.topics.first_of(id.space).stored_as(id.partition));
-            let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.log));
-            inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| was_judged(input) && !is_stored(input))
-        });
-        ids
-    }
-
     /// The one question after a failure: what now? Afterwards no transaction is open, and every
     /// partition that is still ours stands where it was committed.
     pub(super) fn abort(&mut self, source: &B::Consumer, failure: SinkError) -> Result<(), Error> {
@@ -308,7 +280,7 @@ impl<B: Broker> Worker<B> {
     /// Waits before another try, while nothing can be committed.
     fn back_off(&self) {
         let until = runtime::now() + self.outbox.back_off();
-        while !self.stopping() && runtime::now() < until {
+        while !self.check_stop() && runtime::now() < until {
             runtime::sleep(BACKOFF);
         }
     }
@@ -338,7 +310,7 @@ impl<B: Broker> Worker<B> {
     /// The brokers take another producer for ours.
     fn fenced_by_another(&mut self, source: &B::Consumer, reason: &str) -> Result<(), Error> {
         self.outbox.fenced(reason)?;
-        if self.stopping() {
+        if self.check_stop() {
             // Whoever took over is not to be disturbed by one that ends; nor is there anything left to find out for.
             return Err(broker::Error::Stopped.into());
         }
@@ -358,7 +330,7 @@ impl<B: Broker> Worker<B> {
             return self.rewind(source);
         }
         let partitions = self.assignment.partitions(|_| true);
-        let committed = self.patiently(|| source.committed(&partitions))?;
+        let committed = self.retry_until_answered(|| source.committed(&partitions))?;
         fault::point("resolve.committed");
         let is_trusted = fault::defect("unknown_outcome_taken_for_commit");
         let is_ours =
@@ -377,6 +349,6 @@ impl<B: Broker> Worker<B> {
         }
         self.rewind(source)?;
         fault::point("resolve.resolved");
-        if foreign.is_empty() { Ok(()) } else { self.restart(source, &foreign) }
+        if foreign.is_empty() { Ok(()) } else { self.restore_assigned(source, &foreign) }
     }
 }

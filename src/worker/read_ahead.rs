@@ -3,6 +3,7 @@
 //! Owns a batch whose keys are taken, and of which nothing is judged yet. Must never grow beyond its bounds, nor be
 //! gone on with once its partitions were set back: it is read again.
 
+use super::Flow;
 use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
@@ -44,7 +45,7 @@ struct Group {
 
 impl Groups {
     /// Adds the records of a batch that are not in a group yet.
-    pub(super) fn extend(&mut self, topics: &Topics, messages: &[impl Record]) {
+    pub(super) fn add_runs(&mut self, topics: &Topics, messages: &[impl Record]) {
         let mut end = self.0.last().map_or(0, |last| last.end);
         for together in messages[end..].chunk_by(Record::same_partition) {
             end += together.len();
@@ -84,7 +85,7 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
             if self.batch.out_of_range || source.has_rebalance() {
                 return;
             }
-            self.groups.extend(topics, &self.batch.messages);
+            self.groups.add_runs(topics, &self.batch.messages);
             take_keys(topics, reader, &self.batch.messages, &self.groups, &mut self.keys, self.batch.messages.len());
             bytes += self.batch.messages[before..].iter().map(Record::bytes).sum::<usize>();
         }
@@ -102,7 +103,14 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Gives everything back to librdkafka.
+    /// Drops what was read if positions were set back.
+    pub(super) fn keep_unless_back(&mut self, flow: Flow) {
+        if let Flow::Back = flow {
+            self.clear();
+        }
+    }
+
+    /// Drops what was read.
     pub(super) fn clear(&mut self) {
         self.batch.clear();
         self.groups.0.clear();

@@ -3,86 +3,26 @@
 //! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
 //! each of those that come together: what they have in common is a [`RecordLoop`].
 
-use super::columns::Columns;
 use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
-use super::input::{Input, Wait};
+use super::input::Wait;
 use super::key_reader::Keyed;
-use super::outbox::Outbox;
-use super::partition::PartitionState;
 use super::read_ahead::{ReadAhead, take_keys};
+use super::record_loop::{RecordLoop, Stop};
 use super::routes::Route;
-use super::topics::InputTopic;
-use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
-use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError};
+use super::{Error, Flow, Worker, co_partitioning};
+use crate::broker::{Broker, Record, RecordOf};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::format::NoKey;
-use crate::key::{Fingerprint, Scratch};
-use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition, Verdict};
-use crate::route::{self, AddedHeaders, Detail};
+use crate::key::Fingerprint;
+use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
+use crate::route::{self, Detail};
 use crate::runtime;
-use crate::stats::Tally;
-use crate::values::CountBy;
 use std::ops::Range;
-use std::sync::PoisonError;
 
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
-
-/// Whether the record there is one of the sample of one in 32 that are counted by a value: to look for it in each would cost as
-/// much as the key does. They are chosen by a hash, for producers may take turns.
-const fn is_counted_by_value(offset: Offset) -> bool {
-    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
-}
-
-/// Memory that is used again and again.
-#[derive(Default)]
-pub(super) struct Buffers {
-    prefetched: Vec<Fingerprint>,
-    headers: AddedHeaders,
-    /// For values that are counted by, or compared.
-    scratch: Scratch,
-    columns: Columns,
-}
-
-/// What the records of one partition have in common that come one after the other.
-pub(super) struct RecordLoop<'w, B: Broker> {
-    pub(super) shared: &'w Shared<B>,
-    of: InputId,
-    pub(super) topic: &'w InputTopic,
-    pub(super) input: &'w mut Input,
-    /// None where records are brought elsewhere to be judged.
-    pub(super) state: Option<&'w mut PartitionState>,
-    pub(super) outbox: &'w mut Outbox<B>,
-    /// Of the configured topic.
-    pub(super) tally: &'w mut Tally,
-    pub(super) headers: &'w mut AddedHeaders,
-    scratch: &'w mut Scratch,
-    pub(super) columns: &'w mut Columns,
-    /// Bytes of the records at hand, at most.
-    pub(super) bytes: usize,
-    /// Whether other topics of the state still warm up.
-    pub(super) others_warm_up: bool,
-    /// The latest record time that moves the window.
-    pub(super) max_timestamp: Timestamp,
-}
-
-/// Why the loop stops at a record.
-pub(super) enum Stop {
-    /// It is done, and the transaction can hold no more.
-    Full,
-    /// It is done, and what the warm-up remembers is to be logged.
-    Unlogged,
-    /// It is the first past a warm-up, and must wait for another topic of the state.
-    WarmedUp,
-    /// It could not be written.
-    Failed(SinkError),
-    /// It could not be decided.
-    Undecided(VerdictError),
-    /// It is not to be written, nor passed over.
-    EndsWorker(Reason),
-}
 
 impl<B: Broker> Worker<B> {
     /// Judges and writes the records of a batch. Of the first of them, the keys may be taken already.
@@ -92,7 +32,7 @@ impl<B: Broker> Worker<B> {
         }
         let _span = tracing::debug_span!("batch", records = ahead.batch.messages.len()).entered();
         let now = runtime::wall_clock();
-        ahead.groups.extend(&self.topics, &ahead.batch.messages);
+        ahead.groups.add_runs(&self.topics, &ahead.batch.messages);
         let (messages, groups) = (&ahead.batch.messages, &ahead.groups);
         let mut judged = Ok(Flow::On);
         for first in (0..messages.len()).step_by(PREFETCH_RECORDS) {
@@ -223,11 +163,11 @@ impl<B: Broker> Worker<B> {
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
-                self.restart_at_hand(source, partition)
+                self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
                 tracing::error!(partition = %partition, offset, error = %error, "state is lost; restoring the partition");
-                self.restart_at_hand(source, partition)
+                self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
             Stop::EndsWorker(reason) => {
@@ -244,15 +184,6 @@ impl<B: Broker> Worker<B> {
                 if self.assignment.must_repeat() { Ok(Flow::On) } else { self.commit(source) }
             }
         }
-    }
-
-    /// Restores a partition whose records are at hand.
-    fn restart_at_hand(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
-        if !self.outbox.is_open() {
-            // Those of other partitions at hand are given up, and must come again, too.
-            self.rewind(source)?;
-        }
-        self.restart(source, &[partition]).map(|()| Flow::Back)
     }
 }
 
@@ -320,7 +251,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             self.tally.count_future(time);
         }
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
-            co_partitioning::watch(self.shared, self.topic, *fingerprint, message.partition());
+            co_partitioning::watch(&self.shared.cross_partition_keys, &self.shared.stats, self.topic, *fingerprint, message.partition());
         }
         self.emit(message, time, verdict, since, keyed)
     }
@@ -382,45 +313,5 @@ impl<B: Broker> RecordLoop<'_, B> {
             self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
         }
         self.carried(1)
-    }
-
-    /// Looks at more of a record than its key, where that is asked for.
-    #[inline]
-    pub(super) fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
-        let topic = self.topic;
-        if let Some(by) = &topic.config.count_by
-            && is_counted_by_value(message.offset())
-        {
-            self.count_by(by, message, verdict);
-        }
-        if topic.keeps_content()
-            && let Some(fingerprint) = fingerprint
-        {
-            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.scratch);
-        }
-    }
-
-    /// Counts a record by its value.
-    fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
-        let Some(values) = &self.shared.stats.topics[self.topic.counted.0].values else { return };
-        let text = by.text(message.value(), message.headers(), self.scratch);
-        values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
-    }
-
-    /// Writes a record, with the headers at hand added to its own.
-    pub(super) fn write(
-        &mut self,
-        topic: &str,
-        partition: Option<i32>,
-        message: &RecordOf<'_, B>,
-        time: Option<Timestamp>,
-    ) -> Result<(), Stop> {
-        let outgoing = Outgoing { topic, partition, message, time, headers: self.headers, origin: 0 };
-        self.outbox.write(self.of, outgoing).map_err(Stop::Failed)
-    }
-
-    /// The transaction carries some records more.
-    pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
-        if self.outbox.carry(records) { Err(Stop::Full) } else { Ok(()) }
     }
 }

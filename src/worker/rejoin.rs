@@ -1,6 +1,6 @@
 //! A worker's life as a member of the group, and what follows when the group takes another for this member.
 //!
-//! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read
+//! Owns the question whether there is such another. Must never go on with anything that was read
 //! before: whoever has the name may have committed past it.
 //!
 //! When another process joins under the static name of a member (`group.instance.id`), that member gets an error that
@@ -17,8 +17,7 @@
 //! and producers of one transactional id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
-use crate::broker::{self, Broker, Consumer as _};
-use crate::fault;
+use crate::broker::{self, Broker};
 use crate::runtime;
 use std::time::Duration;
 
@@ -32,34 +31,11 @@ const MEMORY: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {
-    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    /// Drops everything that the fenced consumer has read, and waits a moment. A new consumer then joins the group.
     ///
     /// # Errors
-    /// When it cannot go on.
-    pub fn run(mut self, number: usize) -> Result<(), Error> {
-        loop {
-            let source = self.shared.broker.consumer(&self.shared.config, number)?;
-            let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
-            source.subscribe(&inputs)?;
-            let ended = self.work(&source);
-            let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
-            let ended = if is_fenced { self.fenced(&source) } else { ended };
-            if !matches!(ended, Ok(()) | Err(Error::Kafka(broker::Error::Stopped))) {
-                self.outbox.leave();
-            }
-            source.close();
-            if !is_fenced || ended.is_err() || self.stopping() {
-                fault::point("drain.left");
-                return ended;
-            }
-        }
-    }
-
-    /// Gives up all that the consumer has brought, and waits a moment. A new consumer is to go on.
-    ///
-    /// # Errors
-    /// When there is another process of this name, by all appearances.
-    fn fenced(&mut self, source: &B::Consumer) -> Result<(), Error> {
+    /// If this happens so often that another process must have the same name.
+    pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.rejoins.retain(|at| runtime::since(*at) < MEMORY);
         if self.rejoins.len() >= REJOINS_MAX {
             return Err(broker::Error::Fenced.into());
@@ -72,7 +48,7 @@ impl<B: Broker> Worker<B> {
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.lose(source, &partitions)?;
         let until = runtime::now() + PAUSE;
-        while runtime::now() < until && !self.stopping() {
+        while runtime::now() < until && !self.check_stop() {
             runtime::sleep(POLL_INTERVAL);
         }
         Ok(())

@@ -3,12 +3,12 @@
 //! Owns what was counted since the last report. Must never hold up a record: everything in a report is known without
 //! asking a broker.
 
-use super::Shared;
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
 use super::input::{Input, Stall};
 use super::partition::PartitionState;
 use super::topics::{InputTopic, Topics};
+use super::{Shared, Worker};
 use crate::broker::{Broker, Consumer};
 use crate::fault;
 use crate::record::{SpaceId, TopicPartition};
@@ -106,6 +106,16 @@ impl Reporter {
         let stats = &shared.stats;
         stats.report(number, WorkerReport { joined, blocked, states: kept.collect(), inputs });
         stats.check_times(&shared.config, runtime::wall_clock()).iter().for_each(log_times);
+    }
+}
+
+impl<B: Broker> Worker<B> {
+    /// Publishes a status report if one is due.
+    pub(super) fn report(&mut self, source: &B::Consumer) {
+        if !self.outbox.is_open() && self.reporter.unblock(&self.assignment, source) {
+            self.outbox.aborts = 0;
+        }
+        self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
     }
 }
 

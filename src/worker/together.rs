@@ -7,7 +7,7 @@ use super::co_partitioning;
 use super::columns::Columns;
 use super::decide::VerdictError;
 use super::key_reader::Keyed;
-use super::records::{RecordLoop, Stop};
+use super::record_loop::{RecordLoop, Stop};
 use crate::broker::{Broker, Record, RecordOf};
 use crate::config::OnDuplicate;
 use crate::record::{Timestamp, Verdict};
@@ -68,7 +68,13 @@ impl<B: Broker> RecordLoop<'_, B> {
             if self.columns.seen[number] {
                 continue;
             }
-            co_partitioning::watch(self.shared, topic, self.columns.fingerprints[number], message.partition());
+            co_partitioning::watch(
+                &self.shared.cross_partition_keys,
+                &self.shared.stats,
+                topic,
+                self.columns.fingerprints[number],
+                message.partition(),
+            );
             if let Some((to, partition)) = topic.routes.output(message) {
                 self.write(to, partition, message, Some(self.columns.times[number])).map_err(|stop| (number, stop))?;
             }

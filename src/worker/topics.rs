@@ -2,13 +2,12 @@
 //!
 //! Owns what follows from the configuration and the cluster together. Must never depend on what was read.
 
-use super::Shared;
 use super::ids::CountsId;
 use super::routes::Routes;
-use crate::broker::Broker;
+use crate::broker::Cluster;
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
-use crate::config::Topic;
+use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::fault;
 use crate::key::{self, Fingerprint};
@@ -74,9 +73,8 @@ impl Forward {
 pub(super) struct Topics(Vec<InputTopic>);
 
 impl Topics {
-    pub(super) fn new<B: Broker>(shared: &Shared<B>) -> Self {
-        let config = &shared.config;
-        let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
+    pub(super) fn new(config: &Config, cluster: &Cluster) -> Self {
+        let partitions = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(1);
         let read = |input: &str| CountsId(stats::topics(config).position(|(name, _)| name == input).unwrap_or(0));
         let judged = |(number, topic): (usize, &Topic)| {
             let settings = checkpoint::Settings::of(config, topic);
@@ -100,7 +98,7 @@ impl Topics {
                 changelog: config.changelog(&topic.space),
                 forward: None,
                 is_internal,
-                routes: Routes::new(&topic, &shared.cluster),
+                routes: Routes::new(&topic, cluster),
                 compared_beside,
                 config: topic,
             }
@@ -122,7 +120,7 @@ impl Topics {
                 changelog: None,
                 forward: Some(Forward { partitions: partitions(&name), topic: name }),
                 is_internal: false,
-                routes: Routes::new(topic, &shared.cluster),
+                routes: Routes::new(topic, cluster),
                 compared_beside: Vec::new(),
             });
         }

@@ -2,7 +2,9 @@
 //!
 //! Owns what is known of them before their state is there. Must never ask a broker.
 
+use super::ids::StateId;
 use super::rebuild_job::Cancellation;
+use super::topics::Topics;
 use crate::broker::{Committed, Note};
 use crate::record::{Offset, TopicId, TopicPartition, log_id};
 use std::sync::Arc;
@@ -34,6 +36,11 @@ impl Drop for Waiting {
 }
 
 impl Found {
+    /// The state that the partition uses.
+    pub(super) fn state(&self, topics: &Topics) -> StateId {
+        StateId { space: topics[self.topic].space, partition: self.partition.partition }
+    }
+
     /// What is noted beside the committed offset.
     pub(super) fn note(&self) -> Note {
         Note::read(&self.committed.metadata)

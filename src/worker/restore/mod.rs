@@ -12,7 +12,7 @@ use super::input::{Input, Wait};
 use super::partition::{Announced, PartitionState};
 use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::waiting::{Found, Waiting};
-use super::{Error, Flow, Worker};
+use super::{Error, Worker};
 use crate::broker::{Broker, Committed, Consumer as _, Note};
 use crate::config::{ColdStart, OnTruncation, Start};
 use crate::fault;
@@ -44,7 +44,7 @@ impl<B: Broker> Worker<B> {
         let _span = tracing::debug_span!("restore", partitions = partitions.len()).entered();
         fault::point("restore.begin");
         self.look_again(partitions)?;
-        let committed = self.patiently(|| source.committed(partitions))?;
+        let committed = self.retry_until_answered(|| source.committed(partitions))?;
         let mut all = Vec::new();
         let mut topics: Vec<_> = partitions.iter().map(|partition| &*partition.topic).collect();
         topics.sort_unstable();
@@ -54,7 +54,7 @@ impl<B: Broker> Worker<B> {
         // A changelog that is missing must not hold up the inputs. Whoever reads it waits for it.
         let ids = match source.topic_ids(&with_changelogs) {
             Ok(ids) => ids,
-            Err(_) => self.patiently(|| source.topic_ids(&topics))?,
+            Err(_) => self.retry_until_answered(|| source.topic_ids(&topics))?,
         };
         for (partition, mut committed) in partitions.iter().zip(committed) {
             let id = ids.get(&partition.topic).map(String::as_str).filter(|_| !fault::defect("topic_ids_ignored"));
@@ -65,14 +65,14 @@ impl<B: Broker> Worker<B> {
                 committed = Committed::default();
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
-            self.alive();
-            let (low, high) = self.patiently(|| source.watermarks(partition))?;
+            self.check_stop();
+            let (low, high) = self.retry_until_answered(|| source.watermarks(partition))?;
             all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high });
         }
         fault::point("restore.offsets");
         for found in &all {
-            self.alive();
-            let (id, topic) = (self.state_of(found), &self.topics[found.topic]);
+            self.check_stop();
+            let (id, topic) = (found.state(&self.topics), &self.topics[found.topic]);
             if topic.forward.is_none() && !self.assignment.states.contains_key(&id) {
                 let mut state = PartitionState::load(&self.shared.store, &topic.stored_as(id.partition), &topic.settings, topic.rules)?;
                 if let Some(changelog) = &topic.changelog
@@ -94,8 +94,8 @@ impl<B: Broker> Worker<B> {
         for found in &all {
             self.drop_if_beyond(source, found)?;
         }
-        for id in all.iter().map(|found| self.state_of(found)).collect::<BTreeSet<_>>() {
-            let mut of_state: Vec<_> = all.iter().filter(|found| self.state_of(found) == id).cloned().collect();
+        for id in all.iter().map(|found| found.state(&self.topics)).collect::<BTreeSet<_>>() {
+            let mut of_state: Vec<_> = all.iter().filter(|found| found.state(&self.topics) == id).cloned().collect();
             let others = self.assignment.waiting.remove(&id).map(|mut waiting| std::mem::take(&mut waiting.found)).unwrap_or_default();
             if !others.is_empty() || self.lacks(id, &of_state) {
                 of_state.extend(others);
@@ -105,7 +105,7 @@ impl<B: Broker> Worker<B> {
         let unbegun = self.assignment.unbegun[unbegun..].iter();
         let mut starts: Vec<_> = unbegun.map(|found| (found.partition.clone(), found.paused_at())).collect();
         for found in all {
-            if self.assignment.waiting.contains_key(&self.state_of(&found)) {
+            if self.assignment.waiting.contains_key(&found.state(&self.topics)) {
                 starts.push((found.partition.clone(), found.paused_at()));
             } else {
                 starts.push((found.partition.clone(), self.begin(source, found, began)?));
@@ -177,7 +177,20 @@ impl<B: Broker> Worker<B> {
         self.assignment.waiting.insert(id, Waiting { found, began: runtime::now(), cancellation });
     }
 
-    /// Goes on with partitions whose state is there now.
+    /// Restores assigned partitions again, from what is committed. No transaction may be open.
+    pub(super) fn restore_assigned(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+        tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
+        // Topics of one space share their state, so they are restored together.
+        let partitions = self.assignment.with_shared_state(partitions);
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        self.assignment.forget(&partitions);
+        self.restore(source, &partitions)?;
+        self.fetch_again(source, &partitions)
+    }
+
+    /// Resumes partitions whose state has been rebuilt.
     pub(super) fn finish_rebuilds(&mut self, source: &B::Consumer) -> Result<(), Error> {
         while let Ok(Rebuilt { id, cancellation, state }) = self.assignment.rebuilt.1.try_recv() {
             take(&self.shared.stats.rebuilding, 1);
@@ -185,7 +198,7 @@ impl<B: Broker> Worker<B> {
                 continue;
             }
             // Reported to stop, it may have ended half-way.
-            if self.stopping() {
+            if self.check_stop() {
                 return Ok(());
             }
             let state = state?;
@@ -213,30 +226,6 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Seeks partitions that reported an error back to their current position.
-    pub(super) fn seek_errored(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        let errored = source.errored_due();
-        if errored.is_empty() || fault::defect("failed_fetch_not_sought") {
-            return Ok(());
-        }
-        self.assignment.inputs.values_mut().filter(|input| errored.contains(&input.partition)).for_each(Input::read_failed);
-        let positions = self.assignment.positions();
-        let own = positions.iter().filter(|(partition, _)| errored.contains(partition));
-        let stopped: Vec<_> = own
-            .filter(|(partition, position)| source.seek(partition, *position).is_err())
-            .map(|(partition, _)| partition.clone())
-            .collect();
-        if stopped.is_empty() { Ok(()) } else { self.fetch_again(source, &stopped) }
-    }
-
-    /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
-    pub(super) fn fetch_again(&self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
-        source.restart(partitions, &self.assignment.positions())?;
-        let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
-        source.pause(&self.assignment.paused().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
-        Ok(())
-    }
-
     /// A partition's state is there: says from where it is to be read.
     fn begin(&mut self, source: &B::Consumer, found: Found, began: Instant) -> Result<Offset, Error> {
         let resumption = self.resumption(source, &found)?;
@@ -246,7 +235,7 @@ impl<B: Broker> Worker<B> {
             elapsed_ms = runtime::since(began).as_millis(), "partition restored"
         );
         self.shared.stats.restore_time.observe(runtime::since(began));
-        let id = self.state_of(&found);
+        let id = found.state(&self.topics);
         let is_first = self.assignment.inputs.values().all(|input| input.state != id);
         if let Some(state) = self.assignment.states.get_mut(&id) {
             if is_first {
@@ -321,12 +310,8 @@ impl<B: Broker> Worker<B> {
         self.topics[self.topics.find(topic)?].changelog.as_deref()
     }
 
-    fn state_of(&self, found: &Found) -> StateId {
-        StateId { space: self.topics[found.topic].space, partition: found.partition.partition }
-    }
-
     fn drop_if_beyond(&mut self, source: &B::Consumer, found: &Found) -> Result<(), Error> {
-        let id = self.state_of(found);
+        let id = found.state(&self.topics);
         let Some(stored) = self.assignment.states.get(&id).and_then(|state| state.offset(&found.log)) else { return Ok(()) };
         let is_beyond = match found.committed.offset {
             Some(committed) => stored > committed || !found.has_id() && committed > found.high,
@@ -348,16 +333,16 @@ impl<B: Broker> Worker<B> {
     /// checkpoint's offset, there can be none that is later than the checkpoint's stream time, unless it came from the
     /// future. Then all is read once more, rather than anything not at all.
     fn is_of_another_log(&self, source: &B::Consumer, found: &Found, stored: Offset) -> Result<bool, Error> {
-        let stream_time = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.dedup.stream_time());
+        let stream_time = self.assignment.states.get(&found.state(&self.topics)).and_then(|state| state.dedup.stream_time());
         let Some(stream_time) = stream_time else { return Ok(false) };
-        let later = self.patiently(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
+        let later = self.retry_until_answered(|| source.offset_at(&found.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
 
     fn resumption(&self, source: &B::Consumer, found: &Found) -> Result<Resumption, Error> {
         let Found { partition, low, high, .. } = found;
         let (low, high) = (*low, *high);
-        let stored = self.assignment.states.get(&self.state_of(found)).and_then(|state| state.offset(&found.log));
+        let stored = self.assignment.states.get(&found.state(&self.topics)).and_then(|state| state.offset(&found.log));
         let Some(committed) = found.committed.offset else {
             return match stored {
                 Some(stored) if stored > high => self.truncated(source, found, stored),
@@ -409,7 +394,7 @@ impl<B: Broker> Worker<B> {
 
     /// Reads what the state lacks of the records below `resume`.
     fn warm_up(&self, source: &B::Consumer, found: &Found, resume: Offset) -> Result<Resumption, Error> {
-        let (low, state) = (found.low, self.assignment.states.get(&self.state_of(found)));
+        let (low, state) = (found.low, self.assignment.states.get(&found.state(&self.topics)));
         match state.and_then(|state| state.offset(&found.log)) {
             _ if self.topics[found.topic].forward.is_some() => Ok(Resumption::at(resume)),
             Some(stored) if stored >= resume => Ok(Resumption::at(resume)),
@@ -438,7 +423,7 @@ impl<B: Broker> Worker<B> {
                 };
                 match (found.note().stream_time, window) {
                     (Some(stream_time), Some(window)) => {
-                        let first = self.patiently(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
+                        let first = self.retry_until_answered(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
                         first.unwrap_or(resume).clamp(oldest, resume)
                     }
                     // Without stream time, or for a window by count, nobody knows how far back it reaches.
@@ -449,50 +434,5 @@ impl<B: Broker> Worker<B> {
         fault::point("restore.cold");
         tracing::warn!(partition = %partition, why, "no usable checkpoint; reading {} records again to remember them (approximate: keys first emitted before them may come out once more)", resume - start);
         Ok(Resumption { start, warm_until: resume, is_elsewhere: false })
-    }
-
-    /// Restores partitions that we have, but whose state is not to be trusted.
-    pub(super) fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
-        tracing::warn!(partitions = %super::partition::names(partitions), "restoring partitions");
-        if self.outbox.is_open() {
-            self.abort(source, crate::broker::SinkError::Abort("its partitions must be restored".to_owned()))?;
-        }
-        // Topics of one space share their state, and so their fate.
-        let partitions = self.assignment.with_shared_state(partitions);
-        if partitions.is_empty() {
-            return Ok(());
-        }
-        self.assignment.forget(&partitions);
-        self.restore(source, &partitions)?;
-        self.fetch_again(source, &partitions)
-    }
-
-    /// The store was quarantined: restores what was in it and nowhere else, asked for or not.
-    pub(super) fn restart_lost(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        let epoch = self.shared.store.epoch();
-        if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
-            return Ok(());
-        }
-        let is_lost = |input: &Input| self.assignment.states.get(&input.state).is_some_and(|state| state.is_lost(&self.shared.store));
-        let lost = self.assignment.partitions(is_lost);
-        if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
-    }
-
-    /// librdkafka stopped reading a partition, for its position lies outside its log: finds out which.
-    pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        // What was read is good, and so is the state of it.
-        self.commit(source)?;
-        self.checkpoint(true);
-        let (mut outside, mut inside) = (Vec::new(), Vec::new());
-        for input in self.assignment.inputs.values() {
-            let (low, high) = self.patiently(|| source.watermarks(&input.partition))?;
-            let list = if (low..=high).contains(&input.position) { &mut inside } else { &mut outside };
-            list.push(input.partition.clone());
-        }
-        if !outside.is_empty() {
-            self.restart(source, &outside)?;
-        }
-        // One of them may lie within again since librdkafka stopped reading it, and it does not say which.
-        if inside.is_empty() { Ok(()) } else { self.fetch_again(source, &inside) }
     }
 }
