@@ -72,7 +72,7 @@ impl Assignment {
 
     /// Where each partition stands.
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
-        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
+        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position()));
         read.chain(self.paused().map(|found| (found.partition.clone(), found.paused_at()))).collect()
     }
 
@@ -92,12 +92,12 @@ impl Assignment {
     /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
     /// is that of what is committed.
     pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.ends_worker && !input.verdicts.is_all_carried())
+        self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
 
     /// Whether any topic of a state is still warming up.
     pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
-        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
+        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position()))
     }
 
     /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `patience`, or the
@@ -112,7 +112,7 @@ impl Assignment {
     /// Whether topics that share the state of this one still warm up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
         let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
-        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position))
+        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position()))
     }
 
     /// Drops the state of partitions that are another member's now.
@@ -138,19 +138,19 @@ impl Assignment {
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
             // What is decided past a refused record must not move time for whoever goes on from here.
-            let is_whole = inputs_of(topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
+            let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
             let state = self.states.get(&input.state);
             let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
             let (id, epoch) = (log_id(&input.log).map(str::to_owned), state.map(|state| state.epoch));
-            let note = Note { first: input.first, stream_time, id, epoch, is_seed: false };
-            (input.partition.clone(), input.position, note.to_string())
+            let note = Note { first: input.group_start(), stream_time, id, epoch, is_seed: false };
+            (input.partition.clone(), input.position(), note.to_string())
         });
         let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);
-        let is_noted =
-            |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none() || announces(input));
+        let is_noted = |input: &&Input| !input.is_ahead() && (input.has_unlogged() || input.group().offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
-        let unmoved = unmoved
-            .map(|input| (input.partition.clone(), input.group.offset.unwrap_or_else(|| input.beginning()), input.group.metadata.clone()));
+        let unmoved = unmoved.map(|input| {
+            (input.partition.clone(), input.group().offset.unwrap_or_else(|| input.beginning()), input.group().metadata.clone())
+        });
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
         // Partition 0 of a topic comes last: others take its offset as the sign that all are committed, and without
         // transactions, the requests of one commit take effect one after the other.
@@ -160,9 +160,7 @@ impl Assignment {
 
     /// These offsets, as [`Assignment::offsets`] gave them, are committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
-        for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
-            input.group.offset = Some(input.beginning());
-        }
+        self.inputs.values_mut().for_each(Input::note_beginning);
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
             input.note_commit(note);
         }
@@ -175,7 +173,7 @@ impl Assignment {
         for (&id, state) in &mut self.states {
             let Some(changelog) = &topics.first_of(id.space).changelog else { continue };
             let inputs = || inputs_of(topics, &self.inputs, id);
-            let read: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
+            let read: Vec<_> = inputs().map(|input| (input.topic, input.position())).collect();
             state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
                 are_same &= state.logged(&written);
@@ -183,7 +181,7 @@ impl Assignment {
                 state.announced = if warms_up { Announced::WarmUp } else { Announced::Complete };
             }
         }
-        self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
+        self.inputs.values_mut().for_each(Input::note_logged);
         are_same
     }
 }

@@ -75,7 +75,7 @@ impl<B: Broker> Worker<B> {
         let now = runtime::now();
         if self.schedule.is_due(now) {
             // What a warm-up remembers is logged when it is time for a checkpoint, all of it; so all are written.
-            let warms_up = inputs.values().any(|input| input.is_warm_up(input.position));
+            let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
         due
@@ -87,18 +87,18 @@ impl<B: Broker> Worker<B> {
         let Assignment { inputs, states, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
-        let is_committed = inputs().all(|input| input.verdicts.is_empty()) && state.pending.is_empty();
+        let is_committed = inputs().all(|input| input.verdicts().is_empty()) && state.pending.is_empty();
         if inputs().next().is_none() || !is_committed && !fault::defect("checkpoint_of_uncommitted_verdicts") {
             return 0;
         }
         let _span = tracing::debug_span!("checkpoint", space = topic.config.space, partition = id.partition).entered();
         for input in inputs() {
-            state.come_to(&input.log, input.position);
+            state.come_to(&input.log, input.position());
         }
         let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
         // Written or not: a topic in between is only there with a changelog, which has what was read of it.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
-            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.log).map(str::to_owned), input.position);
+            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.log).map(str::to_owned), input.position());
         }
         bytes
     }

@@ -40,7 +40,7 @@ impl<B: Broker> Worker<B> {
     /// Commits the starting offsets of this worker's partitions before their first record is read, so that their next owner starts
     /// at the same offsets.
     pub(super) fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
-        let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
+        let begins = self.assignment.inputs.values().any(|input| input.group().offset.is_none());
         if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
             return Ok(Flow::On);
         }
@@ -147,9 +147,9 @@ impl<B: Broker> Worker<B> {
                 continue;
             }
             spans.extend(warms_up.then_some(Span::WARM_UP));
-            let ends: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
+            let ends: Vec<_> = inputs().map(|input| (input.topic, input.position())).collect();
             let changelog = TopicPartition { topic: changelog.clone(), partition: id.partition };
-            let is_whole = inputs().all(|input| input.verdicts.is_all_carried());
+            let is_whole = inputs().all(Input::replay_complete);
             let end_time = state.dedup.stream_time().filter(|_| is_whole);
             for (slice, record) in state.pending.records(&state.dedup, topic.origin, state.epoch, &spans, &ends, end_time) {
                 self.outbox.sink.write_changelog(&changelog, &record)?;
@@ -231,11 +231,11 @@ impl<B: Broker> Worker<B> {
             if topic.forward.is_some() {
                 return stop(&format!("the topic is {to:?}; let it take what its input takes"));
             }
-            let verdict = input.verdicts.verdict(offset);
+            let verdict = input.verdicts().verdict(offset);
             let is_explained = verdict.is_some_and(|verdict| route::explains(&topic.config, verdict));
-            if invalid.reason == Reason::Oversize && is_explained && input.verdicts.refused(offset).is_none() {
+            if invalid.reason == Reason::Oversize && is_explained && input.verdicts().refused(offset).is_none() {
                 // What explains it may be what makes it too large.
-                input.verdicts.shorten(offset, invalid);
+                input.shorten(offset, invalid);
                 continue;
             }
             match verdict {
@@ -253,7 +253,7 @@ impl<B: Broker> Worker<B> {
             }
             self.reporter.tallies[topic.counted].count(Verdict::Invalid(invalid.reason));
             if !fault::defect("refused_record_written_again") {
-                input.verdicts.refuse(offset, invalid);
+                input.refuse(offset, invalid);
             }
         }
         Ok(true)
@@ -299,7 +299,7 @@ impl<B: Broker> Worker<B> {
         }
         self.assignment.inputs.values_mut().for_each(Input::set_back);
         let must_seek = !fault::defect("rewind_without_seek");
-        let stuck = self.assignment.partitions(|input| must_seek && source.seek(&input.partition, input.position).is_err());
+        let stuck = self.assignment.partitions(|input| must_seek && source.seek(&input.partition, input.position()).is_err());
         if !stuck.is_empty() {
             self.fetch_again(source, &stuck)?;
         }
@@ -334,7 +334,7 @@ impl<B: Broker> Worker<B> {
         fault::point("resolve.committed");
         let is_trusted = fault::defect("unknown_outcome_taken_for_commit");
         let is_ours =
-            |(input, committed): (&Input, &Committed)| input.is_ahead() && (committed.offset == Some(input.position) || is_trusted);
+            |(input, committed): (&Input, &Committed)| input.is_ahead() && (committed.offset == Some(input.position()) || is_trusted);
         if self.assignment.inputs.values().zip(&committed).any(is_ours) {
             self.logged(source, written);
             self.outbox.committed(&self.shared.stats, runtime::since(began));
@@ -343,7 +343,7 @@ impl<B: Broker> Worker<B> {
         for (input, committed) in self.assignment.inputs.values_mut().zip(&committed) {
             if is_ours((input, committed)) {
                 input.note_commit(committed.metadata.clone());
-            } else if committed.offset != input.group.offset {
+            } else if committed.offset != input.group().offset {
                 foreign.push(input.partition.clone());
             }
         }

@@ -1,15 +1,17 @@
-//! Per-partition progress of an input: positions, the warm-up, and what it waits for.
+//! Per-partition progress of an input: its offsets, the verdicts that are not committed, and what it waits for.
 //!
-//! Owns the way back of a partition whose transaction was aborted. Must never talk to a broker, nor forget a verdict that
-//! is not committed.
+//! Owns the rules for these offsets: nothing else can set one. `committed` is at most `position`, and an abort sets `position` back to
+//! `committed`. Verdicts move with them: they are remembered until the offset behind them is committed. Must never talk to a broker, or
+//! forget a verdict that is not committed.
 
 use super::ids::StateId;
 use super::verdicts::Verdicts;
+use super::waiting::Found;
 use crate::broker::Committed;
 use crate::changelog::Span;
 use crate::fault;
 use crate::format::SchemaId;
-use crate::record::{Offset, Timestamp, TopicId, TopicPartition};
+use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict};
 use crate::runtime;
 use std::time::{Duration, Instant};
 
@@ -31,48 +33,131 @@ pub(super) enum Wait {
     Paused,
 }
 
-/// How far one topic-partition is read.
+/// Progress of one topic-partition.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
-    /// The name of the log that its offsets are of.
+    /// The name of the log that the offsets belong to.
     pub(super) log: String,
-    /// Which configured topic it is of.
+    /// The configured topic.
     pub(super) topic: TopicId,
-    /// Whose state it uses.
+    /// The state that the input uses.
     pub(super) state: StateId,
-    /// Where the group began, as far as that is known.
-    pub(super) first: Option<Offset>,
-    /// The next record to decide.
-    pub(super) position: Offset,
-    /// Where to go back to if the open transaction aborts.
-    pub(super) committed: Offset,
-    /// What the group has committed, as far as we know.
-    pub(super) group: Committed,
-    /// Records below are decided for the state's sake only: they were emitted long ago.
-    pub(super) warm_until: Offset,
-    /// Whether no record past that has come yet.
-    pub(super) warming_up: bool,
-    /// Stream time at `warm_until`, if known: no record below it took stream time further.
-    pub(super) warm_up_max_timestamp: Option<Timestamp>,
-    /// Up to where the changelog has what its records did.
-    pub(super) logged: Offset,
-    pub(super) verdicts: Verdicts,
-    /// Whether it waits.
+    /// The offset at which the group began, if known.
+    first: Option<Offset>,
+    /// The next record to process.
+    position: Offset,
+    /// The position to return to if the open transaction aborts.
+    committed: Offset,
+    /// The group's committed offset, as far as this worker knows.
+    group: Committed,
+    /// Records below were emitted before the restore. They only change the state.
+    warm_until: Offset,
+    /// True until a record behind the warm-up is processed.
+    warming_up: bool,
+    /// Stream time at `warm_until`, if known. No record of the warm-up advances stream time past it.
+    warm_up_max_timestamp: Option<Timestamp>,
+    /// The changelog has the effects of all records below.
+    logged: Offset,
+    /// Records below are counted.
+    counted: Offset,
+    verdicts: Verdicts,
     pub(super) wait: Wait,
-    /// The schema that its next record is of, while that is asked for.
+    /// The unknown schema of the next record.
     pub(super) awaits: Option<SchemaId>,
-    /// Whether its next record is neither to be written nor passed over: the worker ends before it.
+    /// True if the next record can neither be written nor skipped. The worker ends before it.
     pub(super) ends_worker: bool,
-    /// Up to where its records are counted.
-    pub(super) counted: Offset,
-    /// Set while it stands still before the end of its log.
+    /// Set while the partition makes no progress before the end of its log.
     pub(super) stall: Option<Stall>,
-    /// The position at which reading it failed last, and since when it does.
-    pub(super) failing: Option<(Offset, Timestamp)>,
+    /// The position at which the last fetch failed, and the time of the first failure there.
+    failing: Option<(Offset, Timestamp)>,
 }
 
 impl Input {
-    /// Whether the record there is decided for the state's sake only.
+    /// Starts an input at `start`. Records from there up to `warm_until` are a warm-up. `group` is what the group has committed, and
+    /// `first` the offset at which it began.
+    pub(super) fn new(
+        found: Found,
+        state: StateId,
+        (start, warm_until): (Offset, Offset),
+        first: Option<Offset>,
+        group: Committed,
+        has_changelog: bool,
+    ) -> Self {
+        Self {
+            warm_up_max_timestamp: found.note().stream_time,
+            partition: found.partition,
+            log: found.log,
+            topic: found.topic,
+            state,
+            first,
+            position: start,
+            committed: start,
+            group,
+            warm_until,
+            warming_up: start < warm_until,
+            logged: if has_changelog { start } else { Offset::MAX },
+            counted: start,
+            verdicts: Verdicts::default(),
+            wait: Wait::No,
+            awaits: None,
+            ends_worker: false,
+            stall: None,
+            failing: None,
+        }
+    }
+
+    /// The next record to process.
+    #[inline]
+    pub(super) const fn position(&self) -> Offset {
+        self.position
+    }
+
+    /// The group's committed offset, as far as this worker knows, with its metadata.
+    pub(super) const fn group(&self) -> &Committed {
+        &self.group
+    }
+
+    /// The offset at which the group began, if known.
+    pub(super) const fn group_start(&self) -> Option<Offset> {
+        self.first
+    }
+
+    /// The committed offset for status reports.
+    pub(super) fn reported_committed(&self) -> Offset {
+        self.group.offset.unwrap_or(self.committed)
+    }
+
+    /// The verdicts that are not committed yet.
+    #[inline]
+    pub(super) const fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+
+    /// True if the open transaction carries every record that was decided. Less than that is possible only after an abort.
+    #[inline]
+    pub(super) const fn replay_complete(&self) -> bool {
+        self.verdicts.is_all_carried()
+    }
+
+    /// True if anything was decided before the committed offset.
+    pub(super) fn has_history(&self) -> bool {
+        self.first != Some(self.committed)
+    }
+
+    /// True while the warm-up has not ended with a record behind it.
+    #[inline]
+    pub(super) const fn is_warming_up(&self) -> bool {
+        self.warming_up
+    }
+
+    /// Ends the warm-up, because a record behind it is processed. Returns false if it had ended before.
+    #[inline]
+    pub(super) fn end_warm_up(&mut self) -> bool {
+        std::mem::take(&mut self.warming_up)
+    }
+
+    /// True if the record at this offset only changes the state, because it was emitted before the restore.
+    #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
     }
@@ -82,10 +167,85 @@ impl Input {
         self.position.max(self.warm_until)
     }
 
-    /// A record of the warm-up is decided. There is nothing to commit, and no way back.
+    /// The latest record time that may advance stream time, if the record at this offset is read. `now` is that of a live record.
+    #[inline]
+    pub(super) fn max_timestamp(&self, offset: Offset, now: Timestamp) -> Timestamp {
+        if self.is_warm_up(offset) { self.warm_up_max_timestamp.unwrap_or(now) } else { now }
+    }
+
+    /// Advances past a record of the warm-up. There is nothing to commit, and no way back.
+    #[inline]
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;
         self.committed = self.position;
+    }
+
+    /// Advances to the end of the warm-up, if no record before it is left.
+    #[inline]
+    pub(super) const fn skip_warm_up(&mut self) {
+        if self.is_warm_up(self.position) {
+            self.warmed_up(self.warm_until - 1);
+        }
+    }
+
+    /// Remembers the verdicts of consecutive records, which the open transaction carries. Verdicts that are remembered already stay.
+    #[inline]
+    pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
+        self.verdicts.carry(first, verdicts);
+    }
+
+    /// Takes the last records out of the open transaction, because writing them failed. Their verdicts stay.
+    pub(super) const fn give_back(&mut self, records: usize) {
+        self.verdicts.give_back(records);
+    }
+
+    /// Changes the verdict of a record that a broker rejected.
+    pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
+        self.verdicts.refuse(offset, invalid);
+    }
+
+    /// Notes that a record must be written with fewer headers. Its verdict stays.
+    pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
+        self.verdicts.shorten(offset, invalid);
+    }
+
+    /// Advances to `end`. Returns true if the record before it is counted for the first time, and not written again after an abort.
+    #[inline]
+    pub(super) const fn advance(&mut self, end: Offset) -> bool {
+        self.position = end;
+        let is_new = end > self.counted;
+        if is_new {
+            self.counted = end;
+        }
+        is_new
+    }
+
+    /// True if the record at this offset was counted before.
+    #[inline]
+    pub(super) const fn is_counted(&self, offset: Offset) -> bool {
+        offset < self.counted
+    }
+
+    /// True if the changelog has the effect of the record at this offset.
+    #[inline]
+    pub(super) const fn is_logged(&self, offset: Offset) -> bool {
+        offset < self.logged
+    }
+
+    /// True if the changelog has no effects of records below the position.
+    pub(super) const fn has_unlogged(&self) -> bool {
+        self.position > self.logged
+    }
+
+    /// The changelog has the effects of all records below the position.
+    pub(super) fn note_logged(&mut self) {
+        self.logged = self.logged.max(self.position);
+    }
+
+    /// True if the records from this offset on are read for the first time: they are not a warm-up, and neither counted nor logged.
+    #[inline]
+    pub(super) fn is_new_from(&self, offset: Offset) -> bool {
+        offset >= self.position.max(self.warm_until).max(self.counted).max(self.logged)
     }
 
     /// True if the next changelog record of its state still has effects of the warm-up.
@@ -98,42 +258,49 @@ impl Input {
         Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
     }
 
-    /// A record of it comes too early, and is to be read again.
+    /// Passes over a record that comes too early. It is read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
         }
     }
 
-    /// Whether records were read that are not committed.
+    /// True if records were processed that are not committed.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
     }
 
-    /// Reading it failed.
+    /// Notes that a fetch failed.
     pub(super) fn read_failed(&mut self) {
         if self.failing.is_none_or(|(position, _)| position != self.position) {
             self.failing = Some((self.position, runtime::wall_clock()));
         }
     }
 
-    /// When reading it began to fail, if it has been failing for a while.
+    /// The time at which fetching began to fail, if it has been failing for a while.
     pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
         let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
-    /// The open transaction is committed, with this note beside the offset.
+    /// The group's starting offset is committed.
+    pub(super) fn note_beginning(&mut self) {
+        if !self.is_ahead() && self.group.offset.is_none() {
+            self.group.offset = Some(self.beginning());
+        }
+    }
+
+    /// The open transaction is committed, with this note as the metadata of the offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
         self.verdicts.committed();
     }
 
-    /// The open transaction is aborted.
+    /// Returns to the committed offset, because the open transaction is aborted. Verdicts stay, for when the records are read again.
     pub(super) fn set_back(&mut self) {
         if self.is_ahead() {
-            // The record that waits for a schema comes again behind those that are read again.
+            // The record that waits for a schema is read again, behind others.
             self.awaits = None;
         }
         self.position = self.committed;
@@ -205,8 +372,8 @@ impl Stall {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verdicts::Recall;
     use super::*;
-    use crate::record::Verdict;
 
     /// An input that is read up to an offset, where nothing was judged yet.
     fn input(position: Offset) -> Input {
@@ -253,8 +420,8 @@ mod tests {
             let awaiting = Input { awaits: Some(SchemaId::Number(1)), ..input() };
             let ending = Input { ends_worker: true, ..input() };
             let mut repeating = input();
-            repeating.verdicts.carry(5, Verdict::Unseen);
-            repeating.position = 6;
+            repeating.remember(5, &[Verdict::Unseen]);
+            assert!(repeating.advance(6));
             repeating.set_back();
             for mut input in [waiting(Wait::PassedOver), waiting(Wait::Paused), awaiting, ending, repeating] {
                 assert!(!input.step_over(9));
@@ -270,6 +437,22 @@ mod tests {
         assert_eq!((input.position, input.is_warm_up(input.position)), (7, true));
         assert!(input.step_over(10));
         assert_eq!((input.position, input.committed, input.first), (10, 8, None));
+    }
+
+    #[test]
+    fn a_record_that_is_written_again_is_counted_once_and_keeps_its_verdict() {
+        let mut input = input(5);
+        input.remember(5, &[Verdict::Unseen, Verdict::Duplicate]);
+        assert!(input.advance(7) && input.is_ahead() && input.has_unlogged());
+        input.set_back();
+        assert_eq!((input.position(), input.replay_complete(), input.is_counted(6)), (5, false, true));
+        assert_eq!(input.verdicts().recall(5), Recall::Decided(Verdict::Unseen));
+        input.remember(5, &[Verdict::Unseen]);
+        assert!(!input.advance(6), "it was counted");
+        input.note_commit(String::new());
+        input.set_back();
+        assert_eq!((input.position(), input.group().offset), (6, Some(6)), "no abort goes back behind a commit");
+        assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "it is not committed yet");
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl<B: Broker> Worker<B> {
     fn step_over(&mut self, source: &B::Consumer, ends: Vec<(InputId, Offset)>) -> Result<Flow, Error> {
         let mut stepped = false;
         for (id, end) in ends {
-            let Some(input) = self.assignment.inputs.get_mut(&id).filter(|input| input.position < end) else { continue };
+            let Some(input) = self.assignment.inputs.get_mut(&id).filter(|input| input.position() < end) else { continue };
             if input.step_over(end) {
                 stepped = true;
                 // The next checkpoint is of the new offset.

@@ -18,7 +18,7 @@ impl<B: Broker> Worker<B> {
     /// The next record of a partition can be decided once a schema is known; those of other partitions go on.
     pub(super) fn await_schema(&mut self, of: InputId, schema: SchemaId) {
         let Some(input) = self.assignment.inputs.get_mut(&of) else { return };
-        tracing::debug!(partition = %input.partition, schema = %schema, offset = input.position, "waiting for a schema");
+        tracing::debug!(partition = %input.partition, schema = %schema, offset = input.position(), "waiting for a schema");
         input.awaits = Some(schema);
         self.assignment.awaiting = true;
     }
@@ -35,14 +35,14 @@ impl<B: Broker> Worker<B> {
         let (mut waiting, mut going_on) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values_mut() {
             input.awaits = input.awaits.filter(|&schema| self.key_reader.awaits(schema));
-            let must_warm_up = warming.contains(&input.state) && !input.is_warm_up(input.position);
-            let is_new = holding && input.verdicts.is_all_carried();
+            let must_warm_up = warming.contains(&input.state) && !input.is_warm_up(input.position());
+            let is_new = holding && input.replay_complete();
             let must_wait = must_warm_up || is_new || input.awaits.is_some();
             if must_wait && input.wait != Wait::Paused {
-                waiting.push((input.partition.clone(), input.position));
+                waiting.push((input.partition.clone(), input.position()));
                 input.wait = Wait::Paused;
             } else if !must_wait && input.wait != Wait::No {
-                going_on.push((input.partition.clone(), input.position));
+                going_on.push((input.partition.clone(), input.position()));
                 input.wait = Wait::No;
             }
         }

@@ -1,19 +1,21 @@
-//! What consecutive records of one partition share, so that it is looked up once for all of them.
+//! The records of one partition in a batch, and what follows from their verdicts: they are written and counted.
 //!
-//! Owns writing and counting a judged record. Must never allocate for a record.
+//! Owns everything that these records share, so that it is looked up once for all of them. Must never allocate for a record.
 
 use super::columns::Columns;
-use super::decide::VerdictError;
 use super::ids::InputId;
 use super::input::Input;
+use super::key_reader::Keyed;
 use super::outbox::Outbox;
 use super::partition::PartitionState;
 use super::topics::InputTopic;
-use super::{Shared, key_conflicts};
-use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError};
+use super::{Shared, co_partitioning, key_conflicts};
+use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError, Target};
+use crate::filter::ExactError;
+use crate::format::{NoKey, SchemaId};
 use crate::key::{Fingerprint, Scratch};
 use crate::record::{Offset, Reason, Timestamp, Verdict};
-use crate::route::AddedHeaders;
+use crate::route::{self, AddedHeaders, Destination, Detail, Origin, Route};
 use crate::stats::Tally;
 use crate::values::CountBy;
 use std::sync::PoisonError;
@@ -29,7 +31,7 @@ const fn is_counted_by_value(offset: Offset) -> bool {
 pub(super) struct Buffers {
     pub(super) prefetched: Vec<Fingerprint>,
     pub(super) headers: AddedHeaders,
-    /// For values that are counted by, or compared.
+    /// Memory for values that are counted by, or compared.
     pub(super) scratch: Scratch,
     pub(super) columns: Columns,
 }
@@ -40,42 +42,128 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) of: InputId,
     pub(super) topic: &'w InputTopic,
     pub(super) input: &'w mut Input,
-    /// None where records are brought elsewhere to be judged.
+    /// `None` if the records are forwarded to a repartition topic.
     pub(super) state: Option<&'w mut PartitionState>,
     pub(super) outbox: &'w mut Outbox<B>,
-    /// Of the configured topic.
+    /// The counts of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
     pub(super) scratch: &'w mut Scratch,
     pub(super) columns: &'w mut Columns,
-    /// Bytes of the records at hand, at most.
+    /// An upper bound of the bytes of the records that are left.
     pub(super) bytes: usize,
-    /// Whether other topics of the state still warm up.
+    /// True while other topics of the state warm up.
     pub(super) others_warm_up: bool,
-    /// The latest record time that moves the window.
+    /// The latest record time that may advance stream time.
     pub(super) max_timestamp: Timestamp,
+}
+
+/// Why a record cannot be judged.
+pub(super) enum VerdictError {
+    /// Its schema is not known yet.
+    Awaits(SchemaId),
+    /// Records that were decided were not read again. This is the offset of the first of them.
+    Gap(Offset),
+    /// The state cannot decide.
+    State(ExactError),
 }
 
 /// Why the loop stops at a record.
 pub(super) enum Stop {
-    /// It is done, and the transaction can hold no more.
+    /// The record is processed, and the transaction is full.
     Full,
-    /// It is done, and what the warm-up remembers is to be logged.
+    /// The record is processed, and the changes of the warm-up must be logged.
     Unlogged,
-    /// It is the first past a warm-up, and must wait for another topic of the state.
+    /// The record is the first behind a warm-up, and must wait for another topic of the state.
     WarmedUp,
-    /// It could not be written.
+    /// The record could not be written.
     Failed(SinkError),
-    /// It could not be decided.
+    /// The record could not be judged.
     Undecided(VerdictError),
-    /// It is not to be written, nor passed over.
+    /// The record can neither be written nor skipped.
     EndsWorker(Reason),
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Looks at more of a record than its key, where that is asked for.
+    /// Writes consecutive records to the destinations of their verdicts, and counts them. `since` is the time since when the key of a
+    /// duplicate is seen, if known. Returns the number of the record that stops the loop.
+    pub(super) fn emit(
+        &mut self,
+        messages: &[RecordOf<'_, B>],
+        keys: &[Keyed],
+        verdicts: &[Verdict],
+        since: Option<Timestamp>,
+    ) -> Result<(), (usize, Stop)> {
+        self.outbox.begin().map_err(|error| (0, Stop::Failed(error)))?;
+        let mut records = messages.iter().zip(keys).zip(verdicts).enumerate();
+        let written = records.try_for_each(|(number, ((message, keyed), &verdict))| {
+            self.write_judged(message, keyed, verdict, since).map_err(|stop| (number, stop))
+        });
+        let done = written.as_ref().map_or_else(|&(number, _)| number, |()| messages.len());
+        self.count(&messages[..done], &keys[..done], &verdicts[..done]);
+        written?;
+        self.add_to_transaction(done).map_err(|stop| (done - 1, stop))
+    }
+
+    /// Writes a record to the destination of its verdict, if it has one.
     #[inline]
-    pub(super) fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
+    fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
+        let (topic, offset) = (self.topic, message.offset());
+        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
+            let Shared { cross_partition_keys, stats, .. } = self.shared;
+            co_partitioning::watch(cross_partition_keys, stats, topic, *fingerprint, message.partition());
+        }
+        let destination = match route::of(&topic.config, verdict) {
+            Route::Write(destination) => destination,
+            Route::Drop => return Ok(()),
+            Route::Fail(reason) => {
+                self.input.ends_worker = true;
+                return Err(Stop::EndsWorker(reason));
+            }
+        };
+        let Some(target) = topic.outputs.target(destination, message) else { return Ok(()) };
+        let refused = self.input.verdicts().refused(offset);
+        let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
+        let invalid = refused.or(match keyed {
+            Err(NoKey::Invalid(invalid)) => Some(&**invalid),
+            _ => None,
+        });
+        let time = message.timestamp();
+        let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
+        route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
+        // The topic of the dead letters may reject the time, too. A header has it.
+        self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
+        self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
+        Ok(())
+    }
+
+    /// Advances past records. Counts them, unless they were counted before an abort.
+    #[inline]
+    fn count(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], verdicts: &[Verdict]) {
+        let Some(last) = messages.last() else { return };
+        if !self.input.advance(last.offset() + 1) {
+            return;
+        }
+        self.tally.count_each(verdicts);
+        if self.topic.config.count_by.is_some() || self.topic.keeps_content() {
+            for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
+                self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
+            }
+        }
+    }
+
+    /// Writes a record to the topic where it is judged.
+    pub(super) fn forward(&mut self, target: Target<'_>, message: &RecordOf<'_, B>) -> Result<(), Stop> {
+        self.outbox.begin().map_err(Stop::Failed)?;
+        self.headers.clear();
+        self.write(target, message, message.timestamp())?;
+        self.input.advance(message.offset() + 1);
+        self.add_to_transaction(1)
+    }
+
+    /// Counts a record by a value, and compares its content, if the topic asks for that.
+    #[inline]
+    fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
         let topic = self.topic;
         if let Some(by) = &topic.config.count_by
             && is_counted_by_value(message.offset())
@@ -96,20 +184,16 @@ impl<B: Broker> RecordLoop<'_, B> {
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }
 
-    /// Writes a record, with the headers at hand added to its own.
-    pub(super) fn write(
-        &mut self,
-        topic: &str,
-        partition: Option<i32>,
-        message: &RecordOf<'_, B>,
-        time: Option<Timestamp>,
-    ) -> Result<(), Stop> {
-        let outgoing = Outgoing { topic, partition, message, time, headers: self.headers, origin: 0 };
+    /// Writes a record with the added headers.
+    #[inline]
+    fn write(&mut self, target: Target<'_>, message: &RecordOf<'_, B>, time: Option<Timestamp>) -> Result<(), Stop> {
+        let outgoing = Outgoing { target, message, time, headers: self.headers, origin: 0 };
         self.outbox.write(self.of, outgoing).map_err(Stop::Failed)
     }
 
-    /// The transaction carries some records more.
-    pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
+    /// Adds processed records to the load of the transaction.
+    #[inline]
+    fn add_to_transaction(&mut self, records: usize) -> Result<(), Stop> {
         if self.outbox.carry(records) { Err(Stop::Full) } else { Ok(()) }
     }
 }

@@ -1,25 +1,25 @@
-//! The hot loop: the records of a batch, judged and written.
+//! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
-//! each of those that come together: what they have in common is a [`RecordLoop`].
+//! Owns the order in which the records of a batch are processed. Must never allocate for a record, or look anything up that consecutive
+//! records of a partition share: a [`RecordLoop`] has it.
 
-use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
 use super::input::Wait;
+use super::judge::judge_one;
 use super::key_reader::Keyed;
 use super::read_ahead::{ReadAhead, take_keys};
-use super::record_loop::{RecordLoop, Stop};
-use super::routes::Route;
-use super::{Error, Flow, Worker, co_partitioning};
+use super::record_loop::{RecordLoop, Stop, VerdictError};
+use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Record, RecordOf};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::format::NoKey;
 use crate::key::Fingerprint;
-use crate::record::{Invalid, Reason, Timestamp, TopicPartition, Verdict};
-use crate::route::{self, Detail};
+use crate::record::{Invalid, Timestamp, TopicPartition, Verdict};
+use crate::route;
 use crate::runtime;
 use std::ops::Range;
+use std::slice;
 
 /// Records whose keys are taken together, before the first of them is judged.
 const PREFETCH_RECORDS: usize = 64;
@@ -99,11 +99,11 @@ impl<B: Broker> Worker<B> {
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
         let others_warm_up = self.assignment.warming && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
-        if others_warm_up && !input.is_warm_up(input.position) {
+        if others_warm_up && !input.is_warm_up(input.position()) {
             input.pass_over();
             return None;
         }
-        if input.awaits.is_some() || self.assignment.holding && input.verdicts.is_all_carried() {
+        if input.awaits.is_some() || self.assignment.holding && input.replay_complete() {
             input.pass_over();
         }
         // What was passed over comes first, though nothing may be in its way any more.
@@ -172,7 +172,7 @@ impl<B: Broker> Worker<B> {
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
             Stop::EndsWorker(reason) => {
                 let input = self.assignment.inputs.values().find(|input| input.partition == partition);
-                let refused = input.and_then(|input| input.verdicts.refused(offset));
+                let refused = input.and_then(|input| input.verdicts().refused(offset));
                 let invalid = match (refused, keyed) {
                     (Some(refused), _) => refused.clone(),
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
@@ -188,41 +188,55 @@ impl<B: Broker> Worker<B> {
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Takes records from that number on, until one makes it stop: returns its number.
+    /// Processes records from number `at` on, until one stops the loop. Returns the number of that record.
     fn run(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
         while at < messages.len() {
-            let taken = match self.together(&messages[at..], &keys[at..]) {
-                Ok(0) => self.record(&messages[at], &keys[at]).map(|()| 1).map_err(|stop| (0, stop)),
-                taken => taken,
-            };
-            match taken {
-                Ok(taken) => at += taken,
+            match self.process_next(&messages[at..], &keys[at..]) {
+                Ok(processed) => at += processed,
                 Err((number, stop)) => return Some((at + number, stop)),
             }
         }
         None
     }
 
-    fn record(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
+    /// Processes the first records: a batch if possible, otherwise one record. Returns how many, or the number of the record that stops
+    /// the loop.
+    fn process_next(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
+        let (judged, error) = self.judge_batch(messages, keys);
+        if judged > 0 {
+            let verdicts = std::mem::take(&mut self.columns.verdicts);
+            let emitted = self.emit(&messages[..judged], &keys[..judged], &verdicts, None);
+            self.columns.verdicts = verdicts;
+            if let Err((number, Stop::Failed(_))) = &emitted {
+                self.input.give_back(judged - number);
+            }
+            emitted?;
+        }
+        match error {
+            Some(error) => Err((judged, Stop::Undecided(VerdictError::State(error)))),
+            None if judged > 0 => Ok(judged),
+            None => self.process_one(&messages[0], &keys[0]).map(|()| 1).map_err(|stop| (0, stop)),
+        }
+    }
+
+    /// Processes a record that cannot be judged in a batch.
+    fn process_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
-        if offset < self.input.position {
+        if offset < self.input.position() {
             // librdkafka went back further than it was asked to.
             return Ok(());
         }
-        let time = message.timestamp();
-        let Some(state) = self.state.as_deref_mut() else { return self.forward(message, time, keyed) };
+        let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
-            if self.input.is_warm_up(self.input.position) {
-                // The stretch ends without a record.
-                self.input.warmed_up(self.input.warm_until - 1);
-            }
-            // Others of the state may still have some of theirs to come.
+            // The warm-up may end without a record.
+            self.input.skip_warm_up();
             if self.others_warm_up {
                 self.input.pass_over();
                 return Err(Stop::WarmedUp);
             }
         }
-        let verdict = decide(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
+        let time = message.timestamp();
+        let verdict = judge_one(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
         if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
@@ -230,8 +244,8 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // Of a record that is written again, the state may have changed since.
-        let is_new = self.input.verdicts.is_all_carried();
+        // When a record is written again, its key may have been inserted again since.
+        let is_new = self.input.replay_complete();
         let since = match keyed {
             Ok((fingerprint, _)) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
                 let since = state.dedup.seen_since(*fingerprint);
@@ -239,79 +253,32 @@ impl<B: Broker> RecordLoop<'_, B> {
             }
             _ => None,
         };
-        self.input.verdicts.carry(offset, verdict);
-        if std::mem::take(&mut self.input.warming_up) {
+        self.input.remember(offset, &[verdict]);
+        if self.input.end_warm_up() {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        // A record that is written again after an abort was counted before.
-        if offset >= self.input.counted
+        if !self.input.is_counted(offset)
             && let Some(time) = time.filter(|&time| time > self.max_timestamp)
         {
             self.tally.count_future(time);
         }
-        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
-            co_partitioning::watch(&self.shared.cross_partition_keys, &self.shared.stats, self.topic, *fingerprint, message.partition());
-        }
-        self.emit(message, time, verdict, since, keyed)
+        self.emit_one(message, keyed, verdict, since)
     }
 
-    /// Brings a record to the partition where it is judged.
-    fn forward(&mut self, message: &RecordOf<'_, B>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
-        let (Some(to), Ok((fingerprint, _))) = (&self.topic.forward, keyed) else {
-            let verdict = match keyed {
-                Err(NoKey::Awaits(schema)) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
-                Err(NoKey::Invalid(invalid)) => self.topic.config.verdict_without_key(invalid.reason),
-                // Never taken: this topic is forwarded, so only a record without a key comes by here.
-                Ok(_) => Verdict::Unseen,
-            };
-            return self.emit(message, time, verdict, None, keyed);
+    /// Forwards a record to the repartition topic, where it is judged. A record without a key is not forwarded.
+    fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
+        let verdict = match (keyed, &self.topic.forward) {
+            (Ok((fingerprint, _)), Some(to)) => return self.forward(to.target(*fingerprint), message),
+            (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
+            (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
+            // Unreachable: an input without a state forwards its records.
+            (Ok(_), None) => Verdict::Unseen,
         };
-        self.outbox.begin().map_err(Stop::Failed)?;
-        self.headers.clear();
-        self.write(&to.topic, Some(to.partition(*fingerprint)), message, time)?;
-        self.input.position = message.offset() + 1;
-        self.carried(1)
+        self.emit_one(message, keyed, verdict, None)
     }
 
-    /// Writes a decided record to where it goes, and counts it as read.
-    fn emit(
-        &mut self,
-        message: &RecordOf<'_, B>,
-        time: Option<Timestamp>,
-        verdict: Verdict,
-        since: Option<Timestamp>,
-        keyed: &Keyed,
-    ) -> Result<(), Stop> {
-        self.outbox.begin().map_err(Stop::Failed)?;
-        let (topic, offset) = (self.topic, message.offset());
-        let refused = self.input.verdicts.refused(offset);
-        let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
-        let invalid = refused.or(match keyed {
-            Err(NoKey::Invalid(invalid)) => Some(&**invalid),
-            _ => None,
-        });
-        // A dead letter's topic may refuse its time, too; a header has it.
-        let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
-        let is_written = match topic.routes.route(&topic.config, verdict, invalid, detail, message, self.headers) {
-            Route::Drop => false,
-            Route::Fail(reason) => {
-                self.input.ends_worker = true;
-                return Err(Stop::EndsWorker(reason));
-            }
-            Route::Write { topic, partition } => {
-                self.write(topic, partition, message, time)?;
-                true
-            }
-        };
-        self.input.position = offset + 1;
-        // What is written again after an abort was counted.
-        if offset >= self.input.counted {
-            self.input.counted = offset + 1;
-            self.tally.count(verdict);
-            self.tally.dead_letters += u64::from(is_written && topic.routes.is_dead_letter(verdict));
-            self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
-        }
-        self.carried(1)
+    fn emit_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
+        self.emit(slice::from_ref(message), slice::from_ref(keyed), &[verdict], since).map_err(|(_, stop)| stop)
     }
 }

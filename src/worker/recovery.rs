@@ -40,7 +40,7 @@ impl<B: Broker> Worker<B> {
         let (mut outside, mut inside) = (Vec::new(), Vec::new());
         for input in self.assignment.inputs.values() {
             let (low, high) = self.retry_until_answered(|| source.watermarks(&input.partition))?;
-            let list = if (low..=high).contains(&input.position) { &mut inside } else { &mut outside };
+            let list = if (low..=high).contains(&input.position()) { &mut inside } else { &mut outside };
             list.push(input.partition.clone());
         }
         if !outside.is_empty() {
@@ -70,7 +70,7 @@ impl<B: Broker> Worker<B> {
             );
         }
         let kept = self.only_in_memory();
-        let missing = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
+        let missing = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
         if missing.is_empty() {
             return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
         }
@@ -85,7 +85,7 @@ impl<B: Broker> Worker<B> {
             return Ok(());
         }
         let kept = self.only_in_memory();
-        let partitions = self.assignment.partitions(|input| !input.verdicts.is_all_carried() && !kept.contains(&input.state));
+        let partitions = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
         if partitions.is_empty() {
             return Ok(());
         }
@@ -106,11 +106,10 @@ impl<B: Broker> Worker<B> {
             return ids;
         }
         let stored: BTreeMap<_, _> = self.shared.store.all_metadata().unwrap_or_default().into_iter().collect();
-        let was_judged = |input: &Input| input.first != Some(input.committed);
         ids.retain(|&id| {
             let stored = stored.get(&self.topics.first_of(id.space).stored_as(id.partition));
             let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.log));
-            inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| was_judged(input) && !is_stored(input))
+            inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| input.has_history() && !is_stored(input))
         });
         ids
     }

@@ -74,7 +74,7 @@ impl Reporter {
     /// records are another member's, or they are committed to their ends. Returns true if it did.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
-        let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position >= end);
+        let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);
         let is_own = |partition| blocked.partitions.contains(partition);
         let mut inputs = assignment.inputs.values().filter(|input| is_own(&input.partition));
         if inputs.any(|input| !is_committed(input)) || assignment.paused().any(|found| is_own(&found.partition)) {
@@ -134,11 +134,13 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         space: topics[input.topic].space,
         state: match input {
             Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
-            _ if input.is_warm_up(input.position) || input.warming_up && fault::defect("idle_partition_warms_up") => InputState::WarmingUp,
+            _ if input.is_warm_up(input.position()) || input.is_warming_up() && fault::defect("idle_partition_warms_up") => {
+                InputState::WarmingUp
+            }
             _ => InputState::Running,
         },
-        position: input.position,
-        committed: input.group.offset.unwrap_or(input.committed),
+        position: input.position(),
+        committed: input.reported_committed(),
         end: source.end(&input.partition),
         stream_time: stream_time(input.state),
         open_transaction_since: input.stall.as_ref().and_then(Stall::open_transaction_since),

@@ -3,14 +3,13 @@
 //! Owns what follows from the configuration and the cluster together. Must never depend on what was read.
 
 use super::ids::CountsId;
-use super::routes::Routes;
+use super::outputs::{Forward, Outputs};
 use crate::broker::Cluster;
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
 use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::fault;
-use crate::key::{self, Fingerprint};
 use crate::record::{SpaceId, TopicId};
 use crate::stats;
 use std::ops::Index;
@@ -39,7 +38,7 @@ pub(super) struct InputTopic {
     pub(super) forward: Option<Forward>,
     /// Whether it is a topic that records were brought to.
     pub(super) is_internal: bool,
-    pub(super) routes: Routes,
+    pub(super) outputs: Outputs,
     /// Other topics of its space whose repeats are compared with what came out.
     pub(super) compared_beside: Vec<CountsId>,
 }
@@ -53,19 +52,6 @@ impl InputTopic {
     /// Whose state it is, as the store calls it.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }
-    }
-}
-
-/// A topic whose partitions follow the key.
-pub(super) struct Forward {
-    pub(super) topic: String,
-    pub(super) partitions: u32,
-}
-
-impl Forward {
-    /// The partition that a key asks for.
-    pub(super) fn partition(&self, fingerprint: Fingerprint) -> i32 {
-        key::partition(fingerprint, self.partitions).cast_signed()
     }
 }
 
@@ -98,7 +84,7 @@ impl Topics {
                 changelog: config.changelog(&topic.space),
                 forward: None,
                 is_internal,
-                routes: Routes::new(&topic, cluster),
+                outputs: Outputs::new(&topic, cluster),
                 compared_beside,
                 config: topic,
             }
@@ -120,7 +106,7 @@ impl Topics {
                 changelog: None,
                 forward: Some(Forward { partitions: partitions(&name), topic: name }),
                 is_internal: false,
-                routes: Routes::new(topic, cluster),
+                outputs: Outputs::new(topic, cluster),
                 compared_beside: Vec::new(),
             });
         }

@@ -50,31 +50,20 @@ impl Verdicts {
         }
     }
 
-    /// The open transaction carries this record, new or not.
+    /// Adds consecutive records to the open transaction. Either all of them are new, or all were decided before.
     #[inline]
-    pub(super) fn carry(&mut self, offset: Offset, verdict: Verdict) {
+    pub(super) fn carry(&mut self, first: Offset, verdicts: &[Verdict]) {
         let end = self.taken.len();
         if self.carried == end {
-            if self.runs.last().is_none_or(|run| run.at(end) != offset) {
-                self.runs.push(VerdictRun { start: offset, first: end });
+            if self.runs.last().is_none_or(|run| run.at(end) != first) {
+                self.runs.push(VerdictRun { start: first, first: end });
             }
-            self.taken.push(verdict);
+            self.taken.extend_from_slice(verdicts);
         }
-        self.carried += 1;
+        self.carried += verdicts.len();
     }
 
-    /// The open transaction carries these records, all new, from that offset on: what was `seen` are duplicates, the others
-    /// unseen.
-    pub(super) fn carry_each(&mut self, offset: Offset, seen: &[bool]) {
-        let end = self.taken.len();
-        if self.runs.last().is_none_or(|run| run.at(end) != offset) {
-            self.runs.push(VerdictRun { start: offset, first: end });
-        }
-        self.taken.extend(seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
-        self.carried = self.taken.len();
-    }
-
-    /// The open transaction does not carry the last so many after all: it has failed.
+    /// Takes the last records out of the open transaction, which has failed. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
         self.carried -= records;
     }
@@ -186,10 +175,11 @@ mod tests {
                         let refused = Verdict::Invalid(Reason::Refused);
                         list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
                     }
-                    3 if carried == list.len() => {
+                    3 if carried == list.len() && gap > 0 => {
                         let seen: Vec<_> = (0..gap).map(|number| (number + asked) % 3 != 0).collect();
-                        verdicts.carry_each(next + 1, &seen);
-                        list.extend(seen.iter().zip(next + 1..).map(|(&seen, offset)| (offset, if seen { Duplicate } else { Unseen })));
+                        let taken: Vec<_> = seen.iter().map(|&seen| if seen { Duplicate } else { Unseen }).collect();
+                        verdicts.carry(next + 1, &taken);
+                        list.extend((next + 1..).zip(taken));
                         next += gap;
                         carried = list.len();
                     }
@@ -203,7 +193,7 @@ mod tests {
                             proptest::prop_assert_eq!(verdicts.recall(0), Recall::Gap(list[carried].0));
                         }
                         let (offset, verdict) = list[carried];
-                        verdicts.carry(offset, verdict);
+                        verdicts.carry(offset, &[verdict]);
                         carried += 1;
                     }
                 }
@@ -221,19 +211,19 @@ mod tests {
         let mut verdicts = Verdicts::default();
         for (offset, verdict) in [(10, Unseen), (11, Duplicate), (14, Unseen)] {
             assert_eq!(verdicts.recall(offset), Recall::New);
-            verdicts.carry(offset, verdict);
+            verdicts.carry(offset, &[verdict]);
         }
         verdicts.reset_carried();
         for (offset, verdict) in [(10, Unseen), (11, Duplicate)] {
             assert_eq!(verdicts.recall(offset), Recall::Decided(verdict));
-            verdicts.carry(offset, verdict);
+            verdicts.carry(offset, &[verdict]);
         }
         verdicts.committed();
         assert!(!verdicts.is_empty(), "offset 14 is still to be carried");
         assert_eq!(verdicts.recall(14), Recall::Decided(Unseen));
-        verdicts.carry(14, Unseen);
+        verdicts.carry(14, &[Unseen]);
         assert_eq!(verdicts.recall(15), Recall::New);
-        verdicts.carry(15, Unseen);
+        verdicts.carry(15, &[Unseen]);
         verdicts.committed();
         assert!(verdicts.is_empty());
     }
@@ -241,8 +231,8 @@ mod tests {
     #[test]
     fn a_decided_record_is_not_passed_over() {
         let mut verdicts = Verdicts::default();
-        verdicts.carry(10, Unseen);
-        verdicts.carry(11, Unseen);
+        verdicts.carry(10, &[Unseen]);
+        verdicts.carry(11, &[Unseen]);
         verdicts.reset_carried();
         assert_eq!(verdicts.recall(11), Recall::Gap(10));
     }
@@ -250,7 +240,7 @@ mod tests {
     #[test]
     fn a_broker_may_change_a_verdict() {
         let mut verdicts = Verdicts::default();
-        verdicts.carry(10, Unseen);
+        verdicts.carry(10, &[Unseen]);
         verdicts.refuse(10, refusal(10));
         verdicts.refuse(99, refusal(99));
         verdicts.reset_carried();

@@ -8,7 +8,7 @@ mod first;
 
 use super::assignment::inputs_of;
 use super::ids::{InputId, StateId};
-use super::input::{Input, Wait};
+use super::input::Input;
 use super::partition::{Announced, PartitionState};
 use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::waiting::{Found, Waiting};
@@ -229,7 +229,6 @@ impl<B: Broker> Worker<B> {
     /// A partition's state is there: says from where it is to be read.
     fn begin(&mut self, source: &B::Consumer, found: Found, began: Instant) -> Result<Offset, Error> {
         let resumption = self.resumption(source, &found)?;
-        let max_timestamp = found.note().stream_time;
         tracing::info!(
             partition = %found.partition, committed = found.committed.offset, start = resumption.start, warm_up_records = resumption.warm_until - resumption.start,
             elapsed_ms = runtime::since(began).as_millis(), "partition restored"
@@ -277,28 +276,9 @@ impl<B: Broker> Worker<B> {
         if let Some(state) = self.assignment.states.get(&id).filter(|_| self.topics[found.topic].changelog.is_some()) {
             group.metadata = Note { epoch: Some(state.epoch), ..Note::read(&group.metadata) }.to_string();
         }
-        let input = Input {
-            topic: found.topic,
-            state: id,
-            position: resumption.start,
-            first,
-            committed: resumption.start,
-            group,
-            warm_until: resumption.warm_until,
-            warming_up: resumption.start < resumption.warm_until,
-            warm_up_max_timestamp: max_timestamp,
-            logged: if self.topics[found.topic].changelog.is_some() { resumption.start } else { Offset::MAX },
-            verdicts: super::verdicts::Verdicts::default(),
-            wait: Wait::No,
-            awaits: None,
-            ends_worker: false,
-            counted: resumption.start,
-            stall: None,
-            failing: None,
-            partition: found.partition,
-            log: found.log,
-        };
-        let of = InputId { topic: input.topic, partition: input.partition.partition };
+        let of = InputId { topic: found.topic, partition: found.partition.partition };
+        let has_changelog = self.topics[found.topic].changelog.is_some();
+        let input = Input::new(found, id, (resumption.start, resumption.warm_until), first, group, has_changelog);
         self.assignment.inputs.insert(of, input);
         self.assignment.warming |=
             inputs_of(&self.topics, &self.assignment.inputs, id).count() > 1 && self.assignment.warms_up(&self.topics, id);
