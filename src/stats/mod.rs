@@ -413,6 +413,7 @@ impl Tally {
     }
 
     /// Counts a verdict.
+    #[inline]
     pub const fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Unseen => self.unseen += 1,

@@ -7,57 +7,57 @@ use crate::checkpoint;
 use crate::filter::CapacityError;
 use crate::record::{Invalid, Offset, TopicPartition};
 
-/// Why a worker cannot go on. What was committed stays; what was not is done again by the next.
+/// The reason why a worker cannot continue. Records that are not committed are processed again by the next owner.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Kafka cannot be worked with.
+    /// Kafka fails.
     #[error(transparent)]
     Kafka(#[from] broker::Error),
-    /// The state directory cannot be worked with.
+    /// The state directory fails.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
-    /// A record without key, and the topic's `on_invalid` is `fail`.
+    /// An invalid record, and the topic's `on_invalid` is `fail`.
     #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
     Invalid {
-        /// Where it was read.
+        /// The partition of the record.
         partition: TopicPartition,
-        /// Where in it.
+        /// The offset of the record.
         offset: Offset,
-        /// What is wrong with it.
+        /// The reason.
         invalid: Invalid,
     },
     /// There is no usable checkpoint, and `state.cold_start` is `fail`.
     #[error("no usable checkpoint of {partition}: {why}; set state.cold_start to \"rebuild\" or \"empty\" to start without it")]
     ColdStart {
-        /// Whose.
+        /// The partition.
         partition: TopicPartition,
-        /// Why not.
+        /// The reason.
         why: String,
     },
     /// A filter has no room for another key.
     #[error("{partition} offset {offset}: {full}")]
     Full {
-        /// Whose filter.
+        /// The partition.
         partition: TopicPartition,
-        /// The record whose key finds no room; nothing is lost, it will be read again.
+        /// The record whose key has no room. It is not lost, because it will be read again.
         offset: Offset,
-        /// What is full.
+        /// The part of the filter that is full.
         full: CapacityError,
     },
-    /// A log ends before the place up to which it was read, and `kafka.on_truncation` is `fail`.
+    /// A log ends before the position up to which it was read, and `kafka.on_truncation` is `fail`.
     #[error(
         "{partition} ends at offset {end}, but was read up to {read}: its log became shorter, as after an unclean leader election; set kafka.on_truncation to \"continue\" to go on at its end, or, if records were written since, set the group's offset to the first of them"
     )]
     Truncated {
         /// The partition.
         partition: TopicPartition,
-        /// Where its log ends.
+        /// The end of its log.
         end: Offset,
-        /// Up to where it was read.
+        /// The position up to which it was read.
         read: Offset,
     },
-    /// Anything else that another try would not mend.
+    /// Any other error that a retry cannot fix.
     #[error("{0}")]
     Exit(String),
 }

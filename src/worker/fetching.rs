@@ -22,14 +22,14 @@ impl<B: Broker> Worker<B> {
             .filter(|(partition, position)| source.seek(partition, *position).is_err())
             .map(|(partition, _)| partition.clone())
             .collect();
-        if stopped.is_empty() { Ok(()) } else { self.fetch_again(source, &stopped) }
+        if stopped.is_empty() { Ok(()) } else { self.restart_fetching(source, &stopped) }
     }
 
     /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
-    pub(super) fn fetch_again(&self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+    pub(super) fn restart_fetching(&self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
         let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
-        source.pause(&self.assignment.paused().map(|found| &found.partition).chain(paused).cloned().collect::<Vec<_>>())?;
+        source.pause(&self.assignment.paused().map(|assigned| &assigned.partition).chain(paused).cloned().collect::<Vec<_>>())?;
         Ok(())
     }
 }

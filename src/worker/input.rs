@@ -5,8 +5,8 @@
 //! forget a verdict that is not committed.
 
 use super::ids::StateId;
+use super::pending_restore::AssignedPartition;
 use super::verdicts::Verdicts;
-use super::waiting::Found;
 use crate::broker::Committed;
 use crate::changelog::Span;
 use crate::fault;
@@ -15,21 +15,21 @@ use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict
 use crate::runtime;
 use std::time::{Duration, Instant};
 
-/// How long a partition stands still before a broker is asked whether an open transaction holds it back, and how long its
-/// answer counts. Ordinary transactions are shorter.
+/// The time without progress after which a broker is asked whether an open transaction holds a partition back, and the time for which its
+/// answer is valid. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
-/// Delay before the status shows that a partition cannot be read.
+/// The delay before the status shows that a partition cannot be read.
 const UNREADABLE_MS: Timestamp = 5_000;
 
-/// How a topic-partition waits: see `pausing`.
+/// How an input waits: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It does not.
+    /// Not at all.
     No,
-    /// Records that came were passed over, and are to be read again.
+    /// Records were passed over, and must be read again.
     PassedOver,
-    /// It is not being read.
+    /// The consumer is paused.
     Paused,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Wait {
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
     /// The name of the log that the offsets belong to.
-    pub(super) log: String,
+    pub(super) topic_incarnation: String,
     /// The configured topic.
     pub(super) topic: TopicId,
     /// The state that the input uses.
@@ -63,7 +63,7 @@ pub(super) struct Input {
     verdicts: Verdicts,
     pub(super) wait: Wait,
     /// The unknown schema of the next record.
-    pub(super) awaits: Option<SchemaId>,
+    pub(super) blocked_on_schema: Option<SchemaId>,
     /// True if the next record can neither be written nor skipped. The worker ends before it.
     pub(super) ends_worker: bool,
     /// Set while the partition makes no progress before the end of its log.
@@ -76,7 +76,7 @@ impl Input {
     /// Starts an input at `start`. Records from there up to `warm_until` are a warm-up. `group` is what the group has committed, and
     /// `first` the offset at which it began.
     pub(super) fn new(
-        found: Found,
+        assigned: AssignedPartition,
         state: StateId,
         (start, warm_until): (Offset, Offset),
         first: Option<Offset>,
@@ -84,10 +84,10 @@ impl Input {
         has_changelog: bool,
     ) -> Self {
         Self {
-            warm_up_max_timestamp: found.note().stream_time,
-            partition: found.partition,
-            log: found.log,
-            topic: found.topic,
+            warm_up_max_timestamp: assigned.note().stream_time,
+            partition: assigned.partition,
+            topic_incarnation: assigned.topic_incarnation,
+            topic: assigned.topic,
             state,
             first,
             position: start,
@@ -99,7 +99,7 @@ impl Input {
             counted: start,
             verdicts: Verdicts::default(),
             wait: Wait::No,
-            awaits: None,
+            blocked_on_schema: None,
             ends_worker: false,
             stall: None,
             failing: None,
@@ -136,7 +136,7 @@ impl Input {
     /// True if the open transaction carries every record that was decided. Less than that is possible only after an abort.
     #[inline]
     pub(super) const fn replay_complete(&self) -> bool {
-        self.verdicts.is_all_carried()
+        self.verdicts.replay_complete()
     }
 
     /// True if anything was decided before the committed offset.
@@ -191,7 +191,7 @@ impl Input {
     /// Remembers the verdicts of consecutive records, which the open transaction carries. Verdicts that are remembered already stay.
     #[inline]
     pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
-        self.verdicts.carry(first, verdicts);
+        self.verdicts.remember(first, verdicts);
     }
 
     /// Takes the last records out of the open transaction, because writing them failed. Their verdicts stay.
@@ -255,7 +255,7 @@ impl Input {
 
     /// The records whose effect is not in the changelog.
     pub(super) fn unlogged(&self) -> Span<'_> {
-        Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
+        Span { topic: &self.topic_incarnation, start: self.logged.min(self.position), end: self.position }
     }
 
     /// Passes over a record that comes too early. It is read again.
@@ -298,27 +298,27 @@ impl Input {
     }
 
     /// Returns to the committed offset, because the open transaction is aborted. Verdicts stay, for when the records are read again.
-    pub(super) fn set_back(&mut self) {
+    pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
             // The record that waits for a schema is read again, behind others.
-            self.awaits = None;
+            self.blocked_on_schema = None;
         }
         self.position = self.committed;
         self.ends_worker = false;
-        self.verdicts.reset_carried();
+        self.verdicts.restart_replay();
         if fault::defect("verdicts_forgotten_on_abort") {
             self.verdicts = Verdicts::default();
         }
     }
 
-    /// True if everything that was fetched of it has been processed.
+    /// True if everything that was fetched has been processed.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
-        is_read && self.awaits.is_none() && !self.ends_worker && self.verdicts.is_all_carried()
+        is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
     }
 
-    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the
-    /// new position is to be committed.
+    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the new position
+    /// must be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
         if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;
@@ -330,14 +330,14 @@ impl Input {
             return false;
         }
         if self.first == Some(self.position) {
-            // Still nothing was judged.
+            // Still nothing is judged.
             self.first = Some(to);
         }
         self.position = to;
         true
     }
 
-    /// Notes whether it stands still before `end`, the end of its log.
+    /// Notes whether the input makes no progress before `end`, the end of its log.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
@@ -349,17 +349,17 @@ impl Input {
     }
 }
 
-/// A partition that stands still before the end of its log.
+/// A partition that makes no progress before the end of its log.
 pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,
     since_ms: Timestamp,
-    /// When a broker was last asked, and whether it named an open transaction as the cause.
+    /// The time of the last answer of a broker, and whether an open transaction is the cause.
     pub(super) answer: Option<(Instant, bool)>,
 }
 
 impl Stall {
-    /// When the partition came to a stop before an open transaction; `None` if that is not known to be the cause.
+    /// The time at which the partition stopped before an open transaction; `None` if that is not known to be the cause.
     pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
         self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
     }
@@ -379,7 +379,7 @@ mod tests {
     fn input(position: Offset) -> Input {
         Input {
             partition: TopicPartition { topic: "in".to_owned(), partition: 0 },
-            log: "in".to_owned(),
+            topic_incarnation: "in".to_owned(),
             topic: TopicId(0),
             state: StateId::default(),
             first: Some(position),
@@ -392,7 +392,7 @@ mod tests {
             logged: position,
             verdicts: Verdicts::default(),
             wait: Wait::No,
-            awaits: None,
+            blocked_on_schema: None,
             ends_worker: false,
             counted: position,
             stall: None,
@@ -406,7 +406,7 @@ mod tests {
         assert!(!input.step_over(5) && !input.step_over(3), "never back");
         assert!(input.step_over(7));
         assert_eq!((input.position, input.committed, input.first, input.is_ahead()), (7, 5, Some(7), true));
-        input.set_back();
+        input.rewind();
         assert_eq!(input.position, 5);
         assert!(input.step_over(7), "again, after an abort");
     }
@@ -417,15 +417,15 @@ mod tests {
         for warm_until in [5, 8] {
             let input = || Input { warm_until, ..input(5) };
             let waiting = |wait| Input { wait, ..input() };
-            let awaiting = Input { awaits: Some(SchemaId::Number(1)), ..input() };
+            let awaiting = Input { blocked_on_schema: Some(SchemaId::Number(1)), ..input() };
             let ending = Input { ends_worker: true, ..input() };
             let mut repeating = input();
             repeating.remember(5, &[Verdict::Unseen]);
             assert!(repeating.advance(6));
-            repeating.set_back();
+            repeating.rewind();
             for mut input in [waiting(Wait::PassedOver), waiting(Wait::Paused), awaiting, ending, repeating] {
                 assert!(!input.step_over(9));
-                assert_eq!((input.position, input.committed), (5, 5), "{:?} {:?} {warm_until}", input.wait, input.awaits);
+                assert_eq!((input.position, input.committed), (5, 5), "{:?} {:?} {warm_until}", input.wait, input.blocked_on_schema);
             }
         }
     }
@@ -444,13 +444,13 @@ mod tests {
         let mut input = input(5);
         input.remember(5, &[Verdict::Unseen, Verdict::Duplicate]);
         assert!(input.advance(7) && input.is_ahead() && input.has_unlogged());
-        input.set_back();
+        input.rewind();
         assert_eq!((input.position(), input.replay_complete(), input.is_counted(6)), (5, false, true));
         assert_eq!(input.verdicts().recall(5), Recall::Decided(Verdict::Unseen));
         input.remember(5, &[Verdict::Unseen]);
         assert!(!input.advance(6), "it was counted");
         input.note_commit(String::new());
-        input.set_back();
+        input.rewind();
         assert_eq!((input.position(), input.group().offset), (6, Some(6)), "no abort goes back behind a commit");
         assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "it is not committed yet");
     }

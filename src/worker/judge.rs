@@ -61,7 +61,7 @@ impl<B: Broker> RecordLoop<'_, B> {
     /// and the error of the next record if it cannot be judged.
     pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
         let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
-        let room = self.outbox.room();
+        let room = self.writer.room();
         if self.bytes > room.bytes {
             // The transaction ends with the record that fills it, so records are processed one by one.
             return (0, None);
@@ -74,8 +74,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         }
         let before = state.dedup.stream_time();
         state.changed = true;
-        let judged = state.dedup.judge_each(&columns.fingerprints, &columns.times, &mut columns.seen);
-        state.pending.note_each(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
+        let judged = state.dedup.judge_batch(&columns.fingerprints, &columns.times, &mut columns.seen);
+        state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
         columns.verdicts.clear();
         columns.verdicts.extend(columns.seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
         if !columns.verdicts.is_empty() {
@@ -89,10 +89,10 @@ impl<B: Broker> RecordLoop<'_, B> {
         let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
         let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
         let is_live = !self.others_warm_up && !input.is_warming_up() && input.replay_complete();
-        if !is_usual || !is_live || !state.pending.goes_on(&state.dedup) {
+        if !is_usual || !is_live || !state.pending.can_append(&state.dedup) {
             return None;
         }
         let is_new = messages.first().is_some_and(|first| input.is_new_from(first.offset()));
-        state.dedup.judges_each_until().filter(|_| is_new).map(|latest| latest.min(self.max_timestamp))
+        state.dedup.batch_horizon().filter(|_| is_new).map(|latest| latest.min(self.max_timestamp))
     }
 }

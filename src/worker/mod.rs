@@ -18,10 +18,10 @@ mod judge;
 mod key_conflicts;
 mod key_reader;
 mod log_end;
-mod outbox;
 mod outputs;
 mod partition;
 mod pausing;
+mod pending_restore;
 mod read_ahead;
 mod rebalance;
 mod rebuild;
@@ -37,7 +37,7 @@ mod shared;
 mod topics;
 mod transaction;
 mod verdicts;
-mod waiting;
+mod writer;
 
 use crate::broker::{self, Broker, Consumer};
 use crate::fault;
@@ -48,7 +48,6 @@ pub use co_partitioning::CrossPartitionKeys;
 pub use error::Error;
 use key_reader::KeyReader;
 use log_end::LogEnds;
-use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
 use record_loop::Buffers;
@@ -57,6 +56,7 @@ pub use shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topics::Topics;
+use writer::TransactionWriter;
 
 /// The longest wait for records. Rebalances and a request to stop are noticed within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ pub struct Worker<B: Broker> {
     number: usize,
     topics: Topics,
     assignment: Assignment,
-    outbox: Outbox<B>,
+    writer: TransactionWriter<B>,
     schedule: Schedule,
     reporter: Reporter,
     buffers: Buffers,
@@ -82,9 +82,9 @@ pub struct Worker<B: Broker> {
 
 /// What to do with the records that were read and not processed yet.
 enum Flow {
-    On,
+    Continue,
     /// Drop them. Positions were set back, so they will be read again.
-    Back,
+    Rewound,
 }
 
 impl<B: Broker> Worker<B> {
@@ -93,7 +93,7 @@ impl<B: Broker> Worker<B> {
     /// # Errors
     /// If Kafka rejects the producer.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
-        let outbox = Outbox::connect(&shared, number)?;
+        let writer = TransactionWriter::connect(&shared, number)?;
         let topics = Topics::new(&shared.config, &shared.cluster);
         let key_reader = KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas));
         fault::point("connect.ready");
@@ -101,7 +101,7 @@ impl<B: Broker> Worker<B> {
             number,
             topics,
             assignment: Assignment::new(shared.store.epoch()),
-            outbox,
+            writer,
             schedule: Schedule::new(runtime::now() + shared.config.worker.checkpoint_interval),
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
@@ -125,7 +125,7 @@ impl<B: Broker> Worker<B> {
             let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
             let ended = if is_fenced { self.prepare_to_rejoin(&source) } else { ended };
             if !matches!(ended, Ok(()) | Err(Error::Kafka(broker::Error::Stopped))) {
-                self.outbox.leave();
+                self.writer.leave();
             }
             source.close();
             if !is_fenced || ended.is_err() || self.check_stop() {
@@ -145,25 +145,25 @@ impl<B: Broker> Worker<B> {
             self.finish_rebuilds(source)?;
             self.restart_lost(source)?;
             self.commit_if_due(source, &mut ahead)?;
-            self.tend_waiting(source)?;
-            ahead.keep_unless_back(self.begin_topics(source)?);
-            ahead.keep_unless_back(self.commit_beginnings(source)?);
-            ahead.keep_unless_back(self.log_warm_up(source)?);
+            self.update_pauses(source)?;
+            ahead.discard_if_rewound(self.begin_topics(source)?);
+            ahead.discard_if_rewound(self.commit_beginnings(source)?);
+            ahead.discard_if_rewound(self.log_warm_up(source)?);
             self.shrink_transactions(source)?;
             if ahead.batch.is_empty() {
-                ahead.keep_unless_back(self.look_at_log_ends(source)?);
+                ahead.discard_if_rewound(self.check_log_ends(source)?);
             }
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
-            self.outbox.sink.poll();
+            self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
             // After a rewind, the partitions are not at these ends any more.
-            let ends = if let Flow::On = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
+            let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
             // Before pauses are updated: a partition that is resumed has records to come, even if its end was read.
             self.step_over_to(source, &ends)?;
-            self.tend_waiting(source)?;
+            self.update_pauses(source)?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
@@ -189,22 +189,22 @@ impl<B: Broker> Worker<B> {
         if self.commit_in().is_none_or(|due| !due.is_zero()) {
             return Ok(());
         }
-        if self.assignment.must_repeat() {
-            self.give_up_repeating(source)?;
+        if self.assignment.is_replaying() {
+            self.give_up_replay(source)?;
             ahead.clear();
             return Ok(());
         }
-        self.commit_and_read(source, ahead)
+        self.commit_and_read_ahead(source, ahead)
     }
 
     /// The time until the open transaction is due to be committed, or, if it must repeat an aborted one, to be given up.
     fn commit_in(&self) -> Option<Duration> {
-        let age = self.outbox.age()?;
+        let age = self.writer.age()?;
         let worker = &self.shared.config.worker;
-        let due = match &self.outbox.ends_with {
-            _ if self.assignment.must_repeat() => worker.transaction_timeout / 2,
+        let due = match &self.writer.ends_with {
+            _ if self.assignment.is_replaying() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
-            None => self.outbox.commit_after(worker.commit_interval),
+            None => self.writer.commit_after(worker.commit_interval),
         };
         Some(due.saturating_sub(age))
     }

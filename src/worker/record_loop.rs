@@ -6,9 +6,9 @@ use super::columns::Columns;
 use super::ids::InputId;
 use super::input::Input;
 use super::key_reader::Keyed;
-use super::outbox::Outbox;
 use super::partition::PartitionState;
 use super::topics::InputTopic;
+use super::writer::TransactionWriter;
 use super::{Shared, co_partitioning, key_conflicts};
 use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError, Target};
 use crate::filter::ExactError;
@@ -44,7 +44,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     pub(super) input: &'w mut Input,
     /// `None` if the records are forwarded to a repartition topic.
     pub(super) state: Option<&'w mut PartitionState>,
-    pub(super) outbox: &'w mut Outbox<B>,
+    pub(super) writer: &'w mut TransactionWriter<B>,
     /// The counts of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
@@ -94,21 +94,27 @@ impl<B: Broker> RecordLoop<'_, B> {
         verdicts: &[Verdict],
         since: Option<Timestamp>,
     ) -> Result<(), (usize, Stop)> {
-        self.outbox.begin().map_err(|error| (0, Stop::Failed(error)))?;
-        let mut records = messages.iter().zip(keys).zip(verdicts).enumerate();
-        let written = records.try_for_each(|(number, ((message, keyed), &verdict))| {
-            self.write_judged(message, keyed, verdict, since).map_err(|stop| (number, stop))
-        });
-        let done = written.as_ref().map_or_else(|&(number, _)| number, |()| messages.len());
-        self.count(&messages[..done], &keys[..done], &verdicts[..done]);
-        written?;
-        self.add_to_transaction(done).map_err(|stop| (done - 1, stop))
+        self.writer.begin().map_err(|error| (0, Stop::Failed(error)))?;
+        let mut stop = None;
+        let mut written = 0;
+        for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
+            stop = self.write_judged(message, keyed, verdict, since).err();
+            if stop.is_some() {
+                break;
+            }
+            written += 1;
+        }
+        self.count(&messages[..written], &keys[..written], &verdicts[..written]);
+        match stop {
+            Some(stop) => Err((written, stop)),
+            None => self.add_to_transaction(written).map_err(|stop| (written - 1, stop)),
+        }
     }
 
     /// Writes a record to the destination of its verdict, if it has one.
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
-        let (topic, offset) = (self.topic, message.offset());
+        let topic = self.topic;
         if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
             let Shared { cross_partition_keys, stats, .. } = self.shared;
             co_partitioning::watch(cross_partition_keys, stats, topic, *fingerprint, message.partition());
@@ -122,6 +128,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             }
         };
         let Some(target) = topic.outputs.target(destination, message) else { return Ok(()) };
+        let offset = message.offset();
         let refused = self.input.verdicts().refused(offset);
         let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
         let invalid = refused.or(match keyed {
@@ -154,7 +161,7 @@ impl<B: Broker> RecordLoop<'_, B> {
 
     /// Writes a record to the topic where it is judged.
     pub(super) fn forward(&mut self, target: Target<'_>, message: &RecordOf<'_, B>) -> Result<(), Stop> {
-        self.outbox.begin().map_err(Stop::Failed)?;
+        self.writer.begin().map_err(Stop::Failed)?;
         self.headers.clear();
         self.write(target, message, message.timestamp())?;
         self.input.advance(message.offset() + 1);
@@ -188,12 +195,12 @@ impl<B: Broker> RecordLoop<'_, B> {
     #[inline]
     fn write(&mut self, target: Target<'_>, message: &RecordOf<'_, B>, time: Option<Timestamp>) -> Result<(), Stop> {
         let outgoing = Outgoing { target, message, time, headers: self.headers, origin: 0 };
-        self.outbox.write(self.of, outgoing).map_err(Stop::Failed)
+        self.writer.write(self.of, outgoing).map_err(Stop::Failed)
     }
 
     /// Adds processed records to the load of the transaction.
     #[inline]
     fn add_to_transaction(&mut self, records: usize) -> Result<(), Stop> {
-        if self.outbox.carry(records) { Err(Stop::Full) } else { Ok(()) }
+        if self.writer.add_to_transaction(records) { Err(Stop::Full) } else { Ok(()) }
     }
 }

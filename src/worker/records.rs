@@ -21,40 +21,40 @@ use crate::runtime;
 use std::ops::Range;
 use std::slice;
 
-/// Records whose keys are taken together, before the first of them is judged.
+/// Number of records whose keys are extracted before the first one is judged.
 const PREFETCH_RECORDS: usize = 64;
 
 impl<B: Broker> Worker<B> {
-    /// Judges and writes the records of a batch. Of the first of them, the keys may be taken already.
+    /// Judges and writes the records of a batch. The keys of the first ones may be extracted already.
     pub(super) fn process(&mut self, source: &B::Consumer, ahead: &mut ReadAhead<'_, B>) -> Result<Flow, Error> {
         if ahead.batch.messages.is_empty() {
-            return Ok(Flow::On);
+            return Ok(Flow::Continue);
         }
         let _span = tracing::debug_span!("batch", records = ahead.batch.messages.len()).entered();
         let now = runtime::wall_clock();
-        ahead.groups.add_runs(&self.topics, &ahead.batch.messages);
-        let (messages, groups) = (&ahead.batch.messages, &ahead.groups);
-        let mut judged = Ok(Flow::On);
+        ahead.runs.add_runs(&self.topics, &ahead.batch.messages);
+        let (messages, runs) = (&ahead.batch.messages, &ahead.runs);
+        let mut judged = Ok(Flow::Continue);
         for first in (0..messages.len()).step_by(PREFETCH_RECORDS) {
             let end = (first + PREFETCH_RECORDS).min(messages.len());
-            take_keys(&self.topics, &mut self.key_reader, messages, groups, &mut ahead.keys, end);
-            self.prefetch(groups.within(first..end), &ahead.keys);
-            judged = groups.within(first..end).try_fold(Flow::On, |flow, (of, numbers)| match (flow, of) {
-                (Flow::On, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
+            take_keys(&self.topics, &mut self.key_reader, messages, runs, &mut ahead.keys, end);
+            self.prefetch(runs.within(first..end), &ahead.keys);
+            judged = runs.within(first..end).try_fold(Flow::Continue, |flow, (of, numbers)| match (flow, of) {
+                (Flow::Continue, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
                 (flow, _) => Ok(flow),
             });
-            if !matches!(judged, Ok(Flow::On)) {
+            if !matches!(judged, Ok(Flow::Continue)) {
                 break;
             }
         }
         ahead.keys.clear();
-        // What was committed before the worker ends counts, too.
+        // Records that were committed before the worker ends count, too.
         self.reporter.count(&self.shared.stats);
         judged
     }
 
-    /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
-    fn prefetch(&mut self, groups: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
+    /// Prefetches what judging these records will read, so that cache misses overlap.
+    fn prefetch(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
         let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
             if let Some(state) = of.and_then(|id| self.assignment.states.get_mut(&id)) {
@@ -62,7 +62,7 @@ impl<B: Broker> Worker<B> {
             }
             all.clear();
         };
-        for (of, numbers) in groups {
+        for (of, numbers) in runs {
             let state = of.map(|of| StateId { space: self.topics[of.topic].space, partition: of.partition });
             if state != last {
                 load(last, all);
@@ -73,8 +73,8 @@ impl<B: Broker> Worker<B> {
         load(last, all);
     }
 
-    /// Judges and writes records of one partition. Those of a partition that is another member's, or whose state is not
-    /// there yet, come again.
+    /// Judges and writes records of one partition. Skips them if another member owns the partition, or if its state is not restored: they
+    /// will be read again.
     fn take(
         &mut self,
         source: &B::Consumer,
@@ -87,26 +87,26 @@ impl<B: Broker> Worker<B> {
         let bytes = messages.iter().map(Record::bytes).sum();
         self.reporter.tallies[self.topics[of.topic].read].bytes += bytes as u64;
         while let Some((stopped, stop)) = self.record_loop(of, now, bytes).and_then(|mut records| records.run(messages, keys, at)) {
-            if let Flow::Back = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
-                return Ok(Flow::Back);
+            if let Flow::Rewound = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
+                return Ok(Flow::Rewound);
             }
             at = stopped + 1;
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
-    /// What records of that partition have in common; `None` if they are not to be judged.
+    /// Everything that the records of an input share; `None` if they must not be processed now.
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
-        let others_warm_up = self.assignment.warming && self.assignment.others_warm_up(&self.topics, of);
+        let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
         if others_warm_up && !input.is_warm_up(input.position()) {
             input.pass_over();
             return None;
         }
-        if input.awaits.is_some() || self.assignment.holding && input.replay_complete() {
+        if input.blocked_on_schema.is_some() || self.assignment.holds_new_records && input.replay_complete() {
             input.pass_over();
         }
-        // What was passed over comes first, though nothing may be in its way any more.
+        // Records that were passed over come first, even if nothing blocks them any more.
         if input.ends_worker || input.wait != Wait::No {
             return None;
         }
@@ -121,7 +121,7 @@ impl<B: Broker> Worker<B> {
             topic,
             input,
             state,
-            outbox: &mut self.outbox,
+            writer: &mut self.writer,
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
             scratch: &mut self.buffers.scratch,
@@ -132,34 +132,34 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Does what a loop cannot do for itself.
+    /// Handles the record that stopped the loop.
     fn stopped(&mut self, source: &B::Consumer, of: InputId, message: &RecordOf<'_, B>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // What must be in it may come behind much that is new, which has to wait.
-            Stop::Full if self.assignment.must_repeat() && !fault::defect("full_transaction_not_held") => {
-                self.assignment.holding = true;
-                Ok(Flow::On)
+            // Records that it must repeat may follow behind new ones. The new ones wait.
+            Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
+                self.assignment.holds_new_records = true;
+                Ok(Flow::Continue)
             }
             Stop::Full => {
                 let flow = self.commit(source)?;
-                // While records come faster than transactions hold, there is hardly another moment without one.
+                // Under full load, there is hardly another moment without an open transaction.
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // What is to be logged must wait, and the warm-up with it: it would remember more all the while. With a transaction
-            // open, records that do not come again are given up in time.
-            Stop::Unlogged if self.assignment.must_repeat() => {
-                self.assignment.holding = true;
-                self.outbox.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Back), |()| Ok(Flow::On))
+            // Logging must wait for the replay, and so must the warm-up, which would remember more and more. An open transaction ensures that
+            // a replay that never completes is given up in time.
+            Stop::Unlogged if self.assignment.is_replaying() => {
+                self.assignment.holds_new_records = true;
+                self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
             }
-            Stop::Unlogged if self.outbox.is_open() => self.commit(source),
+            Stop::Unlogged if self.writer.is_open() => self.commit(source),
             Stop::Unlogged => self.log_warm_up(source),
-            Stop::WarmedUp => Ok(Flow::On),
-            Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),
+            Stop::WarmedUp => Ok(Flow::Continue),
+            Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Rewound),
             Stop::Undecided(VerdictError::Awaits(schema)) => {
-                self.await_schema(of, schema);
-                Ok(Flow::On)
+                self.block_on_schema(of, schema);
+                Ok(Flow::Continue)
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
@@ -178,10 +178,9 @@ impl<B: Broker> Worker<B> {
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
-                // by here again.
-                self.outbox.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
-                if self.assignment.must_repeat() { Ok(Flow::On) } else { self.commit(source) }
+                // The records before it are valid, so the worker ends after their commit. If the commit fails, the record is read again.
+                self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
+                if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }
         }
     }

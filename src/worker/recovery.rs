@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 impl<B: Broker> Worker<B> {
     /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted.
     fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
-        if self.outbox.is_open() {
+        if self.writer.is_open() {
             self.abort(source, SinkError::Abort("its partitions must be restored".to_owned()))?;
         }
         self.restore_assigned(source, partitions)
@@ -47,22 +47,22 @@ impl<B: Broker> Worker<B> {
             self.restart(source, &outside)?;
         }
         // The position that librdkafka stopped at may be inside its log by now.
-        if inside.is_empty() { Ok(()) } else { self.fetch_again(source, &inside) }
+        if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
     }
 
     /// Restores a partition in the middle of a batch.
     pub(super) fn restart_in_batch(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
-        if !self.outbox.is_open() {
+        if !self.writer.is_open() {
             // The batch is dropped, so the other partitions must read their records again, too.
             self.rewind(source)?;
         }
-        self.restart(source, &[partition]).map(|()| Flow::Back)
+        self.restart(source, &[partition]).map(|()| Flow::Rewound)
     }
 
-    /// Restores the partitions whose decided records were not all read and written again in time, so that the others can
+    /// Gives up a replay that was not completed in time: restores the partitions whose records are missing, so that the others can
     /// continue. The next transactions are smaller, so that they can be repeated in time.
-    pub(super) fn give_up_repeating(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        if let Some(Load { records, bytes }) = self.outbox.repeated_too_slowly() {
+    pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
             tracing::warn!(
                 records,
                 bytes,
@@ -81,7 +81,7 @@ impl<B: Broker> Worker<B> {
     /// together would have to be committed together again, so their partitions are restored and the records decided again.
     /// A state that only this process has is kept, and its records are repeated as they were.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
-        if !std::mem::take(&mut self.outbox.shrinks) {
+        if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());
         }
         let kept = self.only_in_memory();
@@ -89,7 +89,7 @@ impl<B: Broker> Worker<B> {
         if partitions.is_empty() {
             return Ok(());
         }
-        let Load { records, bytes } = self.outbox.shrink();
+        let Load { records, bytes } = self.writer.shrink();
         tracing::warn!(
             records,
             bytes,
@@ -98,7 +98,7 @@ impl<B: Broker> Worker<B> {
         self.restart(source, &partitions)
     }
 
-    /// The states of which neither a changelog nor a checkpoint has what committed records did to them.
+    /// The states whose committed changes are in no changelog and no checkpoint.
     fn only_in_memory(&self) -> BTreeSet<StateId> {
         let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
         ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());
@@ -108,7 +108,7 @@ impl<B: Broker> Worker<B> {
         let stored: BTreeMap<_, _> = self.shared.store.all_metadata().unwrap_or_default().into_iter().collect();
         ids.retain(|&id| {
             let stored = stored.get(&self.topics.first_of(id.space).stored_as(id.partition));
-            let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.log));
+            let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.topic_incarnation));
             inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| input.has_history() && !is_stored(input))
         });
         ids

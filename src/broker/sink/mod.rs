@@ -10,7 +10,7 @@ mod offsets;
 mod origin;
 mod refused;
 
-pub use error::{SinkError, has_twin};
+pub use error::{SinkError, duplicate_producer};
 pub use refused::Refused;
 
 use super::{

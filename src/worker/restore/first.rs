@@ -1,17 +1,16 @@
-//! The offsets at which a group begins that has committed nothing, if `kafka.start` is `latest`.
+//! The starting offsets of a group that has committed nothing, if `kafka.start` is `latest`.
 //!
-//! Owns the question whether the group begins now, or has lost its offsets. Must never pass over what it may have been about
-//! to read, nor let two members commit for one partition.
+//! Owns the decision whether the group begins now, or has lost its offsets. Must never skip records that the group was about to read, or
+//! let two members commit for one partition.
 //!
-//! The group begins with all partitions of a topic at once. Otherwise, a member that finds some of them committed could not
-//! tell a partition that another member has not begun yet from one that was added later, which is read from its beginning.
-//! But any owner commits as soon as it has read. A member that committed for the partitions of others might therefore set
-//! the group back: brokers cannot order the commits of two members of one generation. So the owner of partition 0 commits
-//! for all partitions, and nothing of the topic is read, nor committed by anyone else, before that. A member of an earlier
-//! generation cannot commit any more.
+//! The group begins with all partitions of a topic at once. Otherwise, a member that finds some of them committed could not tell a
+//! partition that another member has not begun yet from one that was added later, which is read from its beginning. But an owner commits
+//! as soon as it has read. A member that commits for the partitions of others might therefore set the group back, because brokers cannot
+//! order the commits of two members of one generation. So the owner of partition 0 commits for all partitions, and no member reads the
+//! topic or commits for it before that. A member of an earlier generation cannot commit any more.
 
 use super::super::SILENCE;
-use super::super::waiting::Found;
+use super::super::pending_restore::AssignedPartition;
 use super::{Error, Worker};
 use crate::broker::{self, Broker, ChangelogReader as _, Consumer as _, ReadEnd};
 use crate::config::Start;
@@ -20,20 +19,20 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time between two looks at a transaction that is open in an internal topic.
+/// The pause between two checks for an open transaction in an internal topic.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {
     /// Takes the partitions out of `all` that wait until the group begins with their topic.
     ///
-    /// If a checkpoint, a changelog, or a topic in between shows that the group began before, its offsets were lost: then
-    /// nothing waits, and nothing is passed over.
-    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<Found>) -> Result<(), Error> {
+    /// If a checkpoint, a changelog, or a repartition topic shows that the group began before, its offsets were lost. Then no partition
+    /// waits, and no record is skipped.
+    pub(super) fn take_unbegun(&mut self, source: &B::Consumer, all: &mut Vec<AssignedPartition>) -> Result<(), Error> {
         if self.shared.config.kafka.start != Start::Latest {
             return Ok(());
         }
-        let new = all.iter().filter(|found| found.committed.offset.is_none());
-        let topics: BTreeSet<_> = new.map(|found| self.topics.configured(found.topic)).collect();
+        let new = all.iter().filter(|assigned| assigned.committed.offset.is_none());
+        let topics: BTreeSet<_> = new.map(|assigned| self.topics.configured(assigned.topic)).collect();
         for topic in topics {
             let partitions = self.input_partitions(topic);
             if self.retry_until_answered(|| source.committed(&partitions))?.iter().any(|committed| committed.offset.is_some()) {
@@ -46,11 +45,11 @@ impl<B: Broker> Worker<B> {
                 );
                 continue;
             }
-            if all.iter().any(|found| found.topic == topic && found.partition.partition == 0) {
+            if all.iter().any(|assigned| assigned.topic == topic && assigned.partition.partition == 0) {
                 self.find_ends(source, &partitions, all)?;
             }
-            // What is checkpointed or logged of a repartition topic would look as if the group had begun.
-            let (unbegun, begun) = std::mem::take(all).into_iter().partition(|found| self.topics.configured(found.topic) == topic);
+            // A checkpoint or changelog of a repartition topic would look as if the group had begun.
+            let (unbegun, begun) = std::mem::take(all).into_iter().partition(|assigned| self.topics.configured(assigned.topic) == topic);
             *all = begun;
             tracing::info!(topic = self.topics[topic].config.input, "waiting until the group begins with this topic");
             self.assignment.unbegun.extend::<Vec<_>>(unbegun);
@@ -64,12 +63,12 @@ impl<B: Broker> Worker<B> {
         (0..count).map(|partition| TopicPartition { topic: name.clone(), partition }).collect()
     }
 
-    /// Notes where partitions end now: the group begins there, unless this worker loses partition 0 before it commits.
-    fn find_ends(&mut self, source: &B::Consumer, partitions: &[TopicPartition], known: &[Found]) -> Result<(), Error> {
+    /// Notes the current ends of partitions. The group begins there, unless this worker loses partition 0 before it commits.
+    fn find_ends(&mut self, source: &B::Consumer, partitions: &[TopicPartition], known: &[AssignedPartition]) -> Result<(), Error> {
         for partition in partitions {
             self.check_stop();
-            let end = match known.iter().find(|found| found.partition == *partition) {
-                Some(found) => found.high,
+            let end = match known.iter().find(|assigned| assigned.partition == *partition) {
+                Some(assigned) => assigned.high,
                 None => self.retry_until_answered(|| source.watermarks(partition))?.1,
             };
             self.assignment.ends.insert(partition.clone(), end);
@@ -79,13 +78,14 @@ impl<B: Broker> Worker<B> {
 
     /// Returns true if anything shows that the group has read this topic before: a checkpoint, or records in a topic that only the
     /// group's workers write. With `repartition`, the checkpoints and the changelog are those of the repartition topic.
-    fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[Found]) -> Result<bool, Error> {
+    fn has_begun(&self, source: &B::Consumer, topic: TopicId, all: &[AssignedPartition]) -> Result<bool, Error> {
         let counted = self.topics[topic].counted;
-        let states = all.iter().filter(|found| self.topics[found.topic].counted == counted).map(|found| found.state(&self.topics));
+        let states =
+            all.iter().filter(|assigned| self.topics[assigned.topic].counted == counted).map(|assigned| assigned.state(&self.topics));
         if states.filter_map(|id| self.assignment.states.get(&id)).any(|state| !state.offsets.is_empty()) {
             return Ok(true);
         }
-        // The changelog of a space may be of another topic only. But it may also be all that is left of this one.
+        // All records of the changelog may be of another topic of the space. But it may also be all that is left of this one.
         let own = self.topics.iter().map(|(_, topic)| topic).filter(|topic| topic.counted == counted);
         for name in own.flat_map(|topic| topic.forward.iter().map(|forward| &forward.topic).chain(&topic.changelog)) {
             let count = self.shared.cluster.partitions.get(name).copied().unwrap_or(0).cast_signed();
@@ -121,7 +121,7 @@ impl<B: Broker> Worker<B> {
                 has_record = true;
                 Ok(false)
             })?;
-            // Without knowing, no record may be skipped.
+            // If in doubt, no record may be skipped.
             if !has_record && self.check_stop() {
                 return Err(broker::Error::Stopped.into());
             }

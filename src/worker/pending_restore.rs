@@ -1,6 +1,6 @@
-//! Partitions that are about to be read, and those that wait for a state.
+//! Assigned partitions whose state is not restored yet.
 //!
-//! Owns what is known of them before their state is there. Must never ask a broker.
+//! Owns their offsets and their state's rebuild until they become inputs. Must never ask a broker.
 
 use super::ids::StateId;
 use super::rebuild_job::Cancellation;
@@ -10,48 +10,48 @@ use crate::record::{Offset, TopicId, TopicPartition, log_id};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is known of a partition that is about to be read.
+/// A partition that is assigned, and not read yet.
 #[derive(Clone)]
-pub(super) struct Found {
+pub(super) struct AssignedPartition {
     pub(super) partition: TopicPartition,
     pub(super) topic: TopicId,
-    /// The name of the log that is read.
-    pub(super) log: String,
+    /// The name of the topic incarnation.
+    pub(super) topic_incarnation: String,
     pub(super) committed: Committed,
     pub(super) low: Offset,
     pub(super) high: Offset,
 }
 
 /// A state that is being rebuilt, and the partitions that wait for it.
-pub(super) struct Waiting {
-    pub(super) found: Vec<Found>,
+pub(super) struct PendingRestore {
+    pub(super) assigned: Vec<AssignedPartition>,
     pub(super) began: Instant,
     pub(super) cancellation: Arc<Cancellation>,
 }
 
-impl Drop for Waiting {
+impl Drop for PendingRestore {
     fn drop(&mut self) {
         self.cancellation.cancel();
     }
 }
 
-impl Found {
+impl AssignedPartition {
     /// The state that the partition uses.
     pub(super) fn state(&self, topics: &Topics) -> StateId {
         StateId { space: topics[self.topic].space, partition: self.partition.partition }
     }
 
-    /// What is noted beside the committed offset.
+    /// The metadata of the committed offset.
     pub(super) fn note(&self) -> Note {
         Note::read(&self.committed.metadata)
     }
 
-    /// Whether its brokers distinguish one log of a topic's name from the next.
+    /// True if the brokers report topic ids, which tell a recreated topic from the old one.
     pub(super) fn has_id(&self) -> bool {
-        log_id(&self.log).is_some()
+        log_id(&self.topic_incarnation).is_some()
     }
 
-    /// Where it stands while it waits.
+    /// The position while the partition waits.
     pub(super) fn paused_at(&self) -> Offset {
         self.committed.offset.map_or(self.low, |committed| committed.clamp(self.low, self.high.max(self.low)))
     }
