@@ -1,10 +1,10 @@
 //! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_group, delete_records_before, make_topic_with,
-    produce, read_committed, reset_offset, topic, wait_for_output, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,
+    read_committed, reset_offset, topic, wait_for_output, wait_until,
 };
-use crate::stream::LIMIT;
+use crate::stream::{LIMIT, SHORT_SESSION};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeSet;
@@ -51,7 +51,8 @@ impl Topics {
 #[test]
 fn killed_before_its_first_commit() {
     for delivery in ["exactly_once", "at_least_once"] {
-        let topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
+        let mut topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
+        topics.setup = topics.setup.properties(SHORT_SESSION);
         produce(broker(), &topics.input, records(0..100, 0..2, TIME));
         let delivery = format!("worker.delivery={delivery}");
         let mut worker = topics.setup.start_armed("a", &[&delivery], "transaction.sent:1:kill");
@@ -126,31 +127,25 @@ fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
     assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
 }
 
-/// What came before the group began never came out. A cold start must not take it for seen.
+/// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
 #[test]
-fn a_cold_start_reaches_no_further_back_than_the_group() {
-    // Where the beginning is not known any more, nothing is taken for seen.
-    for is_known in [true, false] {
-        let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
-        produce(broker(), &topics.input, records(0..100, 0..1, TIME));
-        let mut worker = topics.setup.start("a");
-        topics.wait_until_read(0, 100, &mut worker);
-        produce(broker(), &topics.input, records(100..200, 0..1, TIME));
-        topics.wait_until_read(0, 200, &mut worker);
-        worker.drain();
-        fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
-        if !is_known {
-            reset_offset(broker(), topics.setup.group(), &topics.input, 0, 200);
-        }
-        produce(broker(), &topics.input, records(0..200, 0..1, TIME));
-        let mut worker = topics.setup.start("a");
-        topics.wait_until_read(0, 400, &mut worker);
-        worker.drain();
-        let out: Vec<_> = read_committed(broker(), &topics.output, 4).concat();
-        let keys: BTreeSet<_> = out.iter().map(|record| record.key.clone()).collect();
-        assert_eq!(keys.len(), 200, "keys from before the group were never let out");
-        assert_eq!(out.len(), if is_known { 200 } else { 300 }, "known: {is_known}");
-    }
+fn a_cold_start_with_an_offset_set_by_hand_takes_nothing_for_seen() {
+    let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
+    produce(broker(), &topics.input, records(0..100, 0..1, TIME));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 100, &mut worker);
+    produce(broker(), &topics.input, records(100..200, 0..1, TIME));
+    topics.wait_until_read(0, 200, &mut worker);
+    worker.drain();
+    fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+    reset_offset(broker(), topics.setup.group(), &topics.input, 0, 200);
+    produce(broker(), &topics.input, records(0..200, 0..1, TIME));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 400, &mut worker);
+    worker.drain();
+    let out: Vec<_> = read_committed(broker(), &topics.output, 4).concat();
+    let keys: BTreeSet<_> = out.iter().map(|record| record.key.clone()).collect();
+    assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
 /// Times in seconds, taken for milliseconds, lie within a day of the epoch.
@@ -167,40 +162,6 @@ fn a_cold_start_near_the_epoch() {
     topics.wait_until_read(0, 200, &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
-}
-
-/// `latest` is where a group begins, not where one goes on whose offsets were lost.
-#[test]
-fn a_group_that_has_lost_its_offsets_begins_nowhere_anew() {
-    let topics = Topics::new("begin-again", "start = \"latest\"", "", 2);
-    let setup = &topics.setup;
-    let two = ["worker.workers=2"];
-    let mut worker = setup.start_with("a", &two);
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 0, &mut worker);
-    }
-    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 50, &mut worker);
-    }
-    worker.drain();
-    delete_group(broker(), setup.group());
-    produce(broker(), &topics.input, records(100..200, 0..2, TIME));
-    // With no state but the changelog, and killed while the two members say where they begin.
-    fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
-    let mut worker = setup.start_with("a", &two);
-    worker.wait_for_log("it has begun before", LIMIT);
-    worker.kill9();
-    let mut worker = setup.start_with("a", &two);
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 100, &mut worker);
-    }
-    worker.drain();
-    let mut keys: Vec<_> = read_committed(broker(), &topics.output, 2).concat().into_iter().map(|record| record.key).collect();
-    keys.sort();
-    let all = keys.len();
-    keys.dedup();
-    assert_eq!((all, keys.len()), (200, 200), "a record was lost, or came twice");
 }
 
 /// A member of a group that holds the next generation back while it is not polled, so that all who join meanwhile begin

@@ -1,17 +1,19 @@
 //! Promise: the broker may be killed and come back, and the log stays readable meanwhile.
 
 use crate::harness::{OwnBroker, PATIENCE, client, wait_until};
-use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, Stream};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 
+const RECORDS: usize = 200_000;
+
 #[test]
 fn the_broker_is_killed_and_restarted() {
     let mut broker = OwnBroker::start();
     let mut stream = Stream::new(broker.address(), "restart", RECORDS);
-    let feed = stream.feed(30);
+    let feed = stream.feed(12);
     let mut worker = stream.setup.start("a");
     worker.wait_for_log("partition restored", LIMIT);
     for share in [4, 2] {

@@ -1,7 +1,6 @@
 //! Promise: no key that a group was seeded with comes out within its window, whatever becomes of the workers and their disks; a
 //! seed is written whole or not at all; and a group that has begun is not seeded.
 
-use crate::faults::SEEDING;
 use crate::harness::state::digests;
 use crate::harness::{
     News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, delete_topic, move_offset, offset_of, produce, read_committed,
@@ -16,6 +15,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Points at which a seed is killed.
+const SEEDING: &[&str] = &["seed.written:1:kill", "seed.offsets_sent:1:kill", "seed.committed:1:kill"];
 const SEEDS: usize = 3_000;
 const LIVE: usize = 3_000;
 

@@ -13,6 +13,9 @@ pub const RECORDS: usize = 1_000_000;
 /// Long enough for any of the disturbances, on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
+/// Properties with which a group soon notices that a member was killed.
+pub const SHORT_SESSION: &str = "\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"";
+
 /// So rarely wrong that not one record is expected to fall to it.
 const FILTER: &str = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";
 
