@@ -49,7 +49,7 @@ impl Topics {
 }
 
 #[test]
-fn killed_before_its_first_commit() {
+fn a_group_keeps_its_beginning_if_its_first_worker_is_killed() {
     for delivery in ["exactly_once", "at_least_once"] {
         let mut topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
         topics.setup = topics.setup.properties(SHORT_SESSION);
@@ -71,7 +71,7 @@ fn killed_before_its_first_commit() {
 
 /// A partition may wait for its state, and go to another member meanwhile: to which it must not look like one that was added.
 #[test]
-fn a_partition_that_waits_for_its_state_has_begun() {
+fn a_partition_that_waits_for_its_state_has_a_committed_beginning() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
     let changelog = format!("{}-ids-changelog", topics.setup.group());
     make_topic_with(broker(), &changelog, 2, &[("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")]);
@@ -88,7 +88,7 @@ fn a_partition_that_waits_for_its_state_has_begun() {
 }
 
 #[test]
-fn a_partition_that_was_added_is_read_from_its_beginning() {
+fn added_partitions_are_read_from_their_beginning() {
     let topics = Topics::new("begin-added", "start = \"latest\"", "", 2);
     produce(broker(), &topics.input, records(0..100, 0..2, TIME));
     let mut worker = topics.setup.start("a");
@@ -108,7 +108,7 @@ fn a_partition_that_was_added_is_read_from_its_beginning() {
 }
 
 #[test]
-fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
+fn lost_state_is_noticed_after_the_input_has_expired() {
     let topics = Topics::new("begin-lost", "", "changelog = false\ncold_start = \"fail\"", 1);
     // It begins, and nothing comes: there is no state to be lost.
     for _ in 0..2 {
@@ -129,7 +129,7 @@ fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
 
 /// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
 #[test]
-fn a_cold_start_with_an_offset_set_by_hand_takes_nothing_for_seen() {
+fn cold_start_after_a_manual_reset_takes_nothing_for_seen() {
     let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
     produce(broker(), &topics.input, records(0..100, 0..1, TIME));
     let mut worker = topics.setup.start("a");
@@ -150,7 +150,7 @@ fn a_cold_start_with_an_offset_set_by_hand_takes_nothing_for_seen() {
 
 /// Times in seconds, taken for milliseconds, lie within a day of the epoch.
 #[test]
-fn a_cold_start_near_the_epoch() {
+fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
     produce(broker(), &topics.input, records(0..100, 0..1, 1_700_000));
     let mut worker = topics.setup.start("a");
@@ -196,7 +196,7 @@ impl Gate {
 /// Two members find that the group has committed nothing. By the time the slower one commits where the group begins, the
 /// faster one has emitted what came since.
 #[test]
-fn a_slow_member_does_not_set_the_group_back_to_its_beginning() {
+fn a_slow_member_does_not_reset_the_group_to_its_beginning() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
     // They are stopped for a while, and stay members.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");

@@ -127,7 +127,7 @@ fn a_capture_has_each_committed_record_byte_for_byte() {
 }
 
 #[test]
-fn a_capture_is_refused_in_a_sentence() {
+fn an_impossible_capture_is_refused() {
     let (setup, input, _) = captured_topic("capture-refused");
     let config = setup.write_config("a");
     let file = setup.dir().join("there");

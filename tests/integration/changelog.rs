@@ -40,7 +40,7 @@ fn changelog(stream: &Stream) -> String {
 }
 
 #[test]
-fn a_lost_disk_is_made_good() {
+fn a_lost_disk_is_rebuilt_exactly() {
     // A window that rotates: of each slice, keys must be forgotten when they would have been.
     let stream = Stream::new(broker(), "log-disk", RECORDS);
     stream.begin(RECORDS / 2);
@@ -59,7 +59,7 @@ fn a_lost_disk_is_made_good() {
 }
 
 #[test]
-fn a_state_that_is_older_than_the_changelog_reaches() {
+fn a_checkpoint_older_than_the_trimmed_changelog_is_replaced() {
     let stream = Stream::new(broker(), "log-older", RECORDS);
     stream.begin(RECORDS / 4);
     let (state, old) = (stream.setup.state_dir("a"), stream.setup.dir().join("old"));
@@ -303,7 +303,7 @@ fn failed_offset_commits_log_no_key_twice() {
 }
 
 #[test]
-fn a_partition_may_be_revoked_while_it_is_rebuilt() {
+fn a_partition_can_be_revoked_during_its_rebuild() {
     let stream = Stream::remembered(broker(), "log-revoked", RECORDS);
     stream.begin(RECORDS / 2);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
@@ -323,7 +323,7 @@ fn a_partition_may_be_revoked_while_it_is_rebuilt() {
 
 /// Partitions that a topic gets while it is read are read and remembered, too.
 #[test]
-fn partitions_may_be_added() {
+fn added_partitions_are_read_and_logged() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
     let setup = Setup::new(broker(), "log-added")
         .worker("commit_interval = \"50ms\"")
@@ -362,7 +362,7 @@ fn partitions_may_be_added() {
 
 /// What a person must mend is not tried again and again while the group waits for an answer.
 #[test]
-fn topics_that_do_not_fit_any_more_end_the_worker() {
+fn partition_counts_that_no_longer_match_stop_the_worker() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 4));
     let setup = Setup::new(broker(), "log-misfit").properties("\"topic.metadata.refresh.interval.ms\" = 500").topic(
         &input,
@@ -378,7 +378,7 @@ fn topics_that_do_not_fit_any_more_end_the_worker() {
 }
 
 #[test]
-fn a_changelog_that_would_lose_is_refused() {
+fn a_changelog_that_could_lose_records_is_refused() {
     let (input, output) = (topic(broker(), "log-in", 2), topic(broker(), "log-out", 2));
     let refused = |partitions: u32, properties: &[(&str, &str)], sentence: &str| {
         let setup = Setup::new(broker(), "log-refused").topic(
@@ -398,7 +398,7 @@ fn a_changelog_that_would_lose_is_refused() {
 
 /// What a broker and librdkafka make of a record of a changelog, on its way there and back.
 #[test]
-fn it_comes_back_as_it_was_written() {
+fn compression_does_not_change_a_rebuilt_state() {
     for (compression, of_topic) in [("none", "producer"), ("gzip", "producer"), ("snappy", "lz4"), ("lz4", "uncompressed")] {
         let stream = Stream::remembered(broker(), "log-pressed", 4_000)
             .with(|setup| setup.properties(&format!("\"compression.type\" = \"{compression}\"")).worker("max_transaction_records = 500"));

@@ -19,7 +19,7 @@ fn refused(setup: &Setup, sentences: &[&str]) {
 }
 
 #[test]
-fn missing_topics_are_named_all_at_once() {
+fn missing_topics_are_reported_together() {
     let (input, output, dead) = (unique("no-in"), unique("no-out"), unique("no-dead"));
     let setup = Setup::new(broker(), "missing").topic(&input, &output, &format!("{LINES}\non_invalid = {{ topic = \"{dead}\" }}"));
     refused(
@@ -33,7 +33,7 @@ fn missing_topics_are_named_all_at_once() {
 }
 
 #[test]
-fn topics_of_one_space_need_as_many_partitions() {
+fn topics_of_a_space_need_equal_partition_counts() {
     let (one, two, output) = (topic(broker(), "two", 2), topic(broker(), "three", 3), topic(broker(), "space-out", 3));
     let lines = format!("space = \"both\"\n{LINES}");
     let setup = Setup::new(broker(), "partitions").topic(&one, &output, &lines).topic(&two, &output, &lines);
@@ -41,7 +41,7 @@ fn topics_of_one_space_need_as_many_partitions() {
 }
 
 #[test]
-fn fewer_output_partitions_are_told_and_worked_with() {
+fn fewer_output_partitions_are_reported_and_accepted() {
     let mut stream = Stream::remembered(broker(), "fewer", 20_000);
     stream.output = topic(broker(), "fewer-out", 2);
     let lines =
@@ -65,7 +65,7 @@ fn fewer_output_partitions_are_told_and_worked_with() {
 }
 
 #[test]
-fn no_broker_is_waited_for_and_then_told() {
+fn unreachable_brokers_are_reported_after_the_timeout() {
     let setup = Setup::new("127.0.0.1:1", "nobody").kafka("connect_timeout = \"3s\"").topic("in", "out", LINES);
     let log = setup.start("a").fails(1);
     assert!(log.contains("no broker answers yet; waiting"), "{log}");
@@ -84,7 +84,7 @@ fn sigterm_ends_the_wait_for_a_broker() {
 }
 
 #[test]
-fn all_errors_of_a_configuration_are_told_at_once() {
+fn configuration_errors_are_reported_together() {
     let lines = "space = \"one\"\nkey = [{ field = \"id\" }]\nwindow = \"1 fortnight\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
     let agree = |window: &str| {
         format!("space = \"two\"\nkey = {{ record = \"key\" }}\nwindow = \"{window}\"\nfilter = {{ kind = \"aging\", capacity = \"10k\" }}")

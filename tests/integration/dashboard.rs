@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[test]
-fn the_page_in_a_browser() {
+fn the_dashboard_works_in_a_browser() {
     let (input, output) = (topic(broker(), "page-in", 4), topic(broker(), "page-out", 4));
     let lines = "space = \"page\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"100k\" }";
     let setup =

@@ -143,7 +143,7 @@ fn kills_at_steps_of_transactions_and_checkpoints() {
 
 /// While transactions are full before their time, there are checkpoints all the same, and not only at the end.
 #[test]
-fn full_transactions_do_not_keep_checkpoints_off() {
+fn full_transactions_do_not_prevent_checkpoints() {
     let mut lives = Lives::new("faults-full", 60, HOUR / 3, AGING);
     // So many commits that two checkpoints are due long before half of them, however fast this machine is.
     let overrides = ["worker.commit_interval=1s", "worker.max_transaction_records=100", "worker.checkpoint_interval=100ms"];
@@ -160,7 +160,7 @@ fn full_transactions_do_not_keep_checkpoints_off() {
 
 /// Two members that outlive their processes: what the one was giving up is not left without an owner.
 #[test]
-fn a_member_killed_while_giving_partitions_back_leaves_none_behind() {
+fn a_member_killed_during_a_revocation_leaves_no_partition_unowned() {
     let mut lives = Lives::new("faults-left", 2, 24 * HOUR, AGING);
     let mut other = None;
     lives.dies("revoke.begin:1:kill", |lives, worker| {
@@ -222,7 +222,7 @@ fn steps_that_fail_change_nothing() {
 }
 
 #[test]
-fn standstills_past_the_end_of_the_transaction() {
+fn workers_frozen_past_the_transaction_timeout_change_nothing() {
     let mut lives = Lives::new("faults-stops", STANDSTILLS.len(), HOUR / 3, AGING);
     lives.overrides.extend(["worker.transaction_timeout=1s".to_owned(), "kafka.properties.session.timeout.ms=60000".to_owned()]);
     for faults in STANDSTILLS {

@@ -9,7 +9,7 @@ const FULL: usize = 64 << 20;
 
 #[test]
 fn many_bytes_are_committed_before_the_interval_ends() {
-    let mut records = News { count: 500, ..News::default() }.records();
+    let mut records = News { count: 320, ..News::default() }.records();
     // Many bytes for the worker, and few for the brokers, once they are compressed.
     for record in &mut records {
         record.pad(&"x".repeat(500_000));

@@ -8,7 +8,7 @@ use crate::stream::{LIMIT, PARTITIONS, Stream};
 const COUNT: usize = 40_000;
 
 #[test]
-fn an_output_is_deleted_and_made_again() {
+fn a_recreated_output_gets_all_uncommitted_records() {
     let stream = Stream::remembered(broker(), "output-deleted", COUNT);
     let mut worker = stream.setup.start("a");
     stream.produce(..COUNT / 2);

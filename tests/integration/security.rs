@@ -81,7 +81,7 @@ fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
 
 /// A worker that comes this way dedups exactly.
 fn works(way: Way<'_>, hint: &str) {
-    let stream = way.stream(hint, 20_000);
+    let stream = way.stream(hint, 5_000);
     allow(&stream, way.user(), None);
     stream.produce(..);
     let worker = stream.setup.start("a");
@@ -283,7 +283,7 @@ fn password_is_not_shown(way: Way<'_>, variable: &str) {
 
 #[test]
 fn a_password_from_a_file_is_not_shown() {
-    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+    for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
         password_is_not_shown(Way { mechanism, ..SCRAM }, "NOT_ASKED_FOR");
     }
 }

@@ -6,7 +6,7 @@ use crate::harness::{
     News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, delete_topic, move_offset, offset_of, produce, read_committed,
     topic, unseen, unseen_with, wait_for_output, wait_until,
 };
-use crate::stream::{LIMIT, PARTITIONS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -35,7 +35,8 @@ impl Seeded {
     fn new(hint: &str, filter: &str) -> Self {
         let records = News { count: SEEDS + LIVE, ..News::default() }.records();
         let output = topic(broker(), &format!("{hint}-out"), 4);
-        let mut stream = Stream::remembered_by(broker(), hint, output, records, HOUR / 2, filter);
+        let stream = Stream::remembered_by(broker(), hint, output, records, HOUR / 2, filter);
+        let mut stream = stream.with(|setup| setup.properties(SHORT_SESSION));
         let live = stream.records.split_off(SEEDS);
         let seeds = std::mem::replace(&mut stream.records, live);
         let known = last_sightings(&seeds);
@@ -95,7 +96,7 @@ fn refused(answer: (Option<i32>, String, String), why: &str) {
 
 /// Seeded, started, killed, its disk lost, started again.
 #[test]
-fn what_was_seeded_does_not_come_out() {
+fn seeded_keys_are_not_emitted() {
     for (hint, filter) in [("seed-aging", AGING), ("seed-cuckoo", CUCKOO), ("seed-confirmed", CONFIRMED), ("seed-exact", EXACT)] {
         let seeded = Seeded::new(hint, filter);
         let (code, said, error) = seeded.seed("");
@@ -266,7 +267,7 @@ fn topics_of_a_space_begin_together_and_at_their_ends() {
 
 /// Lines of JSON say where the record key is, by which producers choose the partition.
 #[test]
-fn lines_of_json_go_where_producers_put_them() {
+fn lines_of_json_go_to_the_partitions_of_producers() {
     let lines = "space = \"ids\"\nkey = [{ record = \"key\" }, { field = \"/id\" }]\nwindow = \"1h\"\n".to_owned() + EXACT;
     let rows = Rows::new("seed-json", 1, 4, &lines, "");
     let text = |ids: std::ops::Range<i64>| {

@@ -47,7 +47,7 @@ fn ask(address: &str, dir: &Path, question: &str) -> String {
 }
 
 #[test]
-fn nothing_is_said_in_plain() {
+fn nothing_is_sent_in_plaintext() {
     // It listens whether or not there are brokers.
     let setup =
         Setup::new("127.0.0.1:1", "tls").topic("in", "out", "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }");

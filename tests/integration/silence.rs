@@ -3,7 +3,7 @@
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
-use crate::stream::{LIMIT, Stream};
+use crate::stream::{LIMIT, SHORT_SESSION, Stream};
 use serde_json::{Value, json};
 
 const RECORDS: usize = 40_000;
@@ -39,7 +39,7 @@ fn a_broker_that_does_not_answer() {
     let contact = "unseen_broker_last_contact_timestamp_seconds";
     let before = metric(&address, contact);
     // Nothing is read meanwhile, and the brokers are still heard of.
-    wait_until("an idle worker hears of its brokers", LIMIT, || (metric(&address, contact) > before + 15.0).then_some(()));
+    wait_until("an idle worker hears of its brokers", LIMIT, || (metric(&address, contact) > before + 5.0).then_some(()));
     assert_eq!(ask(&address, "/readyz").0, 200);
     broker.pause();
     wait_until_not_ready(&address, "no broker has answered a request for ");
@@ -53,8 +53,9 @@ fn a_broker_that_does_not_answer() {
 }
 
 #[test]
-fn a_thread_that_hangs() {
-    let stream = Stream::remembered(broker(), "hung", RECORDS).with(|setup| setup.worker("workers = 2\ntransaction_timeout = \"2s\""));
+fn a_hung_thread_is_reported() {
+    let stream = Stream::remembered(broker(), "hung", RECORDS)
+        .with(|setup| setup.worker("workers = 2\ntransaction_timeout = \"2s\"").properties(SHORT_SESSION));
     let mut worker = stream.setup.start_armed("a", &[], "commit.flushed:1:hang");
     stream.produce(..);
     let address = address(&mut worker);

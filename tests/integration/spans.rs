@@ -83,7 +83,7 @@ fn unreachable() -> (TcpListener, Vec<TcpStream>) {
 }
 
 #[test]
-fn a_collector_that_is_not_there_holds_nothing_up() {
+fn an_unreachable_collector_delays_nothing() {
     let (listener, _waiting) = unreachable();
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     let (input, output) = (topic(broker(), "no-spans-in", 4), topic(broker(), "no-spans-out", 4));

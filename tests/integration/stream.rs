@@ -1,5 +1,4 @@
-//! A million records, half of them repeats, and what must come out of them: what every test of
-//! exactly-once starts from.
+//! Records, half of which are duplicates, and the exact output for them: most tests start from these.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -9,7 +8,6 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-pub const RECORDS: usize = 1_000_000;
 /// Long enough for any of the disturbances, on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
 

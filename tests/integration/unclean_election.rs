@@ -29,7 +29,7 @@ fn is_led_by(address: &str, topic: &str, leader: i32, isr: &[i32]) -> bool {
 }
 
 #[test]
-fn unclean_election_ends_the_worker_or_is_continued_at_the_end_of_the_log() {
+fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     let mut cluster = OwnBroker::start_cluster();
     let address = cluster.address().to_owned();
     let [ending, continuing] = ["unclean-fail", "unclean-continue"].map(|hint| stream(&address, hint));

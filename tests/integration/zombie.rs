@@ -1,7 +1,9 @@
 //! Promise: a process that stood still while others took over cannot write what is not its own any more.
 
 use crate::harness::{OwnBroker, Reader, Setup, TestRecord, broker, committed_offset, produce, read_committed, topic, wait_until};
-use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
+
+const RECORDS: usize = 100_000;
 
 /// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
 /// the transaction in its hands was aborted by the broker. However often that happens, it is not taken for the work of a twin.
@@ -31,10 +33,9 @@ fn stopped_past_the_transaction_timeout() {
 /// Stopped for longer than its session: another process has its partitions when it goes on.
 #[test]
 fn stopped_past_the_session_timeout() {
-    let stream = Stream::new(broker(), "zombie", RECORDS).with(|setup| {
-        setup.worker("transaction_timeout = \"2s\"").properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
-    });
-    let feed = stream.feed(25);
+    let stream =
+        Stream::new(broker(), "zombie", RECORDS).with(|setup| setup.worker("transaction_timeout = \"2s\"").properties(SHORT_SESSION));
+    let feed = stream.feed(15);
     let mut zombie = stream.setup.start("zombie");
     zombie.wait_for_log("partition restored", LIMIT);
     let mut heir = stream.setup.start("heir");
@@ -53,7 +54,7 @@ fn stopped_past_the_session_timeout() {
 /// Two processes of one transactional id fence each other. One ends, with a sentence, and the other goes on.
 #[test]
 fn of_two_with_a_copied_state_directory_one_ends() {
-    let stream = Stream::remembered(broker(), "copied", RECORDS / 5);
+    let stream = Stream::remembered(broker(), "copied", RECORDS);
     stream.begin(1_000);
     let (original, copy) = (stream.setup.state_dir("a"), stream.setup.state_dir("b"));
     std::fs::create_dir_all(&copy).expect("a directory");
@@ -81,7 +82,7 @@ fn stopped_in_a_warm_up() {
         let stream = Stream::remembered(broker(), "warm-zombie", records).with(|setup| {
             setup
                 .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\nmax_transaction_records = 2000"))
-                .properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
+                .properties(SHORT_SESSION)
         });
         // Read without a changelog; then there is to be one, and the state is gone.
         stream.produce(..records / 2);
@@ -115,7 +116,8 @@ fn a_delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let broker = own.address();
     let (input, output) = (topic(broker, "late-end-in", 1), topic(broker, "late-end-out", 1));
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
-    let setup = Setup::new(broker, "late-end").worker("transaction_timeout = \"60s\"").topic(&input, &output, lines);
+    let setup =
+        Setup::new(broker, "late-end").worker("transaction_timeout = \"60s\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     let record = |number: u8| TestRecord {
         key: Some(vec![b'0' + number]),
         timestamp: 1_700_000_000_000 + i64::from(number),
