@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const RECORDS: usize = 200_000;
 
-/// A filter that is far too small: it drops many unseen records, and in a replay must drop the same.
+/// A filter that is far too small: it drops thousands of unseen records, and in a replay must drop the same.
 const SMALL: &str = "space = \"news\"\nkey = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nwindow = \"20m\"\n\
     filter = { kind = \"aging\", capacity = \"4k\", false_positive_rate = 0.05, slices = 4 }";
 
@@ -25,7 +25,7 @@ fn replay_gives_the_verdicts_of_the_live_run() {
     let live = stream.output();
 
     let count = |records: &[Vec<TestRecord>]| records.iter().map(Vec::len).sum::<usize>();
-    assert!(count(&live) + 200 < count(&stream.expected), "the filter is small enough to err");
+    assert!(count(&live) + 1000 < count(&stream.expected), "the filter is small enough to err");
     assert_same(&live, &by_partition(replay(&stream), PARTITIONS));
 }
 
