@@ -9,7 +9,7 @@ const RECORDS: usize = 200_000;
 #[test]
 fn sigterm_under_load_drains() {
     let stream = Stream::new(broker(), "drain", RECORDS);
-    let feed = stream.feed(8);
+    let feed = stream.feed(15);
     for _ in 0..3 {
         let before = committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0);
         let mut worker = stream.setup.start("a");

@@ -10,7 +10,7 @@ const KILLS: usize = 20;
 #[test]
 fn a_million_records_survive_twenty_kills() {
     let stream = Stream::new(broker(), "kills", RECORDS).with(|setup| setup.kafka("instance_id = \"killed\""));
-    let feed = stream.feed(30);
+    let feed = stream.feed(35);
     let mut random = SplitMix(20);
     let mut worker = stream.setup.start("a");
     for _ in 0..KILLS {
