@@ -173,6 +173,7 @@ type Action = Box<dyn FnOnce(&mut World) + Send>;
 
 /// Everything that a simulation knows, behind one lock. Only the thread whose turn it is takes the lock, so it is never contended.
 struct World {
+    seed: u64,
     now: Micros,
     random: Random,
     trace: Trace,
@@ -208,6 +209,7 @@ impl World {
         let mut random = Random::new(seed);
         let cluster = Cluster::new(options.brokers, random.bits());
         Self {
+            seed,
             now: 0,
             random,
             trace: Trace::default(),
