@@ -1,4 +1,4 @@
-//! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
+//! Promise: the position at which a group begins is committed before anything is read, and survives the death of the first worker.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,

@@ -1,4 +1,4 @@
-//! Promise: the broker may be killed and come back, and the log stays readable meanwhile.
+//! Promise: the output is exact if the broker is killed and restarts, and the log stays readable.
 
 use crate::harness::{OwnBroker, PATIENCE, client, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -1,4 +1,4 @@
-//! Promise: the page shows what the status says, asks nobody else, and can be read on any screen.
+//! Promise: the dashboard shows the status, makes requests to no other host, and is readable on any screen.
 
 use crate::harness::{Feed, Setup, TestRecord, broker, make_topic, produce, topic, wait_for_output, wait_until};
 use crate::observed::address;

@@ -1,4 +1,4 @@
-//! Promise: SIGTERM in mid-load drains within its limit, and the next process goes on where it ended.
+//! Promise: a worker that gets SIGTERM under load drains within its time limit, and the next process resumes where it ended.
 
 use crate::harness::{broker, committed_offset, wait_until};
 use crate::stream::{LIMIT, Stream};

@@ -1,5 +1,5 @@
-//! Promise: of each record, it is said why it came out or not, exactly as a list says it: also what was a false positive, also
-//! after kills, a rebuild and a group that was set back; and what cannot be told is said to be unknown.
+//! Promise: `unseen explain` reports why a record was emitted or not, as an exact list would, through kills, a rebuild, and a reset of
+//! the group. What it cannot know, it reports as unknown.
 
 use crate::harness::{
     RETRACT, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, read_committed, reset_offset,

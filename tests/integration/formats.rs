@@ -1,4 +1,4 @@
-//! Promise: records of a schema come out exactly once, whatever becomes of their schemas, and whatever the registry does.
+//! Promise: records with a schema are emitted exactly once, through changes of their schemas and outages of the registry.
 
 use crate::harness::{
     SchemaRegistry, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,

@@ -1,4 +1,4 @@
-//! Promise: a transaction is committed once it is full, by its bytes, too, however long the commit interval is.
+//! Promise: a transaction that is full, in bytes, is committed before the commit interval ends.
 
 use crate::harness::{News, Reader, broker, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

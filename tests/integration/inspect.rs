@@ -1,5 +1,5 @@
-//! Promise: a state directory can be looked at beside its worker, and joined with another: who uses the
-//! join has seen what either had.
+//! Promise: a state directory can be inspected while its worker runs, and merged with another. The merged state has seen what
+//! either had seen.
 
 use crate::harness::{News, Setup, Worker, broker, committed_offset, read_committed, topic, unseen, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

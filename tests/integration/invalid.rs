@@ -1,5 +1,5 @@
-//! Promise: a record that has no key is what `on_invalid` says, is never mistaken for another, and
-//! costs no good record its place.
+//! Promise: `on_invalid` decides about a record without a key. Such a record is never mistaken for another, and does not affect the
+//! order of good records.
 
 use crate::harness::{
     News, Oracle, SplitMix, TestRecord, assert_prefix, assert_same, broker, by_partition, committed_offset, logged, offset_of,

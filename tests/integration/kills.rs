@@ -1,4 +1,4 @@
-//! Promise: `kill -9`, at any time and as often as you like, loses nothing and lets nothing through twice.
+//! Promise: any number of kills with SIGKILL, at any time, loses nothing and emits nothing twice.
 
 use crate::harness::{SplitMix, broker};
 use crate::stream::Stream;

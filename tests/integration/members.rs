@@ -1,4 +1,4 @@
-//! Promise: processes may join and leave the group under load.
+//! Promise: processes can join, leave, and die under load.
 
 use crate::harness::{Setup, broker, client, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
@@ -109,7 +109,7 @@ fn a_fenced_static_member_rejoins() {
 
 /// Two processes of one static name that both live take it from each other, but not for ever.
 #[test]
-fn of_two_processes_of_one_name_one_ends() {
+fn one_of_two_processes_with_one_name_stops() {
     let stream = Stream::new(broker(), "twins", RECORDS);
     let name = format!("kafka.instance_id={}-a", stream.setup.group());
     let feed = stream.feed(15);

@@ -1,4 +1,4 @@
-//! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
+//! Promise: what a worker shows over HTTP is true: its state, its counts, and its rate of false positives.
 
 use crate::harness::{
     Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,

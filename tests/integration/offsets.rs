@@ -1,4 +1,4 @@
-//! Promise: whatever becomes of the group's offsets, no record that is still there is lost, and the log says what happened.
+//! Promise: if the group's offsets are lost, reset, or out of range, no existing record is lost, and the log reports what happened.
 
 use crate::harness::{
     Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, logged, make_topic,

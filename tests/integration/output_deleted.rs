@@ -1,5 +1,5 @@
-//! Promise: an output topic that is deleted under a running worker loses what it held, and nothing else: once it is
-//! there again, all that was not committed comes out, once.
+//! Promise: if the output is deleted under a running worker, it loses only what it held. Once it is recreated, it gets all records that
+//! were not committed, once each.
 
 use crate::harness::{assert_same, broker, delete_topic, make_topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};

@@ -1,5 +1,4 @@
-//! Promise: a record that is too large for where it goes is set apart, and the abort that it causes
-//! costs no other record its place: what was decided before the abort comes out after it.
+//! Promise: a record that is too large for its topic becomes invalid. The abort that it causes changes no verdict of another record.
 
 use crate::harness::{
     News, Oracle, Setup, SplitMix, TestRecord, alter_topic, assert_prefix, assert_same, broker, committed_offset, logged, offset_of,

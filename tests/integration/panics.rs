@@ -1,4 +1,4 @@
-//! Promise: a panic, in whatever thread, ends the process at once, with its message in the log; others go on.
+//! Promise: a panic in any thread ends the process at once, with its message in the log, and another process takes over.
 
 use crate::harness::broker;
 use crate::stream::{LIMIT, SHORT_SESSION, Stream};

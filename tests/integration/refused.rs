@@ -1,5 +1,5 @@
-//! Promise: a record that its topic will never take, for its time or for a key that it lacks, goes where `on_invalid`
-//! says; its neighbours come out once each, whatever batch they shared.
+//! Promise: `on_invalid` decides about a record that its topic permanently rejects, because of its time or a missing key. Its neighbors
+//! in the batch are emitted once each.
 
 use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;

@@ -1,5 +1,4 @@
-//! Promise: where an input is not partitioned by the key, that is noticed, and can be mended: each key
-//! then comes out once, whichever partitions it came in, also through kills.
+//! Promise: keys that arrive in several partitions are reported. With `repartition`, each is emitted once, also through kills.
 
 use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,

@@ -1,4 +1,4 @@
-//! Promise: a recorded stream, replayed, gets the verdicts that it got live, the wrong ones included.
+//! Promise: the replay of a recorded stream gives the same verdicts as the live run, including the false positives.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, by_partition, produce};
 use crate::stream::{PARTITIONS, Stream};

@@ -1,4 +1,4 @@
-//! Promise: every record goes where the topic's settings say, and the rules of the window hold live.
+//! Promise: every record goes where the settings of its topic send it, and the window is kept.
 
 use crate::harness::{News, Setup, TestRecord, Worker, assert_same, broker, by_partition, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -1,5 +1,4 @@
-//! Promise: a worker works over TLS and SASL as it does without, with no more rights than it needs; what
-//! keeps it out is said in a sentence; and a secret is shown nowhere.
+//! Promise: a worker works over TLS and SASL with no more permissions than it needs. Errors name what keeps it out, and show no secret.
 
 use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, secure_broker, unique, wait_until};
 use crate::stream::Stream;

@@ -1,5 +1,5 @@
-//! Promise: no key that a group was seeded with comes out within its window, whatever becomes of the workers and their disks; a
-//! seed is written whole or not at all; and a group that has begun is not seeded.
+//! Promise: no key of a seed is emitted within its window, through kills and lost disks. A seed is written completely or not at all, and
+//! not for a group that has begun.
 
 use crate::harness::state::digests;
 use crate::harness::{

@@ -1,4 +1,4 @@
-//! Promise: a server says of each key what the committed stream says, and never that a key was not seen without knowing.
+//! Promise: a server answers for every key as the committed stream does, and never reports a key as unseen without knowing.
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};

@@ -1,4 +1,4 @@
-//! Promise: with `serve.tls`, a server encrypts all that it says, over both of its ports, and answers nobody in plain.
+//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports, and answers nobody in plaintext.
 
 use crate::harness::{Asker, Setup};
 use openssl::asn1::Asn1Time;

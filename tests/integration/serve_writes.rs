@@ -1,5 +1,4 @@
-//! Promise: what clients write through servers is written as any producer writes it: each key comes out once, and one client
-//! of a server at most is told that it was the first.
+//! Promise: keys that clients write through servers are emitted once each, and at most one client of a server is told that it was first.
 
 use crate::harness::{
     Asker, OwnBroker, Reply, Setup, add_partitions, broker, http, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,

@@ -1,4 +1,4 @@
-//! Promise: topics that share a space share what was seen, also where one of them must first remember it.
+//! Promise: topics that share a space share what was seen, even while one of them is warming up.
 
 use crate::harness::state::digests;
 use crate::harness::{

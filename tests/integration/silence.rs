@@ -1,5 +1,5 @@
-//! Promise: a worker is ready while it works, and not ready with the reason while it cannot: its brokers are gone, its session has
-//! ended, nothing can be committed, or a thread hangs.
+//! Promise: a worker is ready while it works. It is not ready, and reports the reason, if its brokers are gone, its session has ended,
+//! nothing can be committed, or a thread hangs.
 
 use crate::harness::{OwnBroker, Setup, TestRecord, broker, produce, topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
@@ -30,7 +30,7 @@ fn wait_until_not_ready(address: &str, why: &str) {
 /// First the session of the member ends, and its partitions are lost although there is no other member. Later the worker reports that
 /// it hears from no broker.
 #[test]
-fn a_broker_that_does_not_answer() {
+fn an_unresponsive_broker_is_reported() {
     let mut broker = OwnBroker::start();
     let session = "\"session.timeout.ms\" = 6000\n\"heartbeat.interval.ms\" = 500";
     let stream = Stream::remembered(broker.address(), "silent-broker", RECORDS).with(|setup| setup.properties(session));

@@ -1,5 +1,5 @@
-//! Promise: whatever becomes of the state directory, it is said in a sentence, nothing is lost, and
-//! nothing that the input still shows comes out twice. What is corrupt is kept for a person to look at.
+//! Promise: if the state directory is lost or damaged, the log reports it, nothing is lost, and no key that the input still has is
+//! emitted twice. Corrupt state is kept for inspection.
 
 use crate::harness::state::{contents, damage_page, entries, files, flip, open, tables, truncate};
 use crate::harness::{News, broker, topic, wait_until};

@@ -1,4 +1,4 @@
-//! Promise: a record goes out with the time that it came with, or without one.
+//! Promise: a record is emitted with the time that it came with, or without one.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, topic_with,

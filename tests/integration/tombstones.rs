@@ -1,5 +1,5 @@
-//! Promise: a tombstone under a key that needs the value stops nobody: it goes out as it came, unless `on_tombstone` says
-//! otherwise, and good records keep their place.
+//! Promise: a tombstone does not stop a worker whose key needs the value. `on_tombstone` decides about it, and good records keep
+//! their order.
 
 use crate::harness::{News, TestRecord, broker, committed_offset, logged, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -1,4 +1,4 @@
-//! Promise: transactions of the producers of an input leave no lag behind, and one that stays open is named.
+//! Promise: transactions of an input's producers leave no lag behind, and one that stays open is reported.
 
 use crate::harness::{
     Group, Setup, TestRecord, Worker, broker, client, committed_offset, delete_records_before, produce, topic, wait_until,

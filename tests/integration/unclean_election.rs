@@ -1,5 +1,5 @@
-//! Promise: after an unclean leader election that loses records which were read, a worker ends or continues at the log's
-//! end, as `on_truncation` says.
+//! Promise: after an unclean leader election that loses records that were read, the worker stops or continues at the end of the log,
+//! as `on_truncation` sets.
 
 use crate::harness::{Group, News, Oracle, OwnBroker, Setup, assert_same, client, produce, topic, topic_on, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -1,4 +1,4 @@
-//! Promise: what comes out is what the exact window lets out, unchanged and in order.
+//! Promise: the output of a worker that nothing disturbs is exactly what the window allows, unchanged and in order.
 
 use crate::harness::{broker, produce};
 use crate::stream::Stream;

@@ -1,4 +1,4 @@
-//! Promise: a process that stood still while others took over cannot write what is not its own any more.
+//! Promise: a process that was frozen while others took over cannot write to partitions that it no longer owns.
 
 use crate::harness::{OwnBroker, Reader, Setup, TestRecord, broker, committed_offset, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
@@ -8,7 +8,7 @@ const RECORDS: usize = 100_000;
 /// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
 /// the transaction in its hands was aborted by the broker. However often that happens, it is not taken for the work of a twin.
 #[test]
-fn stopped_past_the_transaction_timeout() {
+fn a_worker_frozen_past_its_transaction_timeout_changes_nothing() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
         .with(|setup| setup.worker("transaction_timeout = \"1s\"").properties("\"session.timeout.ms\" = \"60000\""));
     let feed = stream.feed(20);
@@ -32,7 +32,7 @@ fn stopped_past_the_transaction_timeout() {
 
 /// Stopped for longer than its session: another process has its partitions when it goes on.
 #[test]
-fn stopped_past_the_session_timeout() {
+fn a_worker_frozen_past_its_session_cannot_write() {
     let stream =
         Stream::new(broker(), "zombie", RECORDS).with(|setup| setup.worker("transaction_timeout = \"2s\"").properties(SHORT_SESSION));
     let feed = stream.feed(15);
@@ -53,7 +53,7 @@ fn stopped_past_the_session_timeout() {
 
 /// Two processes of one transactional id fence each other. One ends, with a sentence, and the other goes on.
 #[test]
-fn of_two_with_a_copied_state_directory_one_ends() {
+fn one_of_two_processes_with_a_copied_state_directory_stops() {
     let stream = Stream::remembered(broker(), "copied", RECORDS);
     stream.begin(1_000);
     let (original, copy) = (stream.setup.state_dir("a"), stream.setup.state_dir("b"));
@@ -76,7 +76,7 @@ fn of_two_with_a_copied_state_directory_one_ends() {
 /// What a warm-up remembers is logged without any output. A process that stood still in one, and wakes after another has
 /// the partitions, must not get its part into the changelog behind the other's.
 #[test]
-fn stopped_in_a_warm_up() {
+fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
         let (records, warm) = (40_000, "warm_up.record:15000:stop");
         let stream = Stream::remembered(broker(), "warm-zombie", records).with(|setup| {
