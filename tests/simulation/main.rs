@@ -1,4 +1,4 @@
-//! Promise: in every interleaving and under every fault that the simulator draws, the output is what docs/guarantees.md promises.
+//! Promise: in every interleaving and under every fault that the simulator draws, the output is as docs/contributing/promises.md promises.
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
 //! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed; `UNSEEN_SIM_PLAN=FILE`

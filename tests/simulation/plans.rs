@@ -1,4 +1,4 @@
-//! Promise: in the situations that these tests are named after, the output is what docs/guarantees.md promises.
+//! Promise: in the situations that these tests are named after, the output is what docs/contributing/promises.md promises.
 //!
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
