@@ -4,7 +4,7 @@ use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,
     read_committed, reset_offset, topic, wait_for_output, wait_until,
 };
-use crate::stream::{LIMIT, SHORT_SESSION};
+use crate::stream::{LIMIT, short_timeouts};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeSet;
@@ -52,7 +52,7 @@ impl Topics {
 fn a_group_keeps_its_beginning_if_its_first_worker_is_killed() {
     for delivery in ["exactly_once", "at_least_once"] {
         let mut topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
-        topics.setup = topics.setup.properties(SHORT_SESSION);
+        topics.setup = short_timeouts(topics.setup);
         produce(broker(), &topics.input, records(0..100, 0..2, TIME));
         let delivery = format!("worker.delivery={delivery}");
         let mut worker = topics.setup.start_armed("a", &[&delivery], "transaction.sent:1:kill");

@@ -1,7 +1,7 @@
 //! Promise: processes can join, leave, and die under load.
 
 use crate::harness::{Setup, broker, client, topic, wait_until};
-use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
+use crate::stream::{LIMIT, PARTITIONS, Stream, short_timeouts};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const RECORDS: usize = 100_000;
 
 #[test]
 fn processes_join_leave_and_die_under_load() {
-    let stream = Stream::new(broker(), "members", RECORDS).with(|setup| setup.properties(SHORT_SESSION));
+    let stream = Stream::new(broker(), "members", RECORDS).with(short_timeouts);
     let feed = stream.feed(15);
     let mut first = stream.setup.start("a");
     first.wait_for_log("partition restored", LIMIT);

@@ -1,14 +1,14 @@
 //! Promise: a panic in any thread ends the process at once, with its message in the log, and another process takes over.
 
 use crate::harness::broker;
-use crate::stream::{LIMIT, SHORT_SESSION, Stream};
+use crate::stream::{LIMIT, Stream, short_timeouts};
 use std::fs;
 
 const RECORDS: usize = 20_000;
 
 /// At a point that has nothing to fail, a fault of the kind `error` panics.
 fn panics(hint: &str, point: &str) {
-    let stream = Stream::remembered(broker(), hint, RECORDS).with(|setup| setup.properties(SHORT_SESSION));
+    let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     stream.produce(RECORDS / 2..);

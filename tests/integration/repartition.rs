@@ -4,7 +4,7 @@ use crate::harness::{
     Setup, TestRecord, Worker, add_partitions, broker, committed_offset, delete_group, delete_topic, logged, produce, read_committed,
     topic, wait_until,
 };
-use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION};
+use crate::stream::{LIMIT, PARTITIONS, short_timeouts};
 use std::collections::HashSet;
 use unseen::changelog::ChangelogRecord;
 
@@ -44,7 +44,7 @@ fn wait_until_read(setup: &Setup, input: &str, worker: &mut Worker) {
 #[test]
 fn each_key_is_emitted_once_from_any_partition() {
     let (input, output) = (topic(broker(), "spread-in", 4), topic(broker(), "spread-out", 4));
-    let setup = setup(&input, &output, true).properties(SHORT_SESSION);
+    let setup = short_timeouts(setup(&input, &output, true));
     produce(broker(), &input, records());
     let out = || read_committed(broker(), &output, PARTITIONS).concat();
     // Killed, and with the disk lost, while records are on their way through both hops.

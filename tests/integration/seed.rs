@@ -6,7 +6,7 @@ use crate::harness::{
     News, Setup, TestRecord, Worker, broker, committed_offset, delete_group, delete_topic, move_offset, offset_of, produce, read_committed,
     topic, unseen, unseen_with, wait_for_output, wait_until,
 };
-use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
+use crate::stream::{LIMIT, PARTITIONS, Stream, short_timeouts};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ impl Seeded {
         let records = News { count: SEEDS + LIVE, ..News::default() }.records();
         let output = topic(broker(), &format!("{hint}-out"), 4);
         let stream = Stream::remembered_by(broker(), hint, output, records, HOUR / 2, filter);
-        let mut stream = stream.with(|setup| setup.properties(SHORT_SESSION));
+        let mut stream = stream.with(short_timeouts);
         let live = stream.records.split_off(SEEDS);
         let seeds = std::mem::replace(&mut stream.records, live);
         let known = last_sightings(&seeds);

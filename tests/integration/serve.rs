@@ -2,7 +2,7 @@
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};
-use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream, short_timeouts};
 use std::collections::HashSet;
 
 const RECORDS: usize = 60_000;
@@ -44,7 +44,7 @@ fn is_loading(reply: &Reply) -> bool {
 /// By the worker's kind and by another; killed and started again, while the worker goes on.
 #[test]
 fn answers_are_those_of_the_committed_stream() {
-    let stream = Stream::new(broker(), "serve", RECORDS).with(|setup| setup.properties(SHORT_SESSION));
+    let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
     let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     let (mut first, address, status) = stream.setup.serve("s", &[]);
     // There is no changelog yet, so nothing is known.

@@ -3,7 +3,7 @@
 use crate::harness::{
     Asker, OwnBroker, Reply, Setup, add_partitions, broker, http, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,
 };
-use crate::stream::{LIMIT, SHORT_SESSION};
+use crate::stream::{LIMIT, short_timeouts};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -56,7 +56,7 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
 #[test]
 fn keys_that_clients_write_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);
-    let setup = setup.properties(SHORT_SESSION);
+    let setup = short_timeouts(setup);
     let servers = ["s", "t"].map(|name| setup.serve(name, &WRITES));
     let mut first = Asker::connect(&servers[0].1);
     let refusal = error(&mut first, &["BF.ADD", "orders", "too-early"]);
