@@ -4,9 +4,18 @@
 
 use super::topics::Topics;
 use super::{Error, POLL_INTERVAL, SILENCE, Worker};
-use crate::broker::{self, Broker};
+use crate::broker::{self, Broker, Consumer as _};
+use crate::fault;
+use crate::record::{Offset, TopicPartition};
 use crate::runtime;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time between two requests for the end of a log that seems to be shorter than it was.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Time for which an answer that a log is shorter than it was is doubted.
+const DOUBT: Duration = Duration::from_secs(5);
 
 impl<B: Broker> Worker<B> {
     /// Returns true if the worker was told to stop. Also records that the worker is alive, so every loop and every retry must call this.
@@ -41,6 +50,28 @@ impl<B: Broker> Worker<B> {
             }
             // Some requests fail immediately.
             runtime::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Returns the log start offset and the end of a partition. If the end is below `read`, an offset up to which the group has read the
+    /// partition, asks again until five seconds have passed `since`: a leader that was suspended while another took over answers for a
+    /// moment with what it knew.
+    pub(super) fn watermarks(
+        &self,
+        source: &B::Consumer,
+        partition: &TopicPartition,
+        read: Option<Offset>,
+        since: Instant,
+    ) -> Result<(Offset, Offset), Error> {
+        loop {
+            let (low, high) = self.retry_until_answered(|| source.watermarks(partition))?;
+            if read.is_none_or(|read| read <= high) || runtime::since(since) >= DOUBT || fault::defect("former_leader_believed") {
+                return Ok((low, high));
+            }
+            if self.check_stop() {
+                return Err(broker::Error::Stopped.into());
+            }
+            runtime::sleep(ASK_AGAIN);
         }
     }
 

@@ -66,7 +66,7 @@ impl<B: Broker> Worker<B> {
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
             self.check_stop();
-            let (low, high) = self.retry_until_answered(|| source.watermarks(partition))?;
+            let (low, high) = self.watermarks(source, partition, committed.offset, began)?;
             all.push(AssignedPartition {
                 partition: partition.clone(),
                 topic,
