@@ -75,6 +75,9 @@ impl<B: Broker> Worker<B> {
         if self.assignment.must_repeat() {
             return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Back);
         }
+        if self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
+            return self.abort(source, SinkError::Abort("a rebalance is not handled yet".to_owned())).map(|()| Flow::Back);
+        }
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let began = runtime::now();
         let offsets = self.assignment.offsets(&self.topics);
