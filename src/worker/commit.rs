@@ -75,6 +75,9 @@ impl<B: Broker> Worker<B> {
         if self.assignment.is_replaying() {
             return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Rewound);
         }
+        if self.is_unsure {
+            return self.abort(source, SinkError::Abort("a rebalance is not handled yet".to_owned())).map(|()| Flow::Rewound);
+        }
         let _span = tracing::debug_span!("commit", records = self.writer.in_flight.len()).entered();
         let began = runtime::now();
         let offsets = self.assignment.offsets(&self.topics);

@@ -26,8 +26,12 @@ impl<B: Broker> Worker<B> {
     }
 
     /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
-    pub(super) fn restart_fetching(&self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+    ///
+    /// librdkafka takes the partitions away and assigns them again. If a rebalance waits to be handled, it takes that for the answer to it:
+    /// another member may own revoked partitions before this one knows.
+    pub(super) fn restart_fetching(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
+        self.is_unsure |= source.generation() != self.generation;
         let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
         source.pause(&self.assignment.paused().map(|assigned| &assigned.partition).chain(paused).cloned().collect::<Vec<_>>())?;
         Ok(())

@@ -76,6 +76,10 @@ pub struct Worker<B: Broker> {
     buffers: Buffers,
     key_reader: KeyReader,
     log_ends: LogEnds,
+    /// The group's generation at the last rebalance that was handled.
+    generation: Option<i32>,
+    /// True if librdkafka may have told the group that a rebalance is done that is not handled yet. Nothing is committed then.
+    is_unsure: bool,
     /// When the group recently reported another process with the name of this member.
     rejoins: Vec<Instant>,
 }
@@ -107,6 +111,8 @@ impl<B: Broker> Worker<B> {
             buffers: Buffers::default(),
             key_reader,
             log_ends: LogEnds::new(),
+            generation: None,
+            is_unsure: false,
             rejoins: Vec::new(),
             shared,
         })
@@ -121,6 +127,7 @@ impl<B: Broker> Worker<B> {
             let source = self.shared.broker.consumer(&self.shared.config, number)?;
             let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
             source.subscribe(&inputs)?;
+            (self.generation, self.is_unsure) = (None, false);
             let ended = self.work(&source).and_then(|()| self.commit_and_checkpoint(&source));
             let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
             let ended = if is_fenced { self.prepare_to_rejoin(&source) } else { ended };

@@ -13,11 +13,13 @@ impl<B: Broker> Worker<B> {
     pub(super) fn rebalance(&mut self, source: &B::Consumer, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
         self.reporter.hurry();
+        self.generation = source.generation();
         let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
         key_conflicts::forget(&self.shared, &self.topics, partitions);
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 self.reporter.joined = true;
+                self.is_unsure = false;
                 fault::point("assign.begin");
                 self.commit(source)?;
                 fault::point("assign.committed");
@@ -33,7 +35,7 @@ impl<B: Broker> Worker<B> {
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost {
+                if lost || self.is_unsure {
                     self.lose(source, &partitions)?;
                 } else {
                     fault::point("revoke.begin");
