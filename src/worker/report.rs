@@ -73,7 +73,7 @@ impl Reporter {
     /// Forgets why nothing can be committed once that would not be told by a commit of this worker: the partitions of the aborted
     /// records are another member's, or they are committed to their ends. Returns true if it did.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
-        let Some(blocked) = &self.blocked else { return false };
+        let Some(blocked) = self.blocked.as_ref().filter(|_| !fault::defect("blocked_despite_foreign_commit")) else { return false };
         let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position >= end);
         let is_own = |partition| blocked.partitions.contains(partition);
         let mut inputs = assignment.inputs.values().filter(|input| is_own(&input.partition));

@@ -185,6 +185,10 @@ pub(super) const fn seen(code: &Code) -> ErrorCode {
     match code {
         Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
         Code::TooLarge => ErrorCode::TooLarge,
+        Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
+        // The coordinator reports a batch of offsets that is too large for its log as an unknown error
+        // (`CoordinatorOperationExceptionHelper.handleOperationException`).
+        Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
         _ => ErrorCode::Other,
     }
 }
@@ -266,7 +270,10 @@ impl ProducerClient<SimBroker> for SimProducer {
     }
 
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), Box<ClientError>> {
-        let refused = |code, message: &str| Err(Box::new(client_error(code, message.to_owned())));
+        let refused = |code, message: &str| {
+            // As `kafka::producer::send_error` reports it.
+            Err(Box::new(ClientError { requires_abort: true, ..client_error(code, message.to_owned()) }))
+        };
         let Some(mut world) = self.simulation.enter() else { return refused(ErrorCode::Fatal, "the process was killed") };
         let is_full = {
             let often = world.faults.queue_full;

@@ -106,10 +106,11 @@ pub(in crate::sim) struct Read {
 
 impl Log {
     /// The last stable offset: the first offset of the oldest open transaction, or the high watermark (`UnifiedLog.lastStableOffset`). A
-    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`).
+    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`). It begins no earlier than
+    /// the log (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
     pub(in crate::sim) fn last_stable(&self) -> Offset {
         let open = self.producers.values().filter_map(|producer| producer.first);
-        open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min)
+        open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
     /// The end of the log for a reader.

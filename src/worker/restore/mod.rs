@@ -131,6 +131,11 @@ impl<B: Broker> Worker<B> {
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
         // An empty input does not show that the group is new: the input may have been recreated. Only the changelog knows.
+        if fault::defect("empty_input_taken_for_new")
+            && found.iter().all(|found| found.low == found.high && found.committed.offset.is_none())
+        {
+            return false;
+        }
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
             // A seed commits the offset at which a checkpoint from before the seed may already be.
@@ -332,7 +337,7 @@ impl<B: Broker> Worker<B> {
             Some(committed) => stored > committed || !found.has_id() && committed > found.high,
             None => !found.has_id() && (stored > found.high || self.is_of_another_log(source, found, stored)?),
         };
-        if is_beyond {
+        if is_beyond && !fault::defect("checkpoint_past_offset_used") {
             tracing::warn!(partition = %found.partition, checkpoint = stored, committed = found.committed.offset, end = found.high,
                 "checkpoint is past what the group has committed (were its offsets reset?); not using it");
             let rules = self.topics[found.topic].rules;
