@@ -126,6 +126,8 @@ pub enum Fault {
         partition: i32,
         lag: i64,
     },
+    /// A process ends, and its partitions are restored while former leaders of the input, which stood still, answer.
+    FormerLeader,
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
     /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
@@ -244,7 +246,7 @@ impl Plan {
         self.steps.iter().any(|step| step.fault == *fault)
     }
 
-    /// The rows of docs/guarantees.md that it meets.
+    /// The rows of docs/contributing/promises.md that it meets.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
         // Checkpoints have what a deleted changelog had, and the input has what they lack.
@@ -308,7 +310,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(47) {
+            return match random.below(48) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -337,12 +339,13 @@ impl Fault {
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
-                42 if has_changelog && by_keys && has("start = \"earliest\"") => Self::DeleteChangelog,
-                43 if has("repartition = true") => Self::DeleteRepartitionTopic,
-                44 if by_keys && has("repartition = false") && has("a space of one topic") => {
+                42 => Self::FormerLeader,
+                43 if has_changelog && by_keys && has("start = \"earliest\"") => Self::DeleteChangelog,
+                44 if has("repartition = true") => Self::DeleteRepartitionTopic,
+                45 if by_keys && has("repartition = false") && has("a space of one topic") => {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
                 }
-                45..=46 => Self::ElectAfterRestore { lag: pick(random, &[1, 5, 20]) },
+                46..=47 => Self::ElectAfterRestore { lag: pick(random, &[1, 5, 20]) },
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

@@ -41,6 +41,18 @@ impl Stage<'_> {
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
     }
 
+    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
+    pub(super) fn ask_former_leader(&mut self, number: usize) {
+        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
+        for partition in 0..self.partitions() {
+            self.simulation.answer_from_former_leader(&at("in", partition), after, time);
+        }
+        self.feed_until_exactly(self.fed + 20);
+        self.simulation.sleep(after);
+        self.terminate(number);
+        self.start(number);
+    }
+
     /// Everything is read; then the input is deleted and created again, empty.
     pub(super) fn recreate_input(&mut self) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
