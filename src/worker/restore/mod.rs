@@ -131,15 +131,11 @@ impl<B: Broker> Worker<B> {
         let has_changelog = self.topics.first_of(id.space).changelog.is_some();
         let Some(state) = self.assignment.states.get(&id).filter(|_| is_new && has_changelog) else { return false };
         // An empty input does not show that the group is new: the input may have been recreated. Only the changelog knows.
-        if fault::defect("empty_input_taken_for_new")
-            && found.iter().all(|found| found.low == found.high && found.committed.offset.is_none())
-        {
-            return false;
-        }
         !found.iter().all(|found| {
             let offset = state.offset(&found.log);
             // A seed commits the offset at which a checkpoint from before the seed may already be.
             offset.is_some() && offset == found.committed.offset && !found.note().is_seed
+                || found.high == 0 && fault::defect("empty_input_taken_for_new")
         })
     }
 
