@@ -340,9 +340,9 @@ impl Fault {
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
-                43 if has_changelog && by_keys && has("start = \"earliest\"") => Self::DeleteChangelog,
+                43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,
                 44 if has("repartition = true") => Self::DeleteRepartitionTopic,
-                45 if by_keys && has("repartition = false") && has("a space of one topic") => {
+                45 if is_spared && by_keys && has("repartition = false") && has("a space of one topic") => {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
                 }
                 46..=47 => Self::ElectAfterRestore { lag: pick(random, &[1, 5, 20]) },

@@ -55,7 +55,7 @@ impl World {
         if lag > 0 {
             let log = &mut partition.log;
             log.high_watermark = (log.high_watermark - lag).max(log.start);
-            partition.unsure_until = now + unsure;
+            partition.unsure_until = partition.unsure_until.max(now + unsure);
             partition.lags_until = partition.lags_until.max(now + unsure);
             let of = of.clone();
             self.after(unsure, move |world| world.appended(&of));

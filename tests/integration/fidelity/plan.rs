@@ -73,7 +73,7 @@ pub fn draw(seed: u64) -> Vec<Op> {
     let random = &mut SplitMix(seed);
     // Each of these takes a second on a real broker.
     let mut heavy = vec![Op::Rejoin, Op::Recreate(random.below(3)), Op::AddPartition];
-    let mut plan: Vec<_> = (0..90).map(|_| light(random)).collect();
+    let mut plan: Vec<_> = (0..70).map(|_| light(random)).collect();
     while let Some(op) = heavy.pop() {
         plan.insert(10 + random.below(plan.len() - 10), op);
     }
