@@ -130,6 +130,8 @@ pub enum Fault {
     FormerLeader,
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
+    /// The same, and the processes start without their disks.
+    RecreateInputAndDisks,
     /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
     ShortLog {
         partition: i32,
@@ -145,8 +147,12 @@ pub enum Fault {
         partition: i32,
         back: i64,
     },
-    /// `kill -9`, and a start. When the new process has restored its partitions, all partitions get other leaders, which know only a part
-    /// of what is committed for a moment.
+    /// The broker gets an `EndTxn` request late, after the client has sent it again.
+    LateEnd {
+        ms: u64,
+    },
+    /// `kill -9`, and a start, with the checkpoints of the beginning if there is no changelog. When the new process has restored its
+    /// partitions, all partitions get other leaders, which know only a part of what is committed for a moment.
     ElectAfterRestore {
         lag: i64,
     },
@@ -256,7 +262,7 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                Fault::RecreateInput | Fault::ExpireInput | Fault::ShortLog { .. } | Fault::Change(_)
+                Fault::RecreateInput | Fault::RecreateInputAndDisks | Fault::ExpireInput | Fault::ShortLog { .. } | Fault::Change(_)
                     if self.has(&Fault::DeleteChangelog) =>
                 {
                     "the state directory is lost or harmed, without a changelog"
@@ -310,7 +316,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(48) {
+            return match random.below(49) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -334,7 +340,8 @@ impl Fault {
                 33 if is_spared => Self::LoseOffsets,
                 34 => Self::Outage { ms },
                 35 => Self::Elect { partition: pick(random, &[0, 1, 2, 3]), lag: pick(random, &[0, 1, 5]) },
-                36 if has_changelog && by_keys => Self::RecreateInput,
+                36 if has_changelog && by_keys && killed => Self::RecreateInput,
+                36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
@@ -345,6 +352,7 @@ impl Fault {
                 45 if is_spared && by_keys && has("repartition = false") && has("a space of one topic") => {
                     Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
                 }
+                48 => Self::LateEnd { ms: pick(random, &[20, 100, 400]) },
                 46..=47 => Self::ElectAfterRestore { lag: pick(random, &[1, 5, 20]) },
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },

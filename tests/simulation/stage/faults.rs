@@ -54,12 +54,15 @@ impl Stage<'_> {
     }
 
     /// Everything is read; then the input is deleted and created again, empty.
-    pub(super) fn recreate_input(&mut self) {
+    pub(super) fn recreate_input(&mut self, loses_disks: bool) {
         assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
         self.while_all_are_down(|stage| {
             let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
             stage.former.iter_mut().zip(read).for_each(|(former, read)| former.extend(read));
             let count = stage.partitions().unsigned_abs();
+            if loses_disks {
+                stage.members.iter().for_each(|member| member.disk.delete());
+            }
             stage.simulation.delete_topic("in");
             stage.simulation.create_topic("in", count, TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() });
         });

@@ -20,7 +20,7 @@ use unseen::config::Config;
 use unseen::format::NoSchemas;
 use unseen::record::TopicPartition;
 use unseen::runtime::Task;
-use unseen::sim::{Effect, Ended, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
+use unseen::sim::{Api, Effect, Ended, Fate, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
 use unseen::status::{self, Identity, Status};
 use unseen::worker::{Rebuilder, Shared, Worker};
@@ -42,6 +42,8 @@ const STEPS_MAX: u64 = 5_000_000;
 struct Member {
     name: &'static str,
     disk: MemoryDisk,
+    /// Its disk when the group had just begun.
+    first_disk: MemoryDisk,
     /// Its disk at an earlier moment.
     old_disk: Option<MemoryDisk>,
     running: Option<Life>,
@@ -153,6 +155,7 @@ impl<'p> Stage<'p> {
         let member = |((number, name), clock_ahead)| Member {
             name,
             disk: MemoryDisk::new(number),
+            first_disk: MemoryDisk::new(number),
             old_disk: None,
             running: None,
             clock_ahead,
@@ -196,6 +199,7 @@ impl<'p> Stage<'p> {
             disk.forget_instance(number as u64);
             stage.members[number].disk = disk;
         }
+        stage.members.iter_mut().for_each(|member| member.first_disk = member.disk.copy());
         stage.start(0);
         stage.begin_server();
         let faults = if plan.network { Faults::drawn(plan.seed) } else { Faults::none() };
@@ -461,7 +465,9 @@ impl<'p> Stage<'p> {
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
             Fault::FormerLeader => self.ask_former_leader(number),
-            Fault::RecreateInput => self.recreate_input(),
+            Fault::RecreateInput => self.recreate_input(false),
+            Fault::RecreateInputAndDisks => self.recreate_input(true),
+            Fault::LateEnd { ms } => self.simulation.set_fate(Api::EndTxn, Fate::Late(Duration::from_millis(*ms))),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::ExpireInput => self.expire_input(),
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
@@ -469,6 +475,9 @@ impl<'p> Stage<'p> {
             Fault::ResetOffset { partition, back } => self.reset_offset(&at("in", *partition), *back),
             Fault::ElectAfterRestore { lag } => {
                 self.kill(number);
+                if self.plan.options.has("state.changelog = false") {
+                    self.members[number].disk = self.members[number].first_disk.copy();
+                }
                 self.start(number);
                 // Its first assignment may be empty, until the session of the killed process ends.
                 (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(*lag)));
