@@ -22,12 +22,10 @@ struct Defect {
 
 #[rustfmt::skip]
 const DEFECTS: &[Defect] = &[
-    Defect { name: "blocked_despite_foreign_commit", does: "reports that nothing can be committed although another member has committed it", seeds: 300 },
     Defect { name: "changes_forgotten_on_abort", does: "forgets the state changes of an aborted transaction, so the changelog lacks their keys", seeds: 100 },
     Defect { name: "checkpoint_of_uncommitted_verdicts", does: "takes a checkpoint while verdicts are not committed", seeds: 100 },
     Defect { name: "checkpoint_past_offset_used", does: "uses a checkpoint that is past the group's committed offset", seeds: 150 },
     Defect { name: "early_end_ends_warm_up", does: "ends a warm-up at the end of the partition, even if a new leader does not know all of it yet", seeds: 300 },
-    Defect { name: "empty_input_taken_for_new", does: "does not read the changelog if the input is empty and has no committed offset", seeds: 150 },
     Defect { name: "failed_deliveries_ignored", does: "commits offsets although an output record was not written", seeds: 100 },
     Defect { name: "failed_fetch_not_sought", does: "does not seek a partition after a failed fetch", seeds: 100 },
     Defect { name: "filter_asked_again_on_repeat", does: "asks the filter again about a record of an aborted transaction", seeds: 50 },
@@ -44,7 +42,6 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "partitions_read_before_restore", does: "reads partitions while their state is being rebuilt", seeds: 50 },
     Defect { name: "passed_over_records_not_read_again", does: "does not seek back to records that it passed over during a warm-up", seeds: 50 },
     Defect { name: "passed_over_records_stepped_over", does: "steps over records that it passed over, as if they were transaction markers", seeds: 100 },
-    Defect { name: "quarantined_store_rebuilt_on", does: "goes on rebuilding a state whose stored part was quarantined", seeds: 300 },
     Defect { name: "refused_record_written_again", does: "writes a record again that the output refuses", seeds: 50 },
     Defect { name: "repartition_topic_not_held_back", does: "reads the repartition topic before a group with `start = \"latest\"` has begun", seeds: 100 },
     Defect { name: "resumed_from_checkpoint", does: "emits the records between the checkpoint and the committed offset again", seeds: 50 },
