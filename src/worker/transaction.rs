@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "no more than is configured");
     }
 
-    /// What brokers take of records of 100 bytes in an hour, if it is so many bytes a second, and `each` for a commit; and how
-    /// often a transaction was too much.
+    /// Returns the bytes that brokers accept in an hour, at `speed` bytes per second plus `each` per commit, and the number of transactions
+    /// that were too large. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_much) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {
