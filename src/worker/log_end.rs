@@ -3,9 +3,10 @@
 //! Owns offsets that hold no record. Must never step over a record, or ask a broker more often than once per second.
 
 use super::ids::InputId;
-use super::input::STALLED;
+use super::input::{Input, STALLED};
 use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Consumer as _};
+use crate::fault;
 use crate::record::{Offset, TopicPartition};
 use crate::runtime;
 use std::time::{Duration, Instant};
@@ -59,8 +60,8 @@ impl<B: Broker> Worker<B> {
         let id = |of: &TopicPartition| Some(InputId { topic: self.topics.find(&of.topic)?, partition: of.partition });
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
         if fault::defect("early_end_ends_warm_up") {
-            let warm_until = |id| self.assignment.inputs.get(id).map_or(0, |input| input.warm_until);
-            ends.iter_mut().for_each(|(id, end)| *end = warm_until(id).max(*end));
+            let inputs = &self.assignment.inputs;
+            ends.iter_mut().for_each(|(id, end)| *end = inputs.get(id).map_or(0, Input::beginning).max(*end));
         }
         self.step_over(source, ends)
     }
