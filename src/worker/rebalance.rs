@@ -35,7 +35,7 @@ impl<B: Broker> Worker<B> {
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost || self.is_unsure {
+                if lost || self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
                     self.lose(source, &partitions)?;
                 } else {
                     fault::point("revoke.begin");

@@ -76,6 +76,12 @@ pub enum Fault {
     Stop {
         ms: u64,
     },
+    /// The process is frozen for a while at the n-th passing of a fault point.
+    StopAt {
+        point: String,
+        count: u32,
+        ms: u64,
+    },
     /// SIGTERM, and a start.
     Terminate,
     Join,
@@ -127,6 +133,9 @@ pub enum Fault {
     },
     /// Everything is read, and all processes end. A transaction of another producer is aborted, and all records of the input expire.
     ExpireInput,
+    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire under the running processes,
+    /// while another one joins.
+    ExpireUnderWay,
     /// All processes end, and the changelog is deleted.
     DeleteChangelog,
     /// The wall clock of a process steps.
@@ -257,7 +266,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(43) {
+            return match random.below(47) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -287,6 +296,11 @@ impl Fault {
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
+                43..=45 => {
+                    let point = pick(random, unseen::fault::POINTS);
+                    Self::StopAt { point: point.to_owned(), count: 1 + u32::try_from(random.below(4)).unwrap_or(0), ms }
+                }
+                46 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireUnderWay,
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

@@ -398,6 +398,9 @@ impl<'p> Stage<'p> {
                 self.simulation.sleep(Duration::from_millis(*ms));
                 self.life(number).process.resume();
             }
+            Fault::StopAt { point, count, ms } => {
+                self.life(number).process.arm(named(point), *count, Effect::Stop(Duration::from_millis(*ms)));
+            }
             Fault::Terminate => {
                 self.terminate(number);
                 self.start(number);
@@ -456,7 +459,17 @@ impl<'p> Stage<'p> {
             Fault::FormerLeader => self.ask_former_leader(number),
             Fault::RecreateInput => self.recreate_input(),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
-            Fault::ExpireInput => self.expire_input(),
+            Fault::ExpireInput => {
+                self.wait_until_read();
+                self.while_all_are_down(|stage| stage.expire_input());
+            }
+            Fault::ExpireUnderWay => {
+                self.wait_until_read();
+                self.expire_input();
+                if let Some(other) = (0..MEMBERS).find(|other| !running.contains(other)) {
+                    self.start(other);
+                }
+            }
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
             Fault::StepClock { ms } => {
                 self.members[number].clock_ahead += ms;
@@ -558,18 +571,19 @@ impl<'p> Stage<'p> {
         assert!(self.wait_for(self.limit, is_noticed), "the group does not notice that the log is shorter");
     }
 
-    /// Everything is read; then a transaction is aborted, and the input expires. So the group's offset is below all that is left.
+    fn wait_until_read(&mut self) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
+    }
+
+    /// Aborts a transaction, and has the input expire. So the group's offset is below all that is left.
     fn expire_input(&mut self) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it expires");
-        self.while_all_are_down(|stage| {
-            for partition in 0..stage.partitions() {
-                let (of, read) = (at("in", partition), stage.read("in", partition, Isolation::ReadCommitted));
-                stage.former[partition.unsigned_abs() as usize].extend(read);
-                let producer = stage.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
-                stage.simulation.end_transaction(producer, &of, false);
-                stage.simulation.delete_before(&of, Offset::MAX);
-            }
-        });
+        for partition in 0..self.partitions() {
+            let (of, read) = (at("in", partition), self.read("in", partition, Isolation::ReadCommitted));
+            self.former[partition.unsigned_abs() as usize].extend(read);
+            let producer = self.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
+            self.simulation.end_transaction(producer, &of, false);
+            self.simulation.delete_before(&of, Offset::MAX);
+        }
     }
 
     fn open_transaction(&mut self, partition: i32, ms: u64) {
