@@ -227,6 +227,10 @@ impl Plan {
         };
         let steps = (0..faults).map(step).collect();
         plan.steps = steps;
+        if plan.has(&Fault::AddPartitions) {
+            // The new repartition topic would have more partitions, so keys would move away from their states.
+            plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
+        }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
             .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
         let server = pick(&mut random, &[None, None, Some(ServerFilter::Worker), Some(ServerFilter::Aging), Some(ServerFilter::Cuckoo)]);
@@ -271,7 +275,14 @@ impl Plan {
                 Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
                     "the state directory is lost or harmed, without a changelog"
                 }
-                Fault::RecreateInput | Fault::RecreateInputAndDisks | Fault::ExpireInput | Fault::ShortLog { .. } | Fault::Change(_)
+                // A member that joins has no checkpoint of partitions that it never had, and may not look for their keys.
+                Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
+                Fault::RecreateInput
+                | Fault::RecreateInputAndDisks
+                | Fault::ExpireInput
+                | Fault::ExpireUnderWay
+                | Fault::ShortLog { .. }
+                | Fault::Change(_)
                     if self.has(&Fault::DeleteChangelog) =>
                 {
                     "the state directory is lost or harmed, without a changelog"

@@ -124,6 +124,7 @@ impl Stage<'_> {
             let first = Note::read(&metadata).first.unwrap_or(low);
             let to = (committed - back).max(low).max(first);
             stage.simulation.set_committed(GROUP, of, Some(to));
+            stage.forget_sights();
             let records = stage.simulation.read(of, Isolation::ReadCommitted);
             let before = records.iter().filter(|record| record.offset < to).count();
             let records = stage.read(&of.topic, of.partition, Isolation::ReadCommitted);

@@ -146,6 +146,11 @@ impl Stage<'_> {
         }
     }
 
+    /// The group is set back: what it had committed does not count any more.
+    pub(super) fn forget_sights(&mut self) {
+        self.server.iter_mut().for_each(|server| server.sights.clear());
+    }
+
     /// The number of input records per partition whose offset is such, as [`Stage::inputs`] counts them.
     fn input_counts(&self, is_such: impl Fn(i32, i64) -> bool) -> Vec<usize> {
         let count = |partition: i32| {
