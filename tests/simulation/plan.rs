@@ -245,6 +245,8 @@ impl Plan {
         }
         if random.below(20) == 0 {
             plan.partitions = pick(&mut random, &[50, 100]);
+            // A transaction of all partitions takes up to some seconds.
+            plan.transaction_ms = 10_000;
         }
         // A server that asks for so many keys in so many partitions takes most of the time. Nothing tells a server what it forgets with a
         // changelog.

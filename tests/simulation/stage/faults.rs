@@ -1,6 +1,6 @@
 //! Faults of a plan that take more than a line.
 
-use super::{GROUP, MORE_PARTITIONS, Stage, at};
+use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at};
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,7 +32,9 @@ impl Stage<'_> {
         let add = |stage: &mut Self| {
             if stage.plan.options.has("instance_id") {
                 // Static members that return within their session keep the assignment of before, without the new partitions.
-                stage.simulation.sleep(Duration::from_millis(stage.plan.session_ms + 1_000));
+                // A late heartbeat may prolong a session.
+                let is_empty = || stage.simulation.group(GROUP).1 == 0;
+                assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
             }
             for topic in ["in", "other"] {
                 stage.simulation.add_partitions(topic, stage.plan.partitions.unsigned_abs() + MORE_PARTITIONS);
