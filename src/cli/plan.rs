@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::ArgGroup;
 use clap::error::ErrorKind;
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,9 +87,6 @@ pub struct Args {
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
-    /// Also write the curves as a picture.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
     /// Print one JSON object instead of tables; --help says what is in it.
     #[arg(long)]
     json: bool,
@@ -98,7 +95,7 @@ pub struct Args {
 /// Prints the comparison.
 ///
 /// # Errors
-/// When the sample is at fault, or the picture cannot be written.
+/// When the sample cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture bring the record's own time");
@@ -127,11 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut report = Comparison::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
     report.proposal = proposal;
-    if let Some(path) = &args.svg {
-        fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     let proposed = report.proposal.as_ref().map_or_else(String::new, |proposal| proposal.text() + "\n");
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{proposed}{}\n{}", report.table(), report.curve()) };
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { proposed + &report.table() };
     super::print(&text)
 }
 

@@ -1,14 +1,12 @@
 //! Predicts what a filter will cost, and how often it will be wrong.
 //!
-//! Compares the kinds of filters by memory, error at each load, and guarantees, as a table, a curve, and an SVG. Counts a sample,
-//! and proposes a configuration for it. Builds no filter.
+//! Compares the kinds of filters by memory, error at each load, and guarantees. Counts a sample, and proposes a configuration for
+//! it. Builds no filter.
 
 mod columns;
-mod curve;
 mod kinds;
 mod proposal;
 mod sample;
-mod svg;
 mod text;
 
 pub use proposal::{Candidate, Proposal};
