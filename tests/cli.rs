@@ -470,17 +470,33 @@ fn unseen(args: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// What `unseen --help` lists.
-fn commands() -> Vec<String> {
+/// The commands that `unseen --help` lists, and those that it hides.
+fn commands() -> (Vec<String>, Vec<String>) {
+    let document = include_str!("../docs/commands.md");
+    let named = document.lines().filter_map(|line| line.strip_prefix("| `unseen ")?.split_once('`')).map(|(name, _)| name.to_owned());
+    let named: Vec<_> = named.collect();
     let help = unseen(&["--help"]);
-    let list = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
-    let names: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-    names.into_iter().map(str::to_owned).collect()
+    let lists = |name: &String| help.lines().any(|line| line.starts_with(&format!("  {name} ")));
+    named.into_iter().partition(lists)
+}
+
+#[test]
+fn help_lists_the_commands_in_the_order_of_the_documents() {
+    let (listed, hidden) = commands();
+    assert_eq!(hidden, ["schema", "completions", "man"]);
+    let help = unseen(&["--help"]);
+    let (_, groups) = help.split_once("Deduplicate:\n").unwrap();
+    let (groups, _) = groups.split_once("Options:\n").unwrap();
+    let names: Vec<_> = groups.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
+    assert_eq!(names, listed);
+    let row = include_str!("../README.md").lines().find(|line| line.starts_with("| [Commands]")).unwrap();
+    let names: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+    assert_eq!(names, [listed, hidden].concat());
 }
 
 #[test]
 fn shells_complete_every_command_and_each_has_a_manual_page() {
-    let commands = commands();
+    let (commands, _) = commands();
     assert!(commands.len() > 5, "{commands:?}");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = unseen(&["completions", shell]);

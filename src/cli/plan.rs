@@ -1,5 +1,13 @@
 //! `unseen plan`: what each kind of filter costs, how often it is wrong, and what it promises.
 
+use crate::config::{Config, Topic, flags};
+use crate::content::CompareContent;
+use crate::filter::Window;
+use crate::format::{Format as ValueFormat, NoSchemas, Schemas};
+use crate::key::{Field, KeySpec, Part};
+use crate::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
+use crate::replay::Format;
+use crate::stats::wrong_unit;
 use anyhow::Context;
 use clap::ArgGroup;
 use clap::error::ErrorKind;
@@ -9,14 +17,6 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use unseen::config::{Config, Topic, flags};
-use unseen::content::CompareContent;
-use unseen::filter::Window;
-use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
-use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
-use unseen::replay::Format;
-use unseen::stats::wrong_unit;
 
 /// What is planned for where nothing says it.
 const RATE: f64 = 1e-4;
@@ -29,9 +29,8 @@ JSON (--json), one object; sizes in bytes, of the whole topic unless they say ot
   proposal null, or of a sample without --key and -c: records, is_cut, time, candidates[] of key, distinct, repeats, conflicts,
            conflict_share and differ_in[], reasons[], window_ms, capacity, configuration (null if no key fits)
   kinds[]  kind, memory_bytes, partition_bytes, steady_partition_bytes (once slices have sized themselves), pod_bytes (of a pod
-           that has all of it), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds to compare), by_mean
-           (where the rate is the mean: memory_bytes, steady_partition_bytes, bits_per_key and peak_rate; null for kinds that do not
-           take it), loads[] and curve[] of load, rate and memory_bytes; remembers, forgets (share of repeats a window old that are
+           that has all of it), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds to compare),
+           loads[] and curve[] of load, rate and memory_bytes; remembers, forgets (share of repeats a window old that are
            called unseen), can_retract, overfull, fits and rate_within_memory (null without --memory), configuration";
 
 /// Options of `unseen plan`.
