@@ -74,7 +74,6 @@ const ROWS: [Row; 29] = [
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
     // Cells cannot be laid out anew.
     Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
-    row("filter.rate_is", ["\"peak\"", "\"mean\""], Yes, NEXT_SLICE),
     row("filter.slices", ["4", "8"], Yes, Yes),
     Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },
     row("filter.confirm", ["true", "false"], Yes, Yes),

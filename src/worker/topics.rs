@@ -29,8 +29,6 @@ pub(super) struct InputTopic {
     pub(super) read: CountsId,
     /// Keys that a partition's filter is made for.
     pub(super) capacity: u64,
-    /// The rate that it is sized for.
-    pub(super) peak: f64,
     pub(super) settings: checkpoint::Settings,
     /// What the fingerprints in its changelog depend on.
     pub(super) origin: Origin,
@@ -94,7 +92,6 @@ impl Topics {
                 counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: rules.capacity().unwrap_or(0),
-                peak: topic.filter.peak_rate(topic.window, partitions(&topic.input)),
                 origin: settings.origin(config, &topic, &rules),
                 settings,
                 changelog: config.changelog(&topic.space),
@@ -116,7 +113,6 @@ impl Topics {
                 counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: 0,
-                peak: 0.0,
                 settings: judged.settings.clone(),
                 origin: judged.origin,
                 changelog: None,
