@@ -4,8 +4,8 @@
 # script sets, installs it instead: on Debian and Ubuntu, as root or with sudo without a password. Sets CARGO_TARGET_DIR to a
 # directory outside the clone, so that RocksDB and librdkafka are built once per machine, not once per clone.
 #
-# An argument adds requirements. `fast`: ShellCheck and Python. `tests`: all that scripts/test needs, among it Java and Maven,
-# because some tests start their own broker even if another one is available. `bench`: a JDK and Maven.
+# An argument adds requirements. `fast`: ShellCheck and Python. `tests`: also what tests need, including Java and Maven, because some
+# tests start their own broker even if another one is available. `all`: also what scripts/chart needs. `bench`: a JDK and Maven.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -98,7 +98,7 @@ check_needs() {
     need 'libclang (development files)' libclang-dev has_libclang
     need 'OpenSSL (development files)' libssl-dev pkg-config --exists openssl
     need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
-    if [[ ${1:-} == fast || ${1:-} == tests ]]; then
+    if [[ ${1:-} == fast || ${1:-} == tests || ${1:-} == all ]]; then
         need 'ShellCheck' shellcheck has shellcheck
         need 'Python 3' python3 has python3
     fi
@@ -106,14 +106,16 @@ check_needs() {
         need "a JDK, $JAVA_MIN or newer" jdk has_jdk
         need 'Maven' maven has mvn
     fi
-    if [[ ${1:-} == tests ]]; then
+    if [[ ${1:-} == tests || ${1:-} == all ]]; then
         need 'OpenSSL 3 (the command)' openssl has openssl
         need 'Node.js 18 or newer' nodejs has node
         need 'Chromium' chromium has_chromium
-        need 'Python 3 with venv' python3-venv python3 -c 'import ensurepip, venv'
-        need 'Helm 3, or Go to build it' golang-go has_helm
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
+    fi
+    if [[ ${1:-} == all ]]; then
+        need 'Python 3 with venv' python3-venv python3 -c 'import ensurepip, venv'
+        need 'Helm 3, or Go to build it' golang-go has_helm
     fi
 }
 
