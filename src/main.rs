@@ -6,7 +6,7 @@ use std::process::ExitCode;
 const ARCHIVED: &str = include_str!("cli/commit.txt").trim_ascii_end();
 
 /// It is that of the C libraries, too. librdkafka allocates a record in one thread and frees it in another, which the
-/// system's allocator has a lock for: docs/performance.md says what that took.
+/// system's allocator has a lock for: docs/contributing/performance.md says what that took.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

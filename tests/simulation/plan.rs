@@ -198,7 +198,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The rows of docs/guarantees.md that it meets.
+    /// The rows of docs/contributing/promises.md that it meets.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
         let faults = self.steps.iter().filter_map(|step| {
