@@ -453,6 +453,7 @@ impl<'p> Stage<'p> {
                 self.simulation.sleep(Duration::from_millis(*ms));
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
+            Fault::FormerLeader => self.ask_former_leader(number),
             Fault::RecreateInput => self.recreate_input(),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::ExpireInput => self.expire_input(),
@@ -522,6 +523,18 @@ impl<'p> Stage<'p> {
             }
         };
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
+    }
+
+    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
+    fn ask_former_leader(&mut self, number: usize) {
+        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
+        for partition in 0..self.partitions() {
+            self.simulation.answer_from_former_leader(&at("in", partition), after, time);
+        }
+        self.feed_until_exactly(self.fed + 20);
+        self.simulation.sleep(after);
+        self.terminate(number);
+        self.start(number);
     }
 
     /// Everything is read; then the input is deleted and created again, empty.
