@@ -425,7 +425,9 @@ impl Tally {
 
     /// Counts verdicts.
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
-        verdicts.iter().for_each(|&verdict| self.count(verdict));
+        for &verdict in verdicts {
+            self.count(verdict);
+        }
     }
 
     /// Adds it to what all workers have counted, and begins anew.

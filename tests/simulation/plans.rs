@@ -312,3 +312,13 @@ fn static_members_restart_one_by_one() {
     let steps = [step(60, Fault::Join), step(80, Fault::Join), step(120, Fault::Roll), step(200, Fault::Roll)];
     check(&plan(&[STATIC], steps));
 }
+
+/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a
+/// warm-up at that moment, so this plan also checks that the simulation notices a worker that believes the leader.
+#[test]
+fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
+    let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];
+    let plan = Plan { checkpoint_ms: NEVER_MS, ..plan(&options, [step(150, Fault::ElectAfterRestore { lag: 20 })]) };
+    check(&plan);
+    assert!(matches!(run(&plan, Some("early_end_ends_warm_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}

@@ -310,7 +310,7 @@ impl<B: Broker> Worker<B> {
             Some(committed) => stored > committed || !assigned.has_id() && committed > assigned.high,
             None => !assigned.has_id() && (stored > assigned.high || self.is_of_another_log(source, assigned, stored)?),
         };
-        if is_beyond {
+        if is_beyond && !fault::defect("checkpoint_past_offset_used") {
             tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
                 "checkpoint is past what the group has committed (were its offsets reset?); not using it");
             let rules = self.topics[assigned.topic].rules;
