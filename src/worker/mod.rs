@@ -85,6 +85,7 @@ pub struct Worker<B: Broker> {
 }
 
 /// The next step for records that were read and not processed yet.
+#[derive(Clone, Copy)]
 enum Flow {
     Continue,
     /// Drop them. Positions were set back, so they will be read again.

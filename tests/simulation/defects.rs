@@ -32,7 +32,6 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "full_transaction_not_held", does: "lets new records into a full transaction that must repeat old ones", seeds: 50 },
     Defect { name: "future_moves_window", does: "lets records from the future advance stream time", seeds: 100 },
     Defect { name: "idle_partition_warms_up", does: "reports a finished warm-up as unfinished until a record arrives", seeds: 100 },
-    Defect { name: "late_request_not_fenced", does: "keeps its producer although a request of its last transaction may still arrive", seeds: 150 },
     Defect { name: "lost_partitions_kept", does: "keeps partitions that the group took from it, and commits them when it is a member again", seeds: 150 },
     Defect { name: "markers_not_stepped_over", does: "does not commit past transaction markers at the end of a partition", seeds: 100 },
     Defect { name: "membership_not_proved", does: "announces itself in the changelog without proof that it is a member (`at_least_once`)", seeds: 400 },

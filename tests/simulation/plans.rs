@@ -322,3 +322,14 @@ fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
     check(&plan);
     assert!(matches!(run(&plan, Some("early_end_ends_warm_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
+
+/// A copy of an `EndTxn` request that arrives during the next transaction would commit a part of it (KIP-890). Drawn plans seldom have
+/// one open at that moment.
+#[test]
+fn a_late_end_of_a_transaction_is_fenced() {
+    let options = [STATIC, COVERS_ALL, "kind = \"exact\"", "on_invalid = \"drop\""];
+    let steps = (40..=250).step_by(30).map(|at| step(at, Fault::LateEnd { ms: 300 }));
+    let plan = Plan { commit_ms: 200, checkpoint_ms: NEVER_MS, ..plan(&options, steps) };
+    check(&plan);
+    assert!(matches!(run(&plan, Some("late_request_not_fenced")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
