@@ -44,7 +44,6 @@ pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
             "header": { "description": "The value of the last header of that name.", "type": "string" },
             "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
             "key_field": { "description": "A field of the record's own key, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-            "json": { "description": "The same as `field`.", "type": "string", "pattern": whole("(/.*)?") },
             "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
         },
         "minProperties": 1,
