@@ -339,8 +339,10 @@ fn a_late_end_of_a_transaction_is_fenced() {
 #[test]
 fn a_replaced_member_does_not_outrank_its_successor() {
     let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
-    let steps = [step(60, Fault::Kill), at_once(60, stop), step(62, Fault::Join)];
-    let mut plan = plan(&[STATIC, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
+    // The other records arrive after that.
+    let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
+    let steps = [step(60, Fault::Kill), at_once(60, stop), step(62, Fault::Join), pause];
+    let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
     plan.server = Some(ServerFilter::Cuckoo);
     check(&plan);
     assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
