@@ -69,6 +69,7 @@ pub mod replay;
 #[doc(hidden)]
 pub mod testing;
 
+#[cfg(any(feature = "cli", test))]
 mod plan;
 
 #[doc(hidden)]

@@ -61,7 +61,9 @@ impl<B: Broker> Worker<B> {
         let mut ends: Vec<_> = ends.iter().filter_map(|(of, end)| Some((id(of)?, *end))).collect();
         if fault::defect("early_end_ends_warm_up") {
             let inputs = &self.assignment.inputs;
-            ends.iter_mut().for_each(|(id, end)| *end = inputs.get(id).map_or(0, Input::beginning).max(*end));
+            for (id, end) in &mut ends {
+                *end = inputs.get(id).map_or(0, Input::beginning).max(*end);
+            }
         }
         self.step_over(source, ends)
     }

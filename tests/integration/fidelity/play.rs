@@ -165,7 +165,7 @@ impl<S: Side> Player<'_, S> {
             Op::Write(to, kinds) => {
                 let sent = self.queue(&self.plain, *to, kinds);
                 self.number += kinds.len();
-                format!("{sent:?}, {}", self.reports(&self.plain))
+                format!("{sent:?}, {}", Self::reports(&self.plain))
             }
             Op::CommitOffset { partition, offset, metadata } => {
                 let offsets = [(self.at(To(0, *partition)), *offset, "m".repeat(*metadata))];
@@ -205,7 +205,7 @@ impl<S: Side> Player<'_, S> {
             if *kind == Kind::Large {
                 // Compression must not make it small.
                 let mut random = crate::harness::SplitMix(number as u64);
-                (0..400).for_each(|_| value.push_str(&format!("{:016x}", random.next())));
+                value.extend((0..400).map(|_| format!("{:016x}", random.next())));
             }
             let time = self.start_ms - AGO_MS + i64::try_from(number).unwrap_or(0);
             let record = OutgoingRecord::<RecordOf<'_, S::Broker>, Changes> {
@@ -229,7 +229,7 @@ impl<S: Side> Player<'_, S> {
     }
 
     /// Waits for the records that were queued, and returns what became of them.
-    fn reports(&self, producer: &<S::Broker as Broker>::Producer) -> String {
+    fn reports(producer: &<S::Broker as Broker>::Producer) -> String {
         let is_flushed = producer.flush(CALL);
         let failures = producer.take_failures();
         let mut failures: Vec<_> = failures
@@ -246,7 +246,7 @@ impl<S: Side> Player<'_, S> {
         let of = self.at(to);
         let before = self.side.end(&of);
         let sent = self.queue(producer, to, kinds);
-        let reports = self.reports(producer);
+        let reports = Self::reports(producer);
         self.number += kinds.len();
         let was_sent = sent.is_ok();
         self.touch(who, of, before, was_sent);
@@ -291,7 +291,7 @@ impl<S: Side> Player<'_, S> {
             tag: 1,
         };
         let sent = producer.send(&outgoing);
-        let (was_sent, reports) = (sent.is_ok(), self.reports(producer));
+        let (was_sent, reports) = (sent.is_ok(), Self::reports(producer));
         drop(batch);
         self.touch(who, of, before, was_sent);
         reports

@@ -1,12 +1,13 @@
 //! Faults of a plan that take more than a line.
 
 use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at};
+use crate::plan::MEMBERS;
 use crate::truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use unseen::broker::Note;
 use unseen::record::{Offset, TopicPartition};
-use unseen::sim::{Isolation, NewRecord, TopicOptions};
+use unseen::sim::{Effect, Isolation, NewRecord, TopicOptions};
 
 impl Stage<'_> {
     /// Two processes with the same names, each with the disk of one moment.
@@ -93,6 +94,27 @@ impl Stage<'_> {
             self.simulation.end_transaction(producer, &of, false);
             self.simulation.delete_before(&of, Offset::MAX);
         }
+    }
+
+    /// The input expires under the running processes, while another one joins.
+    pub(super) fn expire_under_way(&mut self) {
+        self.wait_until_read();
+        self.expire_input();
+        let running = self.running();
+        if let Some(other) = (0..MEMBERS).find(|other| !running.contains(other)) {
+            self.start(other);
+        }
+    }
+
+    /// A process is killed. When it has restored its partitions, leaders change.
+    pub(super) fn elect_after_restore(&mut self, number: usize, lag: Offset) {
+        self.kill(number);
+        if self.plan.options.has("state.changelog = false") {
+            self.members[number].disk = self.members[number].first_disk.copy();
+        }
+        self.start(number);
+        // Its first assignment may be empty, until the session of the killed process ends.
+        (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(lag)));
     }
 
     pub(super) fn open_transaction(&mut self, partition: i32, ms: u64) {

@@ -72,6 +72,8 @@ impl Life {
     }
 }
 
+type Configs = BTreeMap<(String, Vec<String>), Arc<Config>>;
+
 struct Stage<'p> {
     plan: &'p Plan,
     simulation: Simulation,
@@ -92,7 +94,7 @@ struct Stage<'p> {
     /// Keys of records that the group reads again because its offset was set back, and how often each must be emitted by the end.
     again: BTreeMap<Vec<u8>, usize>,
     /// The configurations so far, by their text and options: sizing a filter takes longer than many a run.
-    configs: RefCell<BTreeMap<(String, Vec<String>), Arc<Config>>>,
+    configs: RefCell<Configs>,
 }
 
 /// Carries a plan out, with a defect or none, and checks the output. Returns the number of killed processes.
@@ -474,27 +476,13 @@ impl<'p> Stage<'p> {
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::ExpireInput => {
                 self.wait_until_read();
-                self.while_all_are_down(|stage| stage.expire_input());
+                self.while_all_are_down(Self::expire_input);
             }
-            Fault::ExpireUnderWay => {
-                self.wait_until_read();
-                self.expire_input();
-                if let Some(other) = (0..MEMBERS).find(|other| !running.contains(other)) {
-                    self.start(other);
-                }
-            }
+            Fault::ExpireUnderWay => self.expire_under_way(),
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
             Fault::DeleteRepartitionTopic => self.delete_repartition_topic(),
             Fault::ResetOffset { partition, back } => self.reset_offset(&at("in", *partition), *back),
-            Fault::ElectAfterRestore { lag } => {
-                self.kill(number);
-                if self.plan.options.has("state.changelog = false") {
-                    self.members[number].disk = self.members[number].first_disk.copy();
-                }
-                self.start(number);
-                // Its first assignment may be empty, until the session of the killed process ends.
-                (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(*lag)));
-            }
+            Fault::ElectAfterRestore { lag } => self.elect_after_restore(number, *lag),
             Fault::StepClock { ms } => {
                 self.members[number].clock_ahead += ms;
                 let ahead = self.members[number].clock_ahead;
