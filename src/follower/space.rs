@@ -107,7 +107,7 @@ impl Space {
         &self.topic.filter
     }
 
-    /// Returns the rules of one of so many partitions. Sizing a filter takes milliseconds, and clients ask for the same one as
+    /// Returns the rules of one of a number of partitions. Sizing a filter takes milliseconds, and clients ask for the same one as
     /// often as they like.
     fn sized(&self, partitions: u32) -> Rules {
         let mut last = self.sized.lock().unwrap_or_else(PoisonError::into_inner);

@@ -45,7 +45,7 @@ pub enum Effect {
     Stop(Duration),
     /// The step fails.
     Fail,
-    /// Every partition gets another leader, whose high watermark is behind by so many records for a moment.
+    /// Elects another leader for every partition. For a moment, its high watermark lags by this number of records.
     Elect(Offset),
 }
 

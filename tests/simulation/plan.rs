@@ -310,7 +310,8 @@ impl fmt::Display for Plan {
     }
 }
 
-const FAILING: [&str; 9] = [
+/// Fault points whose step can fail.
+pub const FAILING: [&str; 9] = [
     "transaction.begin",
     "transaction.send",
     "commit.begin",

@@ -4,7 +4,7 @@
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
 use crate::options::{Change, DIMENSIONS};
-use crate::plan::{Fault, Plan, ServerFilter, Step};
+use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -173,19 +173,8 @@ fn a_worker_is_killed_at_any_point_of_giving_partitions_up() {
 fn steps_of_transactions_and_checkpoints_fail() {
     for kind in ["kind = \"aging\"", "kind = \"exact\""] {
         for transaction_records in [30, 1_000_000] {
-            let points = [
-                "transaction.begin",
-                "transaction.send",
-                "commit.begin",
-                "commit.offsets_sent",
-                "commit.flushed",
-                "commit.committed",
-                "checkpoint.write",
-                "checkpoint.written",
-                "abort.begin",
-            ];
             let twice = |(number, point): (usize, &str)| [1, 3].map(|time| step(20 + 25 * number, fail_at(point, time)));
-            let steps = points.into_iter().enumerate().flat_map(twice);
+            let steps = FAILING.into_iter().enumerate().flat_map(twice);
             check(&Plan { transaction_records, ..plan(&[STATIC, kind], steps) });
         }
     }

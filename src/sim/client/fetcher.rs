@@ -104,7 +104,7 @@ struct Wanted {
 
 type Fetched = (usize, u64, Result<Part, Code>);
 
-/// What a broker answers of one partition.
+/// A broker's answer for one partition.
 struct Part {
     records: Vec<Arc<StoredRecord>>,
     /// The offset to continue at.

@@ -64,7 +64,7 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) unsure_until: Micros,
     /// There is no leader before this time.
     pub(in crate::sim) no_leader_until: Micros,
-    /// What a former leader answers.
+    /// A former leader that still answers, if there is one.
     pub(in crate::sim) former: Option<FormerLeader>,
 }
 
