@@ -38,13 +38,13 @@
 
 pub mod record;
 
+pub mod format;
+
 pub mod key;
 
 pub mod values;
 
 pub mod content;
-
-pub mod format;
 
 pub mod filter;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use unseen::config::{Config, SchemaRegistry, Topic};
-use unseen::format::{Format, Message, NoSchemas, RecordFormat, Schemas, missing_fields};
+use unseen::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
 use unseen::registry::Registry;
 
 /// How long a command that can do nothing else waits for a schema.
@@ -63,7 +63,10 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
         return Err(format!("the newest schema of subject {subject:?} is for {}, not for {}", schema.format, format.format));
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
-    let missing = missing_fields(&schema, message, &topic.key, is_key)
+    let side = if is_key { Side::Key } else { Side::Value };
+    let missing = topic
+        .key
+        .missing_in(&schema, message, side)
         .map_err(|error| format!("the newest schema of subject {subject:?} cannot be used: {error}"))?;
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),

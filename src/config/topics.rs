@@ -7,7 +7,6 @@ use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
-use crate::format::{Format, Formats};
 use crate::key::{KeySpec, Part};
 use crate::values::CountBy;
 use serde_json::{Value, json};
@@ -52,8 +51,8 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
     let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
     late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
-    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), formats.as_ref(), &at("key_conflicts"), diagnostics);
-    let count_by = count_by(raw.count_by.as_ref(), formats.as_ref(), &at("count_by"), diagnostics);
+    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), &at("key_conflicts"), diagnostics);
+    let count_by = count_by(raw.count_by.as_ref(), &at("count_by"), diagnostics);
 
     let mut names = vec![("input", input.as_ref()), ("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
     if let OnDuplicate::Topic(name) = &raw.on_duplicate {
@@ -142,23 +141,14 @@ fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut D
     Some(header)
 }
 
-/// Where the value is that records are counted by.
-fn count_by(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
-    let by = raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
-    if let (CountBy::Field(_), Some(format)) = (&by, formats.map(|formats| formats.value.format).filter(|&format| format != Format::Json)) {
-        diagnostics.add(path, format!("a field of {format} cannot be counted by, only one of JSON; count by a header"));
-    }
-    Some(by)
+/// Returns the location of the value that records are counted by.
+fn count_by(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
+    raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
-/// What may differ where repeats are compared, if they are.
-fn key_conflicts(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
-    let compare = raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
-    let format = formats.map_or_else(Format::default, |formats| formats.value.format);
-    if !compare.except.is_empty() && !matches!(format, Format::Json | Format::JsonSchema) {
-        diagnostics.add(path, format!("values of {format} are compared as a whole, so no field of them can be left out"));
-    }
-    Some(compare)
+/// Returns the fields that may differ in duplicates, if duplicates are compared.
+fn key_conflicts(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
+    raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()?
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {

@@ -10,9 +10,9 @@ use crate::broker::{ChangelogReader as _, Committed, Logged, Note, ReadEnd, Reco
 use crate::changelog::{ChangelogRecord, Cut};
 use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
-use crate::format::{NoKey, Reader, Schemas};
+use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
-use crate::key::{Fingerprint, Scratch};
+use crate::key::{Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};

@@ -3,7 +3,9 @@
 //! Owns the interpretation of such a text. A query does not say whether `1` is a number or a text, so if a field may contain
 //! either, the query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
 
-use super::{Fingerprint, KeySpec, Part, Scratch, Tag, scalar};
+use super::encoding::{Tag, encode};
+use super::{Fingerprint, KeySpec, Part, Scratch};
+use crate::format::{Extract as _, JsonExtractor, unescape};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
@@ -50,7 +52,7 @@ impl<'t> Readings<'t> {
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
             // A text in quotes, or a text whose quotes are part of it.
-            Some(b'"') => match scalar::unescape(text) {
+            Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
             },
@@ -127,7 +129,7 @@ impl KeySpec {
         for (part, text) in self.parts.iter().zip(texts) {
             let mut add = |tag: Tag, bytes: &[u8]| {
                 all_null &= matches!(tag, Tag::Null);
-                super::encode(&mut scratch.encoded, tag, bytes);
+                encode(&mut scratch.encoded, tag, bytes);
             };
             match part {
                 Part::Field(_) | Part::KeyField(_) => {
@@ -141,8 +143,9 @@ impl KeySpec {
                 Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => add(Tag::Bytes, text),
                 Part::Content { .. } => {
                     let content = contents.next().ok_or(LookupError::Content)?;
-                    let (scan, room) = scratch.json.whole(text);
-                    match content.digest(scan, &self.hashing, room).map_err(|_| LookupError::Content)? {
+                    let mut digest = content.digest(&self.hashing, &mut scratch.room);
+                    let visited = JsonExtractor::default().visit(text, &mut scratch.buffers, &mut digest);
+                    match visited.map(|()| digest.finish()).map_err(|_| LookupError::Content)? {
                         Some(digest) => add(Tag::Content, &digest.to_le_bytes()),
                         None => add(Tag::Null, &[]),
                     }

@@ -21,8 +21,8 @@ use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
-use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};
-use crate::key::{self, Field, Fingerprint, Part, Scratch, SpecError};
+use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
+use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Scratch, ValueReader};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
@@ -61,6 +61,7 @@ pub struct Replay<'t> {
     contents: ContentSample,
     compare: CompareContent,
     values: ValueCounts,
+    value_reader: ValueReader,
     counted: Summary,
     /// True if the last record was dropped although its key had not been seen.
     is_wrong: bool,
@@ -157,7 +158,7 @@ pub enum Error {
     Format(format::Format),
     /// The JSON pointer of the time is malformed.
     #[error("--time")]
-    Time(#[from] SpecError),
+    Time(#[from] PointerError),
     /// Lines of a capture already have a time, which the live run uses.
     #[error("--time: lines of a capture bring the record's own time")]
     SecondTime,
@@ -273,6 +274,7 @@ impl<'t> Replay<'t> {
             // A line of values has no headers.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
+            value_reader: ValueReader::default(),
             contents: ContentSample::new(topic.filter.capacity),
             compare,
             counted: Summary::default(),
@@ -380,13 +382,14 @@ impl<'t> Replay<'t> {
         };
         let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(by) = self.count_by {
-            let text = by.text(record.value, headers.iter().copied(), &mut self.scratch);
+            let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
+            let text = by.text(&self.formats.value, record.value, headers, reader, &*self.schemas);
             self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
         }
         if self.only.is_none() {
             let key = PartitionKey { partition: number, fingerprint };
-            let value = record.value.map(|value| self.formats.value.bare_value(value, headers.iter().copied()));
-            self.contents.take(key, verdict, value, &self.compare, &mut self.scratch);
+            let value = self.value_reader.open(&self.formats.value, record.value, headers.iter().copied(), &*self.schemas);
+            self.contents.take(key, verdict, value, &self.compare);
         }
         let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
         if let Some(truth) = truth {

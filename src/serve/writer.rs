@@ -5,9 +5,9 @@
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
-use crate::format::{NoKey, NoSchemas, Reader};
+use crate::format::NoSchemas;
 use crate::kafka::{Error, InputWriter, NewRecord, Written};
-use crate::key::{Fingerprint, Part, Scratch};
+use crate::key::{Fingerprint, NoKey, Part, Reader, Scratch};
 use crate::record::Record;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

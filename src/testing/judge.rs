@@ -5,8 +5,8 @@
 use super::{Became, FAILS, TestRecord};
 use crate::config::Config;
 use crate::dedup::Dedup;
-use crate::format::{NoKey, Reader, Schemas};
-use crate::key::{self, Fingerprint, Scratch};
+use crate::format::Schemas;
+use crate::key::{self, Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Record, SpaceId, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};

@@ -13,7 +13,8 @@ use super::verdicts::Recall;
 use crate::config::Topic;
 use crate::fault;
 use crate::filter::ExactError;
-use crate::format::{NoKey, SchemaId};
+use crate::format::SchemaId;
+use crate::key::NoKey;
 use crate::record::{Offset, Timestamp, Verdict};
 
 /// Why a record cannot be decided.

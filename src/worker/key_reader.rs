@@ -5,8 +5,8 @@
 use super::topics::InputTopic;
 use crate::broker;
 use crate::config::Topic;
-use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
-use crate::key::{Fingerprint, Scratch};
+use crate::format::{Lookup, SchemaId, Schemas};
+use crate::key::{Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Record, TopicId};
 use std::sync::Arc;
 

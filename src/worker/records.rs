@@ -17,8 +17,7 @@ use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
 use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError};
 use crate::fault;
 use crate::filter::ExactError;
-use crate::format::NoKey;
-use crate::key::{Fingerprint, Scratch};
+use crate::key::{Fingerprint, NoKey, ValueReader};
 use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition, Verdict};
 use crate::route::{self, AddedHeaders, Detail};
 use crate::runtime;
@@ -41,8 +40,8 @@ const fn is_counted_by_value(offset: Offset) -> bool {
 pub(super) struct Buffers {
     prefetched: Vec<Fingerprint>,
     headers: AddedHeaders,
-    /// For values that are counted by, or compared.
-    scratch: Scratch,
+    /// By topic, for values that are counted by, or compared.
+    values: Vec<ValueReader>,
     columns: Columns,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     /// Of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
-    scratch: &'w mut Scratch,
+    values: &'w mut ValueReader,
     pub(super) columns: &'w mut Columns,
     /// Bytes of the records at hand, at most.
     pub(super) bytes: usize,
@@ -175,6 +174,8 @@ impl<B: Broker> Worker<B> {
         if state.is_none() && topic.forward.is_none() {
             return None;
         }
+        let values = &mut self.buffers.values;
+        values.resize_with(self.topics.iter().count().max(values.len()), ValueReader::default);
         Some(RecordLoop {
             shared: &self.shared,
             of,
@@ -184,7 +185,7 @@ impl<B: Broker> Worker<B> {
             outbox: &mut self.outbox,
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
-            scratch: &mut self.buffers.scratch,
+            values: &mut values[of.topic.0],
             columns: &mut self.buffers.columns,
             bytes,
             others_warm_up,
@@ -396,14 +397,16 @@ impl<B: Broker> RecordLoop<'_, B> {
         if topic.keeps_content()
             && let Some(fingerprint) = fingerprint
         {
-            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.scratch);
+            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.values);
         }
     }
 
     /// Counts a record by its value.
     fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
-        let Some(values) = &self.shared.stats.topics[self.topic.counted.0].values else { return };
-        let text = by.text(message.value(), message.headers(), self.scratch);
+        let topic = self.topic;
+        let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
+        let format = &topic.config.formats.value;
+        let text = by.text(format, message.value(), message.headers(), self.values, &*self.shared.schemas);
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }
 
