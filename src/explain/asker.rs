@@ -69,7 +69,7 @@ impl Keys<'_> {
         let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
         let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &record, scratch, *schemas)?;
-        Ok((fingerprint, topic.is_retraction(&headers)))
+        Ok((fingerprint, reader.retracts(topic.retract.as_ref(), &topic.formats, &record, scratch, *schemas)?))
     }
 }
 

@@ -18,11 +18,11 @@ impl Field {
         Ok(Self(JsonExtractor::new(Places::new([pointer])?)))
     }
 
-    /// Returns the string or number at this field of a JSON text, a number as written, or `None` for anything else, and if the text
-    /// is not JSON.
+    /// Returns the string, number, or boolean at this field of a JSON text, as written, or `None` for anything else, and if the text is
+    /// not JSON.
     #[must_use]
     pub fn text<'a>(&'a self, json: &'a [u8]) -> Option<Cow<'a, str>> {
-        text(&self.0, json, &mut Buffers::default())
+        text(&self.0, json, &mut Buffers::default()).ok()?
     }
 
     pub(super) const fn places(&self) -> &Places {
@@ -30,18 +30,26 @@ impl Field {
     }
 }
 
-/// Returns the string or number at the only place of an extractor.
-pub(super) fn text<'a>(extractor: &'a impl Extract, text: &'a [u8], buffers: &mut Buffers) -> Option<Cow<'a, str>> {
+/// Returns the string, number, or boolean at the only place of an extractor.
+pub(super) fn text<'a>(
+    extractor: &'a impl Extract,
+    text: &'a [u8],
+    buffers: &mut Buffers,
+) -> Result<Option<Cow<'a, str>>, Box<Unreadable>> {
     let mut found = [None];
-    extractor.find(text, buffers, &mut found).ok()?;
+    extractor.find(text, buffers, &mut found)?;
     let [found] = found;
-    match found? {
-        Scalar::String(text) | Scalar::Number(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
+    Ok(found.and_then(text_of))
+}
+
+fn text_of(found: Scalar<'_>) -> Option<Cow<'_, str>> {
+    match found {
+        Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
         Scalar::Escaped(quoted) => unescape(quoted).ok().map(Cow::Owned),
         number @ (Scalar::Integer(_) | Scalar::Decimal { .. } | Scalar::Uuid(_)) => {
             str::from_utf8(number.written().bytes()).ok().map(|text| Cow::Owned(text.to_owned()))
         }
-        Scalar::Null | Scalar::Bool(_) | Scalar::Container(_) => None,
+        Scalar::Null | Scalar::Container(_) => None,
     }
 }
 

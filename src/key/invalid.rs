@@ -29,14 +29,19 @@ pub(super) fn tombstone() -> Invalid {
 
 /// A record without a part of its key.
 pub(super) fn missing(part: &Part) -> Invalid {
-    Invalid { reason: Reason::MissingKey, message: format!("the record has no {}", part.to_string().trim_start_matches("the ")) }
+    let part = part.to_string();
+    let message = match part.strip_prefix("the first of ") {
+        Some(parts) => format!("the record has none of {parts}"),
+        None => format!("the record has no {}", part.trim_start_matches("the ")),
+    };
+    Invalid { reason: Reason::MissingKey, message }
 }
 
 /// A record without a header. Gateways change the case of header names.
 pub(super) fn missing_header(part: &Part, name: &str, headers: &[(&str, Option<&[u8]>)]) -> Invalid {
     let mut invalid = missing(part);
     if let Some((other, _)) = headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
-        invalid.message = format!("{}, but header `{other}`: header names are case-sensitive", invalid.message);
+        invalid.message = format!("{}, but header `{other}`: header names are case-sensitive without ignore_case = true", invalid.message);
     }
     invalid
 }

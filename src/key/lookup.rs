@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
 /// Maximum number of ambiguous parts of one key. Each doubles the number of keys to look up.
-const AMBIGUOUS_MAX: u32 = 4;
+pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
 /// Reason why a key cannot be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,13 +38,13 @@ pub enum LookupError {
 }
 
 /// Interpretations of a field's text: a value of another type, a text, or both.
-struct Readings<'t> {
-    first: (Tag, Cow<'t, [u8]>),
-    second: Option<&'t [u8]>,
+pub(super) struct Readings<'t> {
+    pub(super) first: (Tag, Cow<'t, [u8]>),
+    pub(super) second: Option<&'t [u8]>,
 }
 
 impl<'t> Readings<'t> {
-    fn of(text: &'t [u8]) -> Self {
+    pub(super) fn of(text: &'t [u8]) -> Self {
         let bytes = Self { first: (Tag::Bytes, Cow::Borrowed(text)), second: None };
         let tag = match text.first() {
             Some(b'-' | b'0'..=b'9') if is_number(text) => Tag::Number,
@@ -102,6 +102,9 @@ impl KeySpec {
         if texts.len() != self.parts.len() {
             return Err(LookupError::Parts { wanted: self.parts.len(), got: texts.len(), parts: self.to_string() });
         }
+        if !self.parts.iter().all(Part::is_plain) {
+            return self.fingerprints_of_readings(texts, scratch, found);
+        }
         let before = found.len();
         // Most keys are not ambiguous, so texts are interpreted while they are encoded, and the interpretations are not stored.
         let (first, ambiguous) = self.choose(texts.clone(), 0, scratch)?;
@@ -141,6 +144,9 @@ impl KeySpec {
                     ambiguous += u32::from(second.is_some());
                 }
                 Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => add(Tag::Bytes, text),
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                    unreachable!("the key is looked up by the readings of its parts")
+                }
                 Part::Content { .. } => {
                     let content = contents.next().ok_or(LookupError::Content)?;
                     let mut digest = content.digest(&self.hashing, &mut scratch.room);

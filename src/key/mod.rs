@@ -8,19 +8,26 @@
 //! parties choose the keys (see [`Hashing`]).
 
 mod cloudevents;
+mod composite;
 mod content;
 mod encoding;
 mod field;
 mod hashing;
 mod invalid;
 mod lookup;
+mod normalize;
+mod part;
 mod reader;
+mod retract;
 mod shown;
 
 pub use field::{Field, Leaf};
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
+pub use normalize::{Normalizer, Normalizers};
+pub use part::Part;
 pub use reader::{NoKey, OpenValue, Reader, ValueReader};
+pub use retract::Retract;
 
 use crate::format::{Buffers, Extract, JsonExtractor, Places, PointerError, Scalar, Side, Visit, unescape};
 #[cfg(feature = "formats")]
@@ -57,43 +64,6 @@ pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
     (fingerprint.0 % u128::from(partitions.max(1))) as u32
 }
 
-/// One part of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The record key.
-    RecordKey,
-    /// The whole record value.
-    RecordValue,
-    /// The value of the last header with this name.
-    Header(String),
-    /// A field of the record value, as an RFC 6901 pointer. For duplicate fields, the last counts.
-    Field(String),
-    /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
-    KeyField(String),
-    /// An attribute of a CloudEvent, in either mode of the record: a header, or a member of the JSON value.
-    CloudEvent(String),
-    /// Everything in the value, except for these RFC 6901 pointers. White space and the order of members do not matter.
-    Content {
-        /// Pointers to leave out.
-        except: Vec<String>,
-    },
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RecordKey => f.write_str("the record key"),
-            Self::RecordValue => f.write_str("the record value"),
-            Self::Header(name) => write!(f, "header `{name}`"),
-            Self::Field(pointer) => write!(f, "field `{pointer}`"),
-            Self::KeyField(pointer) => write!(f, "field `{pointer}` of the record key"),
-            Self::CloudEvent(name) => write!(f, "CloudEvents attribute `{name}`"),
-            Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
-            Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
-        }
-    }
-}
-
 /// The parts of a record that make up its key, and how they are hashed. Compiled once, and used for every record of a topic. Its
 /// `Debug` output contains no secret.
 #[derive(Clone, Debug)]
@@ -107,11 +77,20 @@ pub struct KeySpec {
     key: JsonExtractor,
     /// The parts that are the content of a value, in order.
     contents: Vec<Content>,
-    /// True if any part is taken from the record value.
+    /// True if a record without a value has no key.
     needs_value: bool,
+    reads: Reads,
     /// True if any part is taken from a CloudEvent.
     reads_events: bool,
     hashing: Hashing,
+}
+
+/// Which parts of a record any part of a key is taken from.
+#[derive(Clone, Copy, Debug)]
+struct Reads {
+    headers: bool,
+    key: bool,
+    value: bool,
 }
 
 /// An invalid key specification.
@@ -127,6 +106,12 @@ pub enum SpecError {
     /// A name that no attribute of a CloudEvent can have.
     #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
     Attribute(String),
+    /// A list of alternatives with fewer than two parts.
+    #[error("first_of needs at least two parts")]
+    Alternatives,
+    /// A content that is normalized.
+    #[error("the content of a value cannot be normalized: name its fields instead")]
+    NormalizedContent,
     /// A content key without content.
     #[error("a content key that leaves out the whole value has nothing left")]
     Everything,
@@ -157,7 +142,9 @@ impl KeySpec {
         }
         let (mut value, mut event) = (Places::default(), Places::default());
         let (mut key, mut contents) = (Places::default(), Vec::new());
-        for part in &parts {
+        parts.iter().try_for_each(Part::check)?;
+        let leaves: Vec<_> = parts.iter().flat_map(Part::leaves).collect();
+        for part in &leaves {
             match part {
                 Part::Field(pointer) => {
                     value.add(pointer)?;
@@ -170,14 +157,20 @@ impl KeySpec {
                 }
                 Part::CloudEvent(name) => return Err(SpecError::Attribute(name.clone())),
                 Part::Content { except } => contents.push(Content::new(except)?),
-                Part::RecordKey | Part::RecordValue | Part::Header(_) => {}
+                _ => {}
             }
         }
         let value = if contents.is_empty() { value } else { value.and_everything() };
         let [value, event, key] = [value, event, key].map(JsonExtractor::new);
-        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. }));
-        let reads_events = parts.iter().any(|part| matches!(part, Part::CloudEvent(_)));
-        Ok(Self { parts, value, event, key, contents, needs_value, reads_events, hashing: Hashing::default() })
+        let any = |is_it: fn(&Part) -> bool| leaves.iter().any(|leaf| is_it(leaf));
+        let reads = Reads {
+            headers: any(|leaf| matches!(leaf, Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_))),
+            key: any(|leaf| matches!(leaf, Part::RecordKey | Part::KeyField(_))),
+            value: any(Part::is_of_value),
+        };
+        let needs_value = parts.iter().any(Part::needs_value) || leaves.iter().all(|leaf| leaf.is_of_value());
+        let reads_events = any(|leaf| matches!(leaf, Part::CloudEvent(_)));
+        Ok(Self { parts, value, event, key, contents, needs_value, reads, reads_events, hashing: Hashing::default() })
     }
 
     /// Sets the hash.
@@ -201,20 +194,25 @@ impl KeySpec {
 
     /// True if any part needs a header, so that a caller may skip reading the headers.
     #[must_use]
-    pub fn reads_headers(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
+    pub const fn reads_headers(&self) -> bool {
+        self.reads.headers
     }
 
     /// True if any part is taken from the record key.
     #[must_use]
-    pub fn reads_key(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::RecordKey | Part::KeyField(_)))
+    pub const fn reads_key(&self) -> bool {
+        self.reads.key
     }
 
     /// True if any part is taken from the record value.
     #[must_use]
     pub const fn reads_value(&self) -> bool {
-        self.needs_value
+        self.reads.value
+    }
+
+    /// Returns the places in a record that the key is made of, in order.
+    pub fn leaves(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flat_map(Part::leaves)
     }
 
     /// True if the key has attributes of an event that is the whole record value.
@@ -239,7 +237,7 @@ impl KeySpec {
     #[cfg(feature = "formats")]
     pub fn missing_in(&self, schema: &Schema, message: Message<'_>, side: Side) -> Result<Vec<String>, SchemaError> {
         let extractor = Extractor::compile(schema, message, self.places(side))?;
-        let pointers = self.parts.iter().filter_map(|part| match part {
+        let pointers = self.leaves().filter_map(|part| match part {
             Part::Field(pointer) if side == Side::Value => Some(pointer),
             Part::KeyField(pointer) if side == Side::Key => Some(pointer),
             _ => None,
@@ -323,10 +321,10 @@ impl KeySpec {
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
         let room = room_for(places + self.key.places().len(), &mut few, &mut many);
-        let (fields, key_fields) = room.split_at_mut(places);
-        value.find(Side::Value, record.value, &mut scratch.buffers, fields)?;
-        key.find(Side::Key, record.key, &mut scratch.buffers, key_fields)?;
-        let (mut fields, mut key_fields) = (fields.iter(), key_fields.iter());
+        let (found, found_in_key) = room.split_at_mut(places);
+        value.find(Side::Value, record.value, &mut scratch.buffers, found)?;
+        key.find(Side::Key, record.key, &mut scratch.buffers, found_in_key)?;
+        let (mut fields, mut key_fields) = (found.iter(), found_in_key.iter());
         let mut contents = self.contents.iter();
         let mut all_null = true;
         scratch.encoded.clear();
@@ -338,10 +336,7 @@ impl KeySpec {
             match part {
                 Part::RecordKey => add(raw(record.key)),
                 Part::RecordValue => add(raw(record.value)),
-                Part::Header(name) => {
-                    let header = record.headers.iter().rev().find(|(key, _)| key == name);
-                    add(raw(header.ok_or_else(|| missing_header(part, name, record.headers))?.1));
-                }
+                Part::Header(name) => add(raw(header(part, name, record)?)),
                 Part::Field(_) | Part::KeyField(_) => {
                     let is_value = matches!(part, Part::Field(_));
                     let found = if is_value { fields.next() } else { key_fields.next() };
@@ -362,11 +357,7 @@ impl KeySpec {
                         _ => return Err(Box::new(missing(part))),
                     }
                 }
-                Part::CloudEvent(name) => {
-                    let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
-                    let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
-                    add(raw(Some(header.and_then(|(_, value)| *value).ok_or_else(|| missing(part))?)));
-                }
+                Part::CloudEvent(name) => add(raw(Some(attribute(part, name, record)?))),
                 Part::Content { .. } => {
                     let (content, text) = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
                     let mut digest = content.digest(&self.hashing, &mut scratch.room);
@@ -375,6 +366,9 @@ impl KeySpec {
                         None => add((Tag::Null, &[])),
                         Some(digest) => add((Tag::Content, &digest.to_le_bytes())),
                     }
+                }
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                    return self.fingerprint_of_composite(record, (&key, found_in_key), (&value, found), is_structured, scratch);
                 }
             }
         }
@@ -394,6 +388,21 @@ impl fmt::Display for KeySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&list(&self.parts))
     }
+}
+
+/// Returns the value of the last header with this name.
+#[inline]
+fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a [u8]>, Box<Invalid>> {
+    let header = record.headers.iter().rev().find(|(key, _)| *key == name);
+    Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
+}
+
+/// Returns an attribute of a CloudEvent whose attributes are headers.
+#[inline]
+fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
+    let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
+    let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
+    header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
 }
 
 /// The extractor of a record's key or value.

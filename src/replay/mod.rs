@@ -22,7 +22,7 @@ use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
-use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Scratch, ValueReader};
+use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Retract, Scratch, ValueReader};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
@@ -241,10 +241,11 @@ impl<'t> Replay<'t> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
             Format::Ndjson => {
-                let is_absent = |part: &&Part| matches!(part, Part::RecordKey | Part::KeyField(_) | Part::Header(_) | Part::CloudEvent(_));
-                let absent = topic.key.parts().iter().find(is_absent);
+                let is_absent = |part: &&Part| !matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. });
+                let absent = topic.key.leaves().find(is_absent);
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
-                topic.retract.as_ref().map_or(Ok(()), |header| Err(Error::Retract(header.clone())))?;
+                let header = topic.retract.as_ref().and_then(Retract::as_header);
+                header.map_or(Ok(()), |(name, _)| Err(Error::Retract(name.to_owned())))?;
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
@@ -352,9 +353,14 @@ impl<'t> Replay<'t> {
         place(&mut self.partitions, recorded.partition)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
-        let fingerprint = match fingerprint {
-            Ok(fingerprint) => fingerprint,
+        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
+        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
+        let keyed = fingerprint.and_then(|fingerprint| {
+            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
+            Ok((fingerprint, retracts?))
+        });
+        let (fingerprint, is_retraction) = match keyed {
+            Ok(keyed) => keyed,
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
             Err(NoKey::Invalid(invalid)) => {
                 let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
@@ -375,7 +381,7 @@ impl<'t> Replay<'t> {
             self.counted.future += 1;
             self.counted.future_time = Some(time);
         }
-        let verdict = if self.topic.is_retraction(&headers) {
+        let verdict = if is_retraction {
             dedup.retract(fingerprint, recorded.time, max_timestamp)
         } else {
             dedup.judge(fingerprint, recorded.time, max_timestamp)

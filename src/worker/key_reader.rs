@@ -30,13 +30,14 @@ impl KeyReader {
     /// Takes the keys of records that come together. Asks for all schemas that are not known, so that their partition waits for
     /// all of them at the same time.
     pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
-        let Topic { key, formats, .. } = &topic.config;
+        let Topic { key, formats, retract, .. } = &topic.config;
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
         let schemas = &*self.schemas;
         keys.extend(messages.iter().map(|message| {
             let headers: Vec<_> = if reads_headers { message.headers().collect() } else { Vec::new() };
             let record = Record { key: message.key(), value: message.value(), headers: &headers };
-            Ok((reader.fingerprint(key, formats, &record, scratch, schemas)?, topic.config.is_retraction(&headers)))
+            let fingerprint = reader.fingerprint(key, formats, &record, scratch, schemas)?;
+            Ok((fingerprint, reader.retracts(retract.as_ref(), formats, &record, scratch, schemas)?))
         }));
     }
 

@@ -6,7 +6,8 @@
 //! A frame is not part of a key or value. The same content under two schemas is therefore the same to `record` and `content` parts.
 
 use super::field::{self, Field, Leaf};
-use super::{Fingerprint, KeySpec, Scratch, Source};
+use super::invalid::unreadable;
+use super::{Fingerprint, KeySpec, Retract, Scratch, Source};
 use crate::format::{
     Extractor, Format, Formats, Frame, Head, KEY_HEADER, Lookup, Message, Places, RecordFormat, Schema, SchemaId, Schemas, Side,
     VALUE_HEADER, disguise,
@@ -38,6 +39,7 @@ impl From<Box<Invalid>> for NoKey {
 pub struct Reader {
     key: Extractors,
     value: Extractors,
+    retract: Extractors,
 }
 
 impl Reader {
@@ -84,6 +86,36 @@ impl Reader {
         let value = self.value.source(Side::Value, &formats.value, value)?;
         spec.fingerprint_of(&bare, key, value, scratch).map_err(NoKey::Invalid)
     }
+
+    /// Returns whether a record retracts its key.
+    ///
+    /// # Errors
+    /// [`NoKey`] if that depends on a value that cannot be read, or whose schema is not known yet.
+    #[inline]
+    pub fn retracts(
+        &mut self,
+        retract: Option<&Retract>,
+        formats: &Formats,
+        record: &Record<'_>,
+        scratch: &mut Scratch,
+        schemas: &dyn Schemas,
+    ) -> Result<bool, NoKey> {
+        match retract {
+            None => Ok(false),
+            Some(Retract::Field { field, one_of }) => {
+                let Some(value) = record.value else { return Ok(false) };
+                let frame = header(record, VALUE_HEADER);
+                let opened = self.retract.open(Side::Value, &formats.value, field.places(), value, frame, schemas)?;
+                let extractor = self.retract.extractor(opened.number);
+                let extractor = extractor.map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
+                let text = opened.text.unwrap_or_default();
+                let found = field::text(extractor, text, &mut scratch.buffers);
+                let found = found.map_err(|error| unreadable(Side::Value, formats.value.is_framed(), text, &error))?;
+                Ok(found.is_some_and(|found| one_of.iter().any(|value| *value == found)))
+            }
+            Some(by_header) => Ok(by_header.is_in(record.headers)),
+        }
+    }
 }
 
 fn header<'a>(record: &Record<'a>, name: &str) -> Option<&'a [u8]> {
@@ -120,7 +152,7 @@ impl ValueReader {
         let header = schema_header(format, headers);
         let opened = self.field.open(Side::Value, format, field.places(), value, header, schemas).ok()?;
         let extractor = self.field.extractor(opened.number).ok()?;
-        field::text(extractor, opened.text?, &mut self.scratch.buffers)
+        field::text(extractor, opened.text?, &mut self.scratch.buffers).ok()?
     }
 
     /// Takes a value out of its frame, unless its schema is not known.
