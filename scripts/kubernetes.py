@@ -231,7 +231,7 @@ def keda_keeps_pods(release):
 
 
 def enlarges_volumes(release):
-    """As docs/operations.md says under "A larger volume", with the commands that it names."""
+    """As helm/unseen/README.md says under "A larger volume", with the commands that it names."""
     cluster, names = release.cluster, list(release.pods())
     larger = {**release.values, "persistence": {**release.values["persistence"], "size": LARGER}}
 
@@ -326,7 +326,7 @@ STEPS = [
     ("/readyz holds a rollout at its first pod, and a rollback mends it", gate_holds_and_rollback),
     ("from two pods to three", scales_up),
     ("KEDA is enabled and disabled, and the pods stay", keda_keeps_pods),
-    ("volumes are enlarged as docs/operations.md says, and the pods stay", enlarges_volumes),
+    ("volumes are enlarged as helm/unseen/README.md says, and the pods stay", enlarges_volumes),
     ("a node is drained: one pod away at a time", drains),
     ("from three pods to one", scales_down),
     ("a pod that lost its volume is killed in the midst of its restore", killed_in_restore),

@@ -11,7 +11,7 @@ from pathlib import Path
 RULES = Path("helm/unseen/files/rules.yaml")
 DASHBOARD = Path("helm/unseen/files/grafana.json")
 METRICS = Path("docs/metrics.md")
-OPERATIONS = Path("docs/operations.md")
+RUNBOOK = Path("docs/runbook.md")
 TESTS = sorted(Path("tests/monitoring").glob("*.test.yaml"))
 CONFIG = Path("monitoring/prometheus.yml")
 
@@ -144,19 +144,19 @@ def check_rules(series):
 
 def check_alerts(names, alerts):
     headings = {re.sub(r"[^\w -]", "", line.lstrip("# ")).strip().lower().replace(" ", "-")
-                for line in OPERATIONS.read_text().splitlines() if line.startswith("#")}
+                for line in RUNBOOK.read_text().splitlines() if line.startswith("#")}
     tests = "".join(path.read_text() for path in TESTS)
     problems = []
     for name, alert in zip(names, alerts):
         for part in ("severity: ", "summary: ", "description: ", "runbook_url: "):
             if part not in alert:
                 problems.append(f"{name} has no {part.strip(': ')}")
-        anchor = re.search(r"docs/operations\.md#(\S+)", alert)
+        anchor = re.search(r"docs/runbook\.md#(\S+)", alert)
         if not anchor or anchor[1] not in headings:
-            problems.append(f"{name}: {OPERATIONS} has no such heading")
+            problems.append(f"{name}: {RUNBOOK} has no such heading")
         if f'alertname="{name}", alertstate="firing"' not in tests:
             problems.append(f"{name}: no test expects it to fire")
-    check("each alert has its texts, its part of docs/operations.md, and a test", problems)
+    check("each alert has its texts, its part of docs/runbook.md, and a test", problems)
 
 
 def check_dashboard(series, scratch):

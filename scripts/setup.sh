@@ -151,6 +151,6 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/unse
 # A word about the wait, for the first build on a machine.
 say_what_takes_long() {
     if ! compgen -G "$CARGO_TARGET_DIR/release/deps/librocksdb-*.rlib" >/dev/null; then
-        echo 'Building RocksDB and librdkafka: 10 to 15 minutes, the first time only.'
+        echo 'Building RocksDB and librdkafka, the first time only: 32 minutes of CPU time.'
     fi
 }

@@ -9,8 +9,8 @@
 //! several are separated by commas. What may happen: `kill` (SIGKILL), `abort`, `stop` (SIGSTOP: it goes on
 //! after SIGCONT), `hang` (the thread waits for ever), and at a [`step`] also `error`.
 //!
-//! To add a point, pass it in the code and name it in [`POINTS`]; `tests/integration/faults.rs` then wants
-//! a scenario that passes it, and kills there.
+//! To add a point, pass it in the code and name it in [`POINTS`]. `tests/simulation/plans.rs` then requires a plan that kills a
+//! process there.
 
 /// Every point, in the order in which a life may pass them.
 pub const POINTS: &[&str] = &[

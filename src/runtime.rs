@@ -167,6 +167,16 @@ pub fn wait<S, T>(state: &Mutex<S>, changed: &Condvar, mut look: impl FnMut(&mut
     }
 }
 
+/// In a simulation, lets other threads run until `is_free` returns true. Call it before a real wait, such as for a lock that a thread may
+/// hold while it passes a fault point: the scheduler does not know about that one.
+pub fn yield_until(mut is_free: impl FnMut() -> bool) {
+    if let Some(scheduler) = scheduler()
+        && !is_free()
+    {
+        scheduler.wait(None, &mut is_free);
+    }
+}
+
 /// A thread that is about to be started.
 pub struct Task {
     done: Done,
@@ -187,9 +197,7 @@ impl Done {
 
     /// In a simulation, lets the task end. Call it before the thread is joined, which waits for real.
     pub fn wait(&self) {
-        if let Some(scheduler) = scheduler() {
-            scheduler.wait(None, &mut || self.is_done());
-        }
+        yield_until(|| self.is_done());
     }
 }
 

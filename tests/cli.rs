@@ -171,7 +171,11 @@ fn fatal_errors_are_json_where_the_log_is() {
     let lines: Vec<Value> = error.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect();
     let last = lines.last().expect("a line");
     assert_eq!(last["level"], "ERROR");
-    assert!(last["message"].as_str().is_some_and(|message| message.starts_with("no broker answered at localhost:1")), "{last}");
+    assert!(
+        last["message"].as_str().is_some_and(|message| message
+            .starts_with("no broker answered at localhost:1 within 1s; is Kafka running there, and is kafka.bootstrap_servers right?")),
+        "{last}"
+    );
 }
 
 #[test]
@@ -186,6 +190,55 @@ fn a_refused_connection_is_reported_while_it_is_waited_for() {
     check.wait().unwrap();
     let told = told.expect("it ends without a word");
     assert!(told.starts_with("no broker answers yet; waiting ") && told.contains(&port.to_string()), "{told}");
+}
+
+#[test]
+fn sigterm_ends_the_wait_for_a_broker() {
+    let setup = Setup::new("", ID);
+    let mut run = setup.command(&["run"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("no broker answers yet; waiting")), "it ends without a word");
+    assert!(Command::new("kill").arg(run.id().to_string()).status().unwrap().success());
+    assert!(run.wait().unwrap().success());
+}
+
+#[test]
+fn configuration_errors_are_reported_together() {
+    let setup = Setup::new("", ID);
+    let topic = |name: &str, key: &str, window: &str| {
+        format!("[[topics]]\ninput = \"{name}\"\noutput = \"{name}-out\"\n{key}\nwindow = \"{window}\"\nfilter = {{ capacity = 1000 }}\n")
+    };
+    let shared = "space = \"shared\"\nkey = { record = \"key\" }";
+    let topics = topic("a", "key = [{ field = \"id\" }]", "1 fortnight") + &topic("b", shared, "1h") + &topic("c", shared, "2h");
+    let text = format!(
+        "[kafka]\nbootstrap_servers = \"localhost:1\"\n[log]\nformat = \"text\"\n[worker]\nwokers = 2\ncommit_interval = \"soon\"\n{topics}"
+    );
+    fs::write(setup.path("unseen.toml"), text).unwrap();
+    for command in ["check", "run"] {
+        let (code, _, error) = setup.run(&[command]);
+        assert_eq!(code, Some(78), "{error}");
+        for path in ["worker.wokers", "worker.commit_interval", "topics[0].key", "topics[0].window", "topics[2]"] {
+            let names = |line: &str| line.contains("unseen.toml: ") && line.contains(path);
+            assert!(error.lines().any(names), "`{command}` does not name {path}:\n{error}");
+        }
+    }
+}
+
+#[test]
+fn properties_of_librdkafka_are_checked() {
+    let refused = |property: &str| {
+        let setup = Setup::new(&format!("[kafka.properties]\n{property}"), ID);
+        let [checked, run] = ["check", "run"].map(|command| {
+            let (code, _, error) = setup.run(&[command, "--set", "log.format=text"]);
+            assert_eq!(code, Some(78), "`{command}`: {error}");
+            error
+        });
+        assert_eq!(checked, run, "`check` and `run` differ");
+        checked
+    };
+    let unknown = refused("\"no.such.property\" = \"secret\"");
+    assert!(unknown.contains("no.such.property") && !unknown.contains("secret"), "a value may be a secret: {unknown}");
+    assert!(refused("\"enable.auto.commit\" = \"true\"").contains("enable.auto.commit"));
 }
 
 fn kcat(id: u32, ts: u128) -> String {

@@ -5,6 +5,7 @@ use super::kind::{Kind, RateIs};
 use super::raw;
 use super::units::{KEYS, Length};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -34,6 +35,13 @@ pub struct Filter {
     pub growth: Growth,
 }
 
+/// Sizes a stable filter. That takes tens of milliseconds, and every worker asks for the same sizes, so they are kept.
+fn stable(memory: u64, rate: f64) -> StableSizing {
+    static SIZED: Mutex<BTreeMap<(u64, u64), StableSizing>> = Mutex::new(BTreeMap::new());
+    let mut sized = SIZED.lock().unwrap_or_else(PoisonError::into_inner);
+    *sized.entry((memory, rate.to_bits())).or_insert_with(|| StableSizing::new(memory, rate))
+}
+
 impl Filter {
     /// The filter of one of `partitions` partitions, if it has one in memory: the topic's capacity is
     /// shared out over them. A window by count is kept in full by each, or its promise would not hold.
@@ -46,7 +54,7 @@ impl Filter {
             Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, peak))),
             Kind::Stable => {
                 let memory = self.memory.unwrap_or_default() / u64::from(partitions.max(1));
-                Some(Spec::Stable(StableSizing::new(memory, peak)))
+                Some(Spec::Stable(stable(memory, peak)))
             }
             Kind::Exact => None,
         }

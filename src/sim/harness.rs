@@ -1,6 +1,6 @@
 //! What a test does to a simulation from outside: topics, records, offsets, outages, time.
 
-use super::cluster::{CommittedOffset, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
+use super::cluster::{CommittedOffset, FormerLeader, Isolation, NewRecord, Producer, StoredRecord, TopicOptions};
 use super::faults::{Api, Fate, Faults};
 use super::network::Code;
 use super::process::Process;
@@ -215,6 +215,19 @@ impl Simulation {
         self.change(|world| {
             let leader = (world.cluster.leader(of) + 1) % world.cluster.nodes.len();
             world.elect(of, leader, lag);
+        });
+    }
+
+    /// From `from` on, for a while, a former leader answers where the log begins and ends: what is true now.
+    pub fn answer_from_former_leader(&self, of: &TopicPartition, from: Duration, time: Duration) {
+        self.change(|world| {
+            let from = world.now + micros(from);
+            let times = from..from + micros(time);
+            if let Ok(partition) = world.cluster.partition_mut(of) {
+                let log = &partition.log;
+                let (last_stable, high_watermark) = (log.end_for(Isolation::ReadCommitted), log.end_for(Isolation::ReadUncommitted));
+                partition.former = Some(FormerLeader { start: log.start, last_stable, high_watermark, times });
+            }
         });
     }
 

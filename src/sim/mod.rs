@@ -126,7 +126,11 @@ impl Simulation {
         result.unwrap_or_else(|payload| {
             // A simulation that cannot continue has shown its events already.
             let is_shown = simulation.lock().failed.is_some();
-            let events = if is_shown { String::new() } else { format!("; the last events:\n{}", simulation.trace(60)) };
+            let events = if is_shown {
+                String::new()
+            } else {
+                format!("; the last events:\n{}", simulation.trace(if std::env::var_os("UNSEEN_SIM_LOG").is_some() { 20_000 } else { 60 }))
+            };
             if simulation.defect.is_none() {
                 eprintln!("simulation of seed {seed} failed{events}");
             }
@@ -169,6 +173,7 @@ type Action = Box<dyn FnOnce(&mut World) + Send>;
 
 /// Everything that a simulation knows, behind one lock. Only the thread whose turn it is takes the lock, so it is never contended.
 struct World {
+    seed: u64,
     now: Micros,
     random: Random,
     trace: Trace,
@@ -204,6 +209,7 @@ impl World {
         let mut random = Random::new(seed);
         let cluster = Cluster::new(options.brokers, random.bits());
         Self {
+            seed,
             now: 0,
             random,
             trace: Trace::default(),

@@ -342,7 +342,7 @@ impl Simulation {
         let world = self.lock();
         if steps.replace(Some(world.steps)) == Some(world.steps) {
             let thread = &world.threads[world.running];
-            eprintln!("the thread {:?} keeps its turn and does not call the seam, {}", thread.name, world.dump());
+            eprintln!("seed {}: the thread {:?} keeps its turn and does not call the seam, {}", world.seed, thread.name, world.dump());
             std::process::abort();
         }
     }

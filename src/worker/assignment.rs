@@ -158,6 +158,14 @@ impl Assignment {
         ahead.chain(unmoved).chain(beginnings).collect()
     }
 
+    /// The committed offsets of the partitions whose owner has not announced itself in their changelog.
+    pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
+        let is_new =
+            |input: &&Input| self.states.get(&input.state).is_some_and(|state| matches!(state.announced, Announced::Nothing { .. }));
+        let committed = |input: &Input| input.group.offset.map(|offset| (input.partition.clone(), offset, input.group.metadata.clone()));
+        self.inputs.values().filter(is_new).filter_map(committed).collect()
+    }
+
     /// These offsets, as [`Assignment::offsets`] gave them, are committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
         for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {

@@ -50,7 +50,8 @@ impl<B: Broker> Worker<B> {
         let _span = tracing::debug_span!("commit", records = self.outbox.in_flight.len()).entered();
         let began = runtime::now();
         let offsets = self.assignment.offsets(&self.topics);
-        let logged = self.outbox.sink.flush_in_order().and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
+        let flushed = self.outbox.sink.flush_in_order().and_then(|()| self.prove_membership(source));
+        let logged = flushed.and_then(|()| self.write_changelogs()).inspect(|()| fault::point("commit.logged"));
         let logged = logged.and_then(|()| self.outbox.sink.flush_in_order());
         if logged.is_ok() && !self.outbox.sink.transactional() {
             // No abort takes this back. If the offsets cannot be committed, it must not be logged again.
@@ -101,6 +102,17 @@ impl<B: Broker> Worker<B> {
         }
         tracing::info!("a request of the last transaction was never answered; replacing the producer to fence it");
         self.outbox.replace_sink(&self.shared, self.number, self.outbox.sink.batch_bytes())
+    }
+
+    /// Proves that the group still has this member before it announces itself as the owner of a partition. Its epoch is higher than
+    /// any in the changelog. A member that was replaced while it was suspended, and has since read an announcement of its successor,
+    /// would outrank that. Without transactions, nobody would void what it writes, but its commit is refused.
+    fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
+        if self.outbox.sink.transactional() {
+            return Ok(());
+        }
+        let held = self.assignment.unannounced();
+        if held.is_empty() { Ok(()) } else { self.outbox.sink.commit(&held, source, None) }
     }
 
     /// Writes the changelog records of the open transaction: the changes that its records made, and the announcements that are due.

@@ -6,13 +6,20 @@
 use super::ids::InputId;
 use super::input::STALLED;
 use super::{Error, Flow, Worker};
-use crate::broker::{Broker, Consumer as _};
+use crate::broker::{self, Broker, Consumer as _};
+use crate::fault;
 use crate::record::{Offset, TopicPartition};
 use crate::runtime;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the ends of all partitions.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time between two questions for the end of a log that seems to be shorter than it was.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Time for which an answer that a log is shorter than it was is doubted.
+const DOUBT: Duration = Duration::from_secs(5);
 
 /// Time between two log lines about open transactions.
 const LOG_INTERVAL: Duration = Duration::from_secs(600);
@@ -33,6 +40,28 @@ impl LogEnds {
 }
 
 impl<B: Broker> Worker<B> {
+    /// Returns where a partition begins and ends. An end before `read`, an offset up to which the group has read it, is believed only when
+    /// some seconds have passed `since`: a leader that stood still while another took over answers for a moment from what it knew.
+    pub(super) fn watermarks(
+        &self,
+        source: &B::Consumer,
+        partition: &TopicPartition,
+        read: Option<Offset>,
+        since: Instant,
+    ) -> Result<(Offset, Offset), Error> {
+        loop {
+            let (low, high) = self.patiently(|| source.watermarks(partition))?;
+            if read.is_none_or(|read| read <= high) || runtime::since(since) >= DOUBT || fault::defect("former_leader_believed") {
+                return Ok((low, high));
+            }
+            if self.stopping() {
+                return Err(broker::Error::Stopped.into());
+            }
+            self.alive();
+            runtime::sleep(ASK_AGAIN);
+        }
+    }
+
     /// Looks at the ends of all partitions, once a second. To be called when everything that was fetched is processed.
     pub(super) fn look_at_log_ends(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
         let now = runtime::now();

@@ -1,5 +1,4 @@
-//! Promise: a record costs no memory of its own: what the worker allocates, it allocates for a batch, a transaction or a
-//! checkpoint.
+//! Promise: a record allocates no memory. The worker allocates per batch, transaction, or checkpoint.
 
 #![allow(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Promise: where a group begins is kept, and what came since is read, whatever becomes of the first worker.
+//! Promise: the position at which a group begins is committed before anything is read, and survives the death of the first worker.
 
 use crate::harness::{
-    Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_group, delete_records_before, make_topic_with,
-    produce, read_committed, reset_offset, topic, wait_for_output, wait_until,
+    Setup, TestRecord, Worker, add_partitions, broker, client, committed_offset, delete_records_before, make_topic_with, produce,
+    read_committed, reset_offset, topic, wait_for_output, wait_until,
 };
-use crate::stream::LIMIT;
+use crate::stream::{LIMIT, short_timeouts};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::collections::BTreeSet;
@@ -49,9 +49,10 @@ impl Topics {
 }
 
 #[test]
-fn killed_before_its_first_commit() {
+fn a_group_keeps_its_beginning_if_its_first_worker_is_killed() {
     for delivery in ["exactly_once", "at_least_once"] {
-        let topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
+        let mut topics = Topics::new("begin-killed", "start = \"latest\"", "", 2);
+        topics.setup = short_timeouts(topics.setup);
         produce(broker(), &topics.input, records(0..100, 0..2, TIME));
         let delivery = format!("worker.delivery={delivery}");
         let mut worker = topics.setup.start_armed("a", &[&delivery], "transaction.sent:1:kill");
@@ -70,7 +71,7 @@ fn killed_before_its_first_commit() {
 
 /// A partition may wait for its state, and go to another member meanwhile: to which it must not look like one that was added.
 #[test]
-fn a_partition_that_waits_for_its_state_has_begun() {
+fn a_partition_that_waits_for_its_state_has_a_committed_beginning() {
     let topics = Topics::new("begin-waits", "start = \"latest\"", "", 2);
     let changelog = format!("{}-ids-changelog", topics.setup.group());
     make_topic_with(broker(), &changelog, 2, &[("retention.ms", "-1"), ("message.timestamp.after.max.ms", "9223372036854775807")]);
@@ -87,7 +88,7 @@ fn a_partition_that_waits_for_its_state_has_begun() {
 }
 
 #[test]
-fn a_partition_that_was_added_is_read_from_its_beginning() {
+fn added_partitions_are_read_from_their_beginning() {
     let topics = Topics::new("begin-added", "start = \"latest\"", "", 2);
     produce(broker(), &topics.input, records(0..100, 0..2, TIME));
     let mut worker = topics.setup.start("a");
@@ -107,7 +108,7 @@ fn a_partition_that_was_added_is_read_from_its_beginning() {
 }
 
 #[test]
-fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
+fn lost_state_is_noticed_after_the_input_has_expired() {
     let topics = Topics::new("begin-lost", "", "changelog = false\ncold_start = \"fail\"", 1);
     // It begins, and nothing comes: there is no state to be lost.
     for _ in 0..2 {
@@ -126,36 +127,30 @@ fn a_state_that_is_lost_is_noticed_where_the_input_has_expired() {
     assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
 }
 
-/// What came before the group began never came out. A cold start must not take it for seen.
+/// If the offset was set by hand, the worker does not know where the group began. A cold start then takes nothing for seen.
 #[test]
-fn a_cold_start_reaches_no_further_back_than_the_group() {
-    // Where the beginning is not known any more, nothing is taken for seen.
-    for is_known in [true, false] {
-        let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
-        produce(broker(), &topics.input, records(0..100, 0..1, TIME));
-        let mut worker = topics.setup.start("a");
-        topics.wait_until_read(0, 100, &mut worker);
-        produce(broker(), &topics.input, records(100..200, 0..1, TIME));
-        topics.wait_until_read(0, 200, &mut worker);
-        worker.drain();
-        fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
-        if !is_known {
-            reset_offset(broker(), topics.setup.group(), &topics.input, 0, 200);
-        }
-        produce(broker(), &topics.input, records(0..200, 0..1, TIME));
-        let mut worker = topics.setup.start("a");
-        topics.wait_until_read(0, 400, &mut worker);
-        worker.drain();
-        let out: Vec<_> = read_committed(broker(), &topics.output, 4).concat();
-        let keys: BTreeSet<_> = out.iter().map(|record| record.key.clone()).collect();
-        assert_eq!(keys.len(), 200, "keys from before the group were never let out");
-        assert_eq!(out.len(), if is_known { 200 } else { 300 }, "known: {is_known}");
-    }
+fn cold_start_after_a_manual_reset_takes_nothing_for_seen() {
+    let topics = Topics::new("begin-cold", "start = \"latest\"", "changelog = false", 1);
+    produce(broker(), &topics.input, records(0..100, 0..1, TIME));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 100, &mut worker);
+    produce(broker(), &topics.input, records(100..200, 0..1, TIME));
+    topics.wait_until_read(0, 200, &mut worker);
+    worker.drain();
+    fs::remove_dir_all(topics.setup.state_dir("a")).expect("it can be deleted");
+    reset_offset(broker(), topics.setup.group(), &topics.input, 0, 200);
+    produce(broker(), &topics.input, records(0..200, 0..1, TIME));
+    let mut worker = topics.setup.start("a");
+    topics.wait_until_read(0, 400, &mut worker);
+    worker.drain();
+    let out: Vec<_> = read_committed(broker(), &topics.output, 4).concat();
+    let keys: BTreeSet<_> = out.iter().map(|record| record.key.clone()).collect();
+    assert_eq!((keys.len(), out.len()), (200, 300), "keys from before the group were never emitted");
 }
 
 /// Times in seconds, taken for milliseconds, lie within a day of the epoch.
 #[test]
-fn a_cold_start_near_the_epoch() {
+fn cold_start_remembers_keys_with_times_near_the_epoch() {
     let topics = Topics::new("begin-epoch", "", "changelog = false", 1);
     produce(broker(), &topics.input, records(0..100, 0..1, 1_700_000));
     let mut worker = topics.setup.start("a");
@@ -167,40 +162,6 @@ fn a_cold_start_near_the_epoch() {
     topics.wait_until_read(0, 200, &mut worker);
     worker.drain();
     assert_eq!(read_committed(broker(), &topics.output, 4)[0].len(), 150);
-}
-
-/// `latest` is where a group begins, not where one goes on whose offsets were lost.
-#[test]
-fn a_group_that_has_lost_its_offsets_begins_nowhere_anew() {
-    let topics = Topics::new("begin-again", "start = \"latest\"", "", 2);
-    let setup = &topics.setup;
-    let two = ["worker.workers=2"];
-    let mut worker = setup.start_with("a", &two);
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 0, &mut worker);
-    }
-    produce(broker(), &topics.input, records(0..100, 0..2, TIME));
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 50, &mut worker);
-    }
-    worker.drain();
-    delete_group(broker(), setup.group());
-    produce(broker(), &topics.input, records(100..200, 0..2, TIME));
-    // With no state but the changelog, and killed while the two members say where they begin.
-    fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
-    let mut worker = setup.start_with("a", &two);
-    worker.wait_for_log("it has begun before", LIMIT);
-    worker.kill9();
-    let mut worker = setup.start_with("a", &two);
-    for partition in 0..2 {
-        topics.wait_until_read(partition, 100, &mut worker);
-    }
-    worker.drain();
-    let mut keys: Vec<_> = read_committed(broker(), &topics.output, 2).concat().into_iter().map(|record| record.key).collect();
-    keys.sort();
-    let all = keys.len();
-    keys.dedup();
-    assert_eq!((all, keys.len()), (200, 200), "a record was lost, or came twice");
 }
 
 /// A member of a group that holds the next generation back while it is not polled, so that all who join meanwhile begin
@@ -235,7 +196,7 @@ impl Gate {
 /// Two members find that the group has committed nothing. By the time the slower one commits where the group begins, the
 /// faster one has emitted what came since.
 #[test]
-fn a_slow_member_does_not_set_the_group_back_to_its_beginning() {
+fn a_slow_member_does_not_reset_the_group_to_its_beginning() {
     let mut topics = Topics::new("begin-slow", "start = \"latest\"", "", 2);
     // They are stopped for a while, and stay members.
     topics.setup = topics.setup.properties("\"session.timeout.ms\" = \"45000\"");

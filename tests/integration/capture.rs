@@ -1,5 +1,4 @@
-//! Promise: a capture has each committed record of the time that was asked for, byte for byte, and a replay of it gives the
-//! verdicts that the worker gave.
+//! Promise: a capture has every committed record of the requested time, byte for byte, and its replay gives the worker's verdicts.
 
 use crate::harness::{PATIENCE, Setup, TestRecord, broker, by_partition, client, produce, topic, unseen, wait_for_output};
 use data_encoding::BASE64;
@@ -127,7 +126,7 @@ fn a_capture_has_each_committed_record_byte_for_byte() {
 }
 
 #[test]
-fn a_capture_is_refused_in_a_sentence() {
+fn an_impossible_capture_is_refused() {
     let (setup, input, _) = captured_topic("capture-refused");
     let config = setup.write_config("a");
     let file = setup.dir().join("there");

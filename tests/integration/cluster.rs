@@ -1,8 +1,7 @@
-//! Promise: what is wrong with the configuration or the cluster is said in a sentence, before anything is read.
+//! Promise: what does not fit between the configuration and the cluster is reported before anything is read.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, read_committed, topic, unique, unseen};
 use crate::stream::Stream;
-use std::time::Duration;
 
 const LINES: &str = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
 
@@ -19,7 +18,7 @@ fn refused(setup: &Setup, sentences: &[&str]) {
 }
 
 #[test]
-fn missing_topics_are_named_all_at_once() {
+fn missing_topics_are_reported_together() {
     let (input, output, dead) = (unique("no-in"), unique("no-out"), unique("no-dead"));
     let setup = Setup::new(broker(), "missing").topic(&input, &output, &format!("{LINES}\non_invalid = {{ topic = \"{dead}\" }}"));
     refused(
@@ -33,7 +32,7 @@ fn missing_topics_are_named_all_at_once() {
 }
 
 #[test]
-fn topics_of_one_space_need_as_many_partitions() {
+fn topics_of_a_space_need_equal_partition_counts() {
     let (one, two, output) = (topic(broker(), "two", 2), topic(broker(), "three", 3), topic(broker(), "space-out", 3));
     let lines = format!("space = \"both\"\n{LINES}");
     let setup = Setup::new(broker(), "partitions").topic(&one, &output, &lines).topic(&two, &output, &lines);
@@ -41,7 +40,7 @@ fn topics_of_one_space_need_as_many_partitions() {
 }
 
 #[test]
-fn fewer_output_partitions_are_told_and_worked_with() {
+fn fewer_output_partitions_are_reported_and_accepted() {
     let mut stream = Stream::remembered(broker(), "fewer", 20_000);
     stream.output = topic(broker(), "fewer-out", 2);
     let lines =
@@ -62,65 +61,4 @@ fn fewer_output_partitions_are_told_and_worked_with() {
         [all]
     };
     assert_same(&sorted(&stream.expected), &sorted(&read_committed(broker(), &stream.output, 2)));
-}
-
-#[test]
-fn no_broker_is_waited_for_and_then_told() {
-    let setup = Setup::new("127.0.0.1:1", "nobody").kafka("connect_timeout = \"3s\"").topic("in", "out", LINES);
-    let log = setup.start("a").fails(1);
-    assert!(log.contains("no broker answers yet; waiting"), "{log}");
-    assert!(
-        log.contains("no broker answered at 127.0.0.1:1 within 3s; is Kafka running there, and is kafka.bootstrap_servers right?"),
-        "{log}"
-    );
-}
-
-#[test]
-fn sigterm_ends_the_wait_for_a_broker() {
-    let setup = Setup::new("127.0.0.1:1", "nobody").topic("in", "out", LINES);
-    let mut worker = setup.start("a");
-    worker.wait_for_log("no broker answers yet; waiting", Duration::from_secs(20));
-    worker.drain();
-}
-
-#[test]
-fn all_errors_of_a_configuration_are_told_at_once() {
-    let lines = "space = \"one\"\nkey = [{ field = \"id\" }]\nwindow = \"1 fortnight\"\nfilter = { kind = \"aging\", capacity = \"10k\" }";
-    let agree = |window: &str| {
-        format!("space = \"two\"\nkey = {{ record = \"key\" }}\nwindow = \"{window}\"\nfilter = {{ kind = \"aging\", capacity = \"10k\" }}")
-    };
-    let setup = Setup::new("127.0.0.1:1", "errors")
-        .worker("wokers = 2\ncommit_interval = \"soon\"")
-        .topic("a", "a-out", lines)
-        .topic("b", "b-out", &agree("1h"))
-        .topic("c", "c-out", &agree("2h"));
-    let file = setup.write_config("a");
-    for command in ["check", "run"] {
-        let (code, _, stderr) = unseen([command.as_ref(), "-c".as_ref(), file.as_os_str()]);
-        assert_eq!(code, Some(78), "{stderr}");
-        for path in ["worker.wokers", "worker.commit_interval", "topics[0].key", "topics[0].window", "topics[2]"] {
-            assert!(
-                stderr.lines().any(|line| line.contains("unseen.toml: ") && line.contains(path)),
-                "`{command}` does not name {path}:\n{stderr}"
-            );
-        }
-    }
-}
-
-#[test]
-fn librdkafka_properties_are_checked() {
-    let with = |property: &str| {
-        let setup = Setup::new("127.0.0.1:1", "properties").properties(property).topic("in", "out", LINES);
-        let file = setup.write_config("a");
-        let [checked, run] = ["check", "run"].map(|command| {
-            let (code, _, stderr) = unseen([command.as_ref(), "-c".as_ref(), file.as_os_str()]);
-            assert_eq!(code, Some(78), "`{command}`: {stderr}");
-            stderr
-        });
-        assert_eq!(checked, run, "`check` and `run` differ");
-        checked
-    };
-    assert!(with("\"no.such.property\" = \"secret\"").contains("no.such.property"));
-    assert!(!with("\"no.such.property\" = \"secret\"").contains("secret"), "a value may be a secret");
-    assert!(with("\"enable.auto.commit\" = \"true\"").contains("enable.auto.commit"));
 }

@@ -1,7 +1,7 @@
 //! Promise: with `check.crcs`, a corrupt batch holds its partition back, and no record is lost once it is intact again.
 
 use crate::harness::{
-    OwnBroker, PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, topic, unseen, wait_for_output, wait_until,
+    PATIENCE, Setup, TestRecord, crc32c, delete_records_before, produce, secure_broker, topic, unseen, wait_for_output, wait_until,
 };
 use crate::observed::{address, ask};
 use std::fs::{File, OpenOptions};
@@ -17,9 +17,9 @@ const RESPONSE_HEADS: [u64; 2] = [66, 121];
 struct Segment(File);
 
 impl Segment {
-    /// The first segment of partition 0.
-    fn open(broker: &OwnBroker, topic: &str) -> Self {
-        Self(OpenOptions::new().read(true).write(true).open(broker.segment(topic, 0)).expect("a segment"))
+    /// The first segment of partition 0 of a topic of the secure broker, whose directory is known.
+    fn open(topic: &str) -> Self {
+        Self(OpenOptions::new().read(true).write(true).open(secure_broker().segment(topic, 0)).expect("a segment"))
     }
 
     fn read(&self, bytes: Range<u64>) -> Vec<u8> {
@@ -53,8 +53,7 @@ fn records(numbers: Range<i32>) -> impl Iterator<Item = TestRecord> {
 /// Corrupts one of three batches while a worker starts to read them, repairs it, and expects all records in order.
 /// `corrupt` gets the ends of the batches, and returns where to write which bytes. Returns the log of the worker.
 fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) -> (u64, Vec<u8>)) -> String {
-    let own = OwnBroker::start();
-    let broker = own.address();
+    let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
     // Ends of partitions are reported before the corrupt batch is read again.
@@ -66,7 +65,7 @@ fn waits_for_the_batch(shares_space: bool, corrupt: impl Fn(&Segment, [u64; 3]) 
     for batch in [0..10, 10..20, 20..30] {
         produce(broker, &input, records(batch));
     }
-    let segment = Segment::open(&own, &input);
+    let segment = Segment::open(&input);
     let first = segment.end(0);
     let second = segment.end(first);
     let (start, bytes) = corrupt(&segment, [first, second, segment.end(second)]);
@@ -130,8 +129,7 @@ fn records_behind_a_corrupt_batch_of_a_shared_space_wait_for_it() {
 /// A worker whose changelog has a corrupt batch does not take the state without its keys.
 #[test]
 fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
-    let own = OwnBroker::start();
-    let broker = own.address();
+    let broker = secure_broker().address();
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }\nspace = \"ids\"";
     let (input, output) = (topic(broker, "corrupt-in", 1), topic(broker, "corrupt-out", 1));
     let setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, &output, lines);
@@ -145,7 +143,7 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
     worker.drain();
     std::fs::remove_dir_all(setup.state_dir("a")).expect("it can be deleted");
     let name = format!("{}-ids-changelog", setup.group());
-    let changelog = Segment::open(&own, &name);
+    let changelog = Segment::open(&name);
     // Before them are a batch without keys, which the worker logged when it took the partition over, and its marker.
     delete_records_before(broker, &name, 0, 2);
     let first = changelog.end(changelog.end(changelog.end(0)));
@@ -163,15 +161,14 @@ fn a_rebuild_waits_for_a_corrupt_batch_of_the_changelog() {
 
 #[test]
 fn a_capture_ends_at_a_corrupt_batch() {
-    let own = OwnBroker::start();
-    let broker = own.address();
+    let broker = secure_broker().address();
     let input = topic(broker, "corrupt-in", 1);
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
     let setup = Setup::new(broker, "corrupt").properties("\"check.crcs\" = \"true\"").topic(&input, "out", lines);
     for batch in [0..10, 10..20, 20..30] {
         produce(broker, &input, records(batch));
     }
-    let segment = Segment::open(&own, &input);
+    let segment = Segment::open(&input);
     let first = segment.end(0);
     let (start, bytes) = skipped(&segment, [first, segment.end(first)]);
     segment.replace(start, &bytes);

@@ -1,4 +1,4 @@
-//! Promise: the page shows what the status says, asks nobody else, and can be read on any screen.
+//! Promise: the dashboard shows the status, makes requests to no other host, and is readable on any screen.
 
 use crate::harness::{Feed, Setup, TestRecord, broker, make_topic, produce, topic, wait_for_output, wait_until};
 use crate::observed::address;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[test]
-fn the_page_in_a_browser() {
+fn the_dashboard_works_in_a_browser() {
     let (input, output) = (topic(broker(), "page-in", 4), topic(broker(), "page-out", 4));
     let lines = "space = \"page\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"100k\" }";
     let setup =

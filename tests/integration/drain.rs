@@ -1,13 +1,15 @@
-//! Promise: SIGTERM in mid-load drains within its limit, and the next process goes on where it ended.
+//! Promise: a worker that gets SIGTERM under load drains within its time limit, and the next process resumes where it ended.
 
 use crate::harness::{broker, committed_offset, wait_until};
-use crate::stream::{LIMIT, RECORDS, Stream};
+use crate::stream::{LIMIT, Stream};
 use std::time::{Duration, Instant};
 
+const RECORDS: usize = 200_000;
+
 #[test]
-fn sigterm_in_mid_load() {
+fn sigterm_under_load_drains() {
     let stream = Stream::new(broker(), "drain", RECORDS);
-    let feed = stream.feed(20);
+    let feed = stream.feed(15);
     for _ in 0..3 {
         let before = committed_offset(&stream.broker, stream.setup.group(), &stream.input, 0);
         let mut worker = stream.setup.start("a");

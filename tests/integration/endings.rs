@@ -1,4 +1,4 @@
-//! Promise: a worker that cannot go on leaves nothing open that readers of its output would wait for.
+//! Promise: a worker that stops with an error leaves no open transaction that readers of its output would wait for.
 
 use crate::harness::{News, Reader, broker, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

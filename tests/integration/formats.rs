@@ -1,11 +1,11 @@
-//! Promise: records of a schema come out exactly once, whatever becomes of their schemas, and whatever the registry does.
+//! Promise: records with a schema are emitted exactly once, through changes of their schemas and outages of the registry.
 
 use crate::harness::{
     SchemaRegistry, SplitMix, TestRecord, Worker, assert_same, broker, by_partition, committed_offset, offset_of, read_committed,
     secure_broker, topic, wait_until,
 };
 use crate::observed::{address, ask};
-use crate::stream::{LIMIT, PARTITIONS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn wait_until_read(stream: &Stream, partition: i32, end: usize, worker: &mut Wor
 }
 
 #[test]
-fn schemas_change_in_mid_stream() {
+fn schemas_can_change_mid_stream() {
     let registry = registry();
     let records = orders(40_000, |number, _| number / 5_000 % 4);
     let stream = Stream::of(broker(), "formats-evolve", records, WINDOW);
@@ -103,11 +103,11 @@ fn schemas_change_in_mid_stream() {
 }
 
 #[test]
-fn a_registry_that_is_down_holds_up_its_partitions_only() {
+fn a_registry_outage_delays_only_partitions_that_need_it() {
     let registry = registry();
     // Partition 1 goes over to a schema that nobody knows yet.
     let records = orders(20_000, |number, partition| usize::from(partition == 1 && number >= 10_000));
-    let stream = Stream::of(broker(), "formats-down", records, WINDOW);
+    let stream = Stream::of(broker(), "formats-down", records, WINDOW).with(|setup| setup.properties(SHORT_SESSION));
     let settings = settings(&registry);
     stream.produce(..10_000);
     let mut worker = start(&stream, "a", &settings);
@@ -153,11 +153,11 @@ fn a_registry_that_is_down_holds_up_its_partitions_only() {
 
 /// A partition that waits goes to another member and comes back, or is set back by an abort: it is read on all the same.
 #[test]
-fn a_partition_that_waits_may_go_and_come_back() {
+fn a_waiting_partition_can_move_and_return() {
     for settings_of in [&["kafka.instance_id=a"][..], &["state.changelog=false"], &[]] {
         let registry = registry();
         let records = orders(8_000, |number, partition| usize::from(partition == 1 && number >= 4_000));
-        let stream = Stream::of(broker(), "formats-moves", records, WINDOW);
+        let stream = Stream::of(broker(), "formats-moves", records, WINDOW).with(|setup| setup.properties(SHORT_SESSION));
         let settings = |extra: &[&str]| [settings(&registry), extra.iter().map(|setting| (*setting).to_owned()).collect()].concat();
         stream.produce(..4_000);
         let mut worker = start(&stream, "a", &settings(settings_of));
@@ -226,7 +226,7 @@ fn a_registry_that_flaps_makes_nothing_invalid() {
 }
 
 #[test]
-fn records_that_no_schema_fits_are_set_apart() {
+fn records_that_fit_no_schema_become_dead_letters() {
     let registry = registry();
     let mut records = orders(4_000, |number, _| number % 3);
     let bad: [(&[u8], &str, &str); 4] = [
@@ -261,7 +261,7 @@ fn records_that_no_schema_fits_are_set_apart() {
 }
 
 #[test]
-fn topics_of_different_formats_may_share_a_space() {
+fn topics_of_different_formats_can_share_a_space() {
     let registry = registry();
     let records = orders(4_000, |_, _| 0);
     let stream = Stream::of(broker(), "formats-shared", records.clone(), WINDOW);
@@ -290,7 +290,7 @@ fn topics_of_different_formats_may_share_a_space() {
 }
 
 #[test]
-fn a_registry_may_ask_who_is_there() {
+fn the_registry_password_and_certificate_are_checked() {
     let broker = secure_broker();
     let file = |name: &str| broker.file(name).to_str().expect("a path in UTF-8").to_owned();
     let args = ["--user", "unseen:s3cret", "--cert", &file("../broker.crt"), "--key", &file("../broker.key")];

@@ -1,5 +1,5 @@
-//! Promise: a state directory can be looked at beside its worker, and joined with another: who uses the
-//! join has seen what either had.
+//! Promise: a state directory can be inspected while its worker runs, and merged with another. The merged state has seen what
+//! either had seen.
 
 use crate::harness::{News, Setup, Worker, broker, committed_offset, read_committed, topic, unseen, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -67,12 +67,12 @@ fn aging_filters_are_joined() {
 }
 
 #[test]
-fn fingerprints_are_joined() {
+fn exact_filters_are_joined() {
     joined("join-exact", "filter = { kind = \"exact\" }");
 }
 
 #[test]
-fn what_is_no_state_is_said_so() {
+fn a_directory_without_state_is_reported() {
     let setup = Setup::new("nowhere:1", "no-state");
     let (code, _, error) = inspect(&[setup.dir()]);
     assert!(code == Some(1) && error.contains("there is no state in it"), "{error}");
@@ -104,7 +104,7 @@ fn answers_for(hint: &str, filter: &str, since: &str) {
 }
 
 #[test]
-fn a_key_is_asked_for_as_the_state_was_made() {
+fn a_query_needs_the_configuration_of_the_state() {
     let records = News { count: COUNT, ..News::default() }.records();
     let stream = Stream::of(broker(), "ask-otherwise", records, DAY);
     stream.begin(COUNT);
@@ -126,7 +126,7 @@ fn a_key_is_asked_for_as_the_state_was_made() {
 }
 
 #[test]
-fn what_is_shown_may_be_cut_off() {
+fn a_closed_pipe_ends_the_output_quietly() {
     let stream = Stream::of(broker(), "inspect-pipe", News { count: 100, ..News::default() }.records(), DAY);
     stream.begin(100);
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -138,7 +138,7 @@ fn what_is_shown_may_be_cut_off() {
 }
 
 #[test]
-fn a_key_is_asked_for() {
+fn a_query_reports_when_the_key_was_seen() {
     // The first records are of midnight, and so of the slice that begins then.
     let since = "seen in the slice that began at 2025-01-01T00:00:00Z";
     answers_for("ask-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }", since);

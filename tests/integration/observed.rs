@@ -1,9 +1,9 @@
-//! Promise: what a worker shows over HTTP is so: its state, its counts, and how often it is wrong.
+//! Promise: what a worker shows over HTTP is true: its state, its counts, and its rate of false positives.
 
 use crate::harness::{
     Setup, TestRecord, Worker, broker, client, committed_offset, logged, produce, read_committed, topic, unique, wait_until,
 };
-use crate::stream::{LIMIT, PARTITIONS};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -254,7 +254,7 @@ fn the_observed_rate_of_an_overfull_filter_is_the_true_one() {
 
 /// Whoever asks is told why it is not ready, at each step of the way.
 #[test]
-fn readiness_says_what_it_waits_for() {
+fn readiness_reports_what_the_worker_waits_for() {
     let lines = "space = \"s\"\nkey = [{ record = \"key\" }]\nwindow = \"1d\"\nfilter = { capacity = \"1k\" }";
     let setup = Setup::new("127.0.0.1:1", "ready").topic("in", "out", lines);
     let mut worker = setup.start("a");
@@ -266,7 +266,7 @@ fn readiness_says_what_it_waits_for() {
 
     // A changelog with a transaction open: the memory of its partition waits for the end of that.
     let (input, output) = (topic(broker(), "ready-in", 4), topic(broker(), "ready-out", 4));
-    let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    let setup = Setup::new(broker(), "ready").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     produce(broker(), &input, (0..400).map(|number| record(number, i32::try_from(number % 4).expect("a partition"))));
     let mut worker = setup.start("a");
     wait_until_read(setup.group(), &input, 400, &mut worker);

@@ -1,4 +1,4 @@
-//! Promise: whatever becomes of the group's offsets, no record that is still there is lost, and the log says what happened.
+//! Promise: if the group's offsets are lost, reset, or out of range, no existing record is lost, and the log reports what happened.
 
 use crate::harness::{
     Group, News, TestRecord, alter_topic, assert_same, broker, committed_offset, delete_records_before, delete_topic, logged, make_topic,
@@ -6,7 +6,6 @@ use crate::harness::{
 };
 use crate::stream::{LIMIT, PARTITIONS, Stream};
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -34,7 +33,7 @@ fn forget(stream: &mut Stream, lost: Range<i64>) {
 }
 
 #[test]
-fn records_that_expired_unread_are_told_of() {
+fn records_that_expired_unread_are_reported() {
     let mut stream = Stream::remembered(broker(), "expired", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
@@ -48,7 +47,7 @@ fn records_that_expired_unread_are_told_of() {
 }
 
 #[test]
-fn records_that_expire_under_a_running_worker_are_told_of() {
+fn records_that_expire_under_a_running_worker_are_reported() {
     let mut stream = Stream::remembered(broker(), "lagging", RECORDS);
     stream.produce(..HALF);
     let mut worker = stream.setup.start("a");
@@ -70,7 +69,7 @@ fn records_that_expire_under_a_running_worker_are_told_of() {
 }
 
 #[test]
-fn offsets_set_back_repeat_nothing() {
+fn only_a_reset_partition_is_emitted_again() {
     let stream = Stream::remembered(broker(), "reset", RECORDS);
     stream.begin(HALF);
     let before = stream.output();
@@ -87,7 +86,7 @@ fn offsets_set_back_repeat_nothing() {
 }
 
 #[test]
-fn without_committed_offsets_a_checkpoint_tells_where_to_go_on() {
+fn a_group_without_offsets_resumes_from_its_checkpoint() {
     let stream = Stream::remembered(broker(), "forgotten", RECORDS);
     stream.begin(HALF);
     stream.produce(HALF..);
@@ -99,7 +98,7 @@ fn without_committed_offsets_a_checkpoint_tells_where_to_go_on() {
 
 /// A record from the future says nothing of the log that it is in, and so repeats nothing.
 #[test]
-fn without_committed_offsets_a_record_from_the_future_changes_nothing() {
+fn records_from_the_future_do_not_affect_a_group_without_offsets() {
     let mut records = News { count: RECORDS, ..News::default() }.records();
     // A year ahead of all, and of this machine's clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis();
@@ -133,10 +132,12 @@ fn without_committed_offsets_a_record_from_the_future_changes_nothing() {
     assert_eq!(keys(&output.concat()), keys(&stream.records), "an unseen key did not come out");
 }
 
-/// Reads half of the stream, then this part of it from a new topic in the old one's place. The broker has forgotten the
-/// group's offsets with the old topic; what is remembered holds: a key that came out within the window does not again.
-fn topic_made_anew(hint: &str, part: Range<usize>) {
-    let stream = Stream::remembered(broker(), hint, RECORDS);
+/// Reads half of the stream, and then records from a new topic of the same name. The broker has forgotten the group's offsets with
+/// the old topic. Keys that were emitted within the window are not emitted again.
+#[test]
+fn a_recreated_input_that_is_longer_is_read_from_its_beginning() {
+    let part = HALF - 1_000..RECORDS;
+    let stream = Stream::remembered(broker(), "longer", RECORDS);
     stream.begin(HALF);
     delete_topic(broker(), &stream.input);
     make_topic(broker(), &stream.input, 4);
@@ -157,59 +158,9 @@ fn topic_made_anew(hint: &str, part: Range<usize>) {
     }
 }
 
-#[test]
-fn a_topic_made_anew_is_read_from_its_beginning() {
-    topic_made_anew("anew", 0..HALF / 2);
-}
-
-#[test]
-fn a_topic_made_anew_may_be_longer_than_the_old_one() {
-    topic_made_anew("longer", HALF - 1_000..RECORDS);
-}
-
-/// Recreates the input of a group that has read half of the stream. A worker restores its partitions while the new topic is
-/// still empty. The same records then come in again, and none may be emitted again.
-fn recreated_while_empty(stream: &Stream) {
-    delete_topic(broker(), &stream.input);
-    make_topic(broker(), &stream.input, 4);
-    let mut worker = stream.setup.start("a");
-    wait_until("the empty partitions are restored", LIMIT, || {
-        assert!(worker.runs(), "the worker ended");
-        (worker.log().matches("partition restored").count() == PARTITIONS).then_some(())
-    });
-    stream.produce(..HALF);
-    let group = Group::new(broker(), stream.setup.group(), &stream.input, PARTITIONS);
-    wait_until("the new topic is read", LIMIT, || {
-        assert!(worker.runs(), "the worker ended");
-        group.has_read_all().then_some(())
-    });
-    worker.drain();
-    assert_same(&stream.oracle.expected(&stream.records[..HALF], PARTITIONS), &stream.output());
-}
-
-#[test]
-fn recreated_empty_topic_keeps_seen_keys_without_a_checkpoint() {
-    let stream = Stream::remembered(broker(), "empty-lost", RECORDS);
-    stream.begin(HALF);
-    fs::remove_dir_all(stream.setup.state_dir("a")).expect("the state directory can be deleted");
-    recreated_while_empty(&stream);
-}
-
-#[test]
-fn recreated_empty_topic_keeps_seen_keys_with_an_old_checkpoint() {
-    let stream = Stream::remembered(broker(), "empty-old", RECORDS);
-    // The last checkpoint is of the first quarter. The worker that reads the second quarter is killed.
-    stream.begin(HALF / 2);
-    stream.produce(HALF / 2..HALF);
-    let mut worker = stream.setup.start_with("a", &["worker.checkpoint_interval=1h"]);
-    stream.wait_until_read(HALF, &mut worker);
-    worker.kill9();
-    recreated_while_empty(&stream);
-}
-
 /// A log that became shorter: the group has read past its end.
 #[test]
-fn a_log_that_ends_before_the_groups_offset_ends_the_worker() {
+fn a_log_shorter_than_the_groups_offset_stops_the_worker() {
     let stream = Stream::remembered(broker(), "shorter", RECORDS);
     stream.begin(HALF);
     let end = committed(&stream, 0);
@@ -221,23 +172,4 @@ fn a_log_that_ends_before_the_groups_offset_ends_the_worker() {
     commit(&stream, 0, end);
     stream.produce(HALF..);
     stream.check(stream.setup.start("a"));
-}
-
-#[test]
-fn a_log_that_ends_before_the_groups_offset_is_gone_on_with_at_its_end() {
-    let stream = Stream::remembered(broker(), "continue", RECORDS);
-    stream.begin(HALF);
-    let end = committed(&stream, 0);
-    commit(&stream, 0, 1_000_000);
-    let continues = "kafka.on_truncation=continue";
-    // Killed as soon as it has said where it goes on, before anything else is read.
-    let mut worker = stream.setup.start_with("a", &[continues]);
-    wait_until("the group has the new place", LIMIT, || {
-        assert!(worker.runs(), "the worker has ended");
-        (committed(&stream, 0) == end).then_some(())
-    });
-    worker.kill9();
-    stream.produce(HALF..);
-    let log = stream.check(stream.setup.start_with("a", &[continues]));
-    assert!(!log.contains("became shorter"), "{log}");
 }

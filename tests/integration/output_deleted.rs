@@ -1,5 +1,5 @@
-//! Promise: an output topic that is deleted under a running worker loses what it held, and nothing else: once it is
-//! there again, all that was not committed comes out, once.
+//! Promise: if the output is deleted under a running worker, it loses only what it held. Once it is recreated, it gets all records that
+//! were not committed, once each.
 
 use crate::harness::{assert_same, broker, delete_topic, make_topic, wait_for_output, wait_until};
 use crate::observed::{address, ask};
@@ -8,7 +8,7 @@ use crate::stream::{LIMIT, PARTITIONS, Stream};
 const COUNT: usize = 40_000;
 
 #[test]
-fn an_output_is_deleted_and_made_again() {
+fn a_recreated_output_gets_all_uncommitted_records() {
     let stream = Stream::remembered(broker(), "output-deleted", COUNT);
     let mut worker = stream.setup.start("a");
     stream.produce(..COUNT / 2);

@@ -1,14 +1,14 @@
-//! Promise: a panic, in whatever thread, ends the process at once, with its message in the log; others go on.
+//! Promise: a panic in any thread ends the process at once, with its message in the log, and another process takes over.
 
 use crate::harness::broker;
-use crate::stream::{LIMIT, Stream};
+use crate::stream::{LIMIT, Stream, short_timeouts};
 use std::fs;
 
 const RECORDS: usize = 20_000;
 
 /// At a point that has nothing to fail, a fault of the kind `error` panics.
 fn panics(hint: &str, point: &str) {
-    let stream = Stream::remembered(broker(), hint, RECORDS);
+    let stream = Stream::remembered(broker(), hint, RECORDS).with(short_timeouts);
     stream.begin(RECORDS / 2);
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     stream.produce(RECORDS / 2..);
@@ -24,16 +24,16 @@ fn panics(hint: &str, point: &str) {
 }
 
 #[test]
-fn in_a_worker() {
+fn a_panic_in_a_worker_ends_the_process() {
     panics("panic-worker", "transaction.sent");
 }
 
 #[test]
-fn in_a_thread_that_rebuilds() {
+fn a_panic_in_a_rebuild_ends_the_process() {
     panics("panic-rebuild", "rebuild.record");
 }
 
 #[test]
-fn while_partitions_are_assigned() {
+fn a_panic_during_an_assignment_ends_the_process() {
     panics("panic-assign", "assign.restored");
 }

@@ -1,4 +1,4 @@
-//! Promise: two threads of a process read changelogs, however many workers it has.
+//! Promise: two threads per process read changelogs, for any number of workers.
 
 use crate::harness::{PATIENCE, Setup, broker, topic, wait_until};
 use crate::stream::LIMIT;

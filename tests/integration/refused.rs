@@ -1,5 +1,5 @@
-//! Promise: a record that its topic will never take, for its time or for a key that it lacks, goes where `on_invalid`
-//! says; its neighbours come out once each, whatever batch they shared.
+//! Promise: `on_invalid` decides about a record that its topic permanently rejects, because of its time or a missing key. Its neighbors
+//! in the batch are emitted once each.
 
 use crate::harness::{Setup, TestRecord, Worker, broker, committed_offset, logged, produce, read_committed, topic_with, wait_until};
 use crate::stream::LIMIT;
@@ -141,36 +141,35 @@ const fn mixed(number: usize) -> bool {
 }
 
 #[test]
-fn it_goes_to_the_dead_letters() {
-    for refusal in Refusal::ALL {
-        for delivery in ["exactly_once", "at_least_once"] {
-            let mut case = Case::new(refusal, delivery, "");
-            // The dead letters do not take its time either.
-            let properties = if refusal == Refusal::NoKey { vec![] } else { vec![refusal.property()] };
-            let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
-            case.send(400, mixed);
-            let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
-            case.wait(&mut worker);
-            // By now the worker has seen that its broker names the records: it needs no try for each.
-            let tries = |log: &str| log.matches("records that their topic does not take are set apart").count();
-            let before = tries(&worker.log());
-            assert!(before > 0, "nothing was tried");
-            case.send(300, |number| number % 100 >= 50);
-            case.wait(&mut worker);
-            let log = worker.drain();
-            case.check_output(delivery == "exactly_once");
-            if delivery == "exactly_once" {
-                case.check_letters(&dead_letters);
-            }
-            assert!(tries(&log) < before + 50, "a try for each of 300 records: {before} before, then {}", tries(&log));
-            assert_eq!(logged(&log, "invalid"), case.bad.values().map(Vec::len).sum::<usize>() as u64, "{log}");
+fn refused_records_become_dead_letters() {
+    for (refusal, delivery) in Refusal::ALL.map(|refusal| (refusal, "exactly_once")).into_iter().chain([(Refusal::NoKey, "at_least_once")])
+    {
+        let mut case = Case::new(refusal, delivery, "");
+        // The dead letters do not take its time either.
+        let properties = if refusal == Refusal::NoKey { vec![] } else { vec![refusal.property()] };
+        let dead_letters = topic_with(broker(), "refused-dead", 2, &properties);
+        case.send(400, mixed);
+        let mut worker = case.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={dead_letters}")]);
+        case.wait(&mut worker);
+        // By now the worker has seen that its broker names the records: it needs no try for each.
+        let tries = |log: &str| log.matches("records that their topic does not take are set apart").count();
+        let before = tries(&worker.log());
+        assert!(before > 0, "nothing was tried");
+        case.send(300, |number| number % 100 >= 50);
+        case.wait(&mut worker);
+        let log = worker.drain();
+        case.check_output(delivery == "exactly_once");
+        if delivery == "exactly_once" {
+            case.check_letters(&dead_letters);
         }
+        assert!(tries(&log) < before + 50, "a try for each of 300 records: {before} before, then {}", tries(&log));
+        assert_eq!(logged(&log, "invalid"), case.bad.values().map(Vec::len).sum::<usize>() as u64, "{log}");
     }
 }
 
 /// All records of a batch are refused: it may as well be the batch, so they are tried one by one.
 #[test]
-fn a_batch_of_nothing_else_is_no_loss() {
+fn a_batch_of_refused_records_loses_nothing() {
     for refusal in Refusal::ALL {
         let mut case = Case::new(refusal, "exactly_once", "on_invalid = \"drop\"");
         case.send(5, |_| true);
@@ -183,27 +182,25 @@ fn a_batch_of_nothing_else_is_no_loss() {
 }
 
 #[test]
-fn it_stops_the_worker_by_default_with_a_sentence() {
-    for on_invalid in ["fail", "emit"] {
-        for delivery in ["exactly_once", "at_least_once"] {
-            let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
-            case.send(100, |number| number == 50);
-            let log = case.setup.start("a").fails(1);
-            let place =
-                format!("offset 100: topic {:?} does not take the record: Compacted topic cannot accept message without key", case.output);
-            assert!(log.contains(&place), "{log}");
-            assert!(log.contains("to go on, mend the producer and set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
-            // Nothing is lost by it: with another setting the worker goes on from there.
-            let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
-            case.wait(&mut worker);
-            worker.drain();
-            case.check_output(delivery == "exactly_once");
-        }
+fn a_refused_record_stops_the_worker_by_default() {
+    for (on_invalid, delivery) in [("fail", "exactly_once"), ("emit", "at_least_once")] {
+        let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
+        case.send(100, |number| number == 50);
+        let log = case.setup.start("a").fails(1);
+        let place =
+            format!("offset 100: topic {:?} does not take the record: Compacted topic cannot accept message without key", case.output);
+        assert!(log.contains(&place), "{log}");
+        assert!(log.contains("to go on, mend the producer and set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
+        // Nothing is lost by it: with another setting the worker goes on from there.
+        let mut worker = case.setup.start_with("a", &["topics[0].on_invalid=drop"]);
+        case.wait(&mut worker);
+        worker.drain();
+        case.check_output(delivery == "exactly_once");
     }
 }
 
 #[test]
-fn a_repeat_that_is_refused_is_set_apart_too() {
+fn a_refused_duplicate_becomes_invalid() {
     let duplicates = topic_with(broker(), "refused-repeats", 2, &[Refusal::Old.property()]);
     for on_duplicate in ["\"mark\"".to_owned(), format!("{{ topic = {duplicates:?} }}")] {
         let mut case = Case::new(Refusal::Old, "exactly_once", &format!("on_invalid = \"drop\"\non_duplicate = {on_duplicate}"));
@@ -227,7 +224,7 @@ fn a_repeat_that_is_refused_is_set_apart_too() {
 }
 
 #[test]
-fn dead_letters_that_are_refused_too_stop_the_worker() {
+fn refused_dead_letters_stop_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
     let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::NoKey.property()]);
     case.send(100, |number| number == 50);
@@ -241,7 +238,7 @@ fn dead_letters_that_are_refused_too_stop_the_worker() {
 
 /// The reason is the first one's until the dead letters refuse the time; then a letter without it is written.
 #[test]
-fn an_invalid_record_of_a_refused_time_is_a_dead_letter_without_it() {
+fn a_dead_letter_with_a_refused_time_is_written_without_it() {
     let mut case = Case::new(Refusal::Old, "exactly_once", "");
     let dead_letters = topic_with(broker(), "refused-dead", 2, &[Refusal::Old.property()]);
     case.send(20, |_| false);
@@ -259,7 +256,7 @@ fn an_invalid_record_of_a_refused_time_is_a_dead_letter_without_it() {
 
 /// A topic of the worker's own that someone has set up otherwise.
 #[test]
-fn a_changelog_that_takes_no_records_without_key_ends_the_worker() {
+fn a_compacted_changelog_stops_the_worker() {
     let mut case = Case::new(Refusal::NoKey, "exactly_once", "");
     let changelog = format!("{}-ids-changelog", case.setup.group());
     topic_of(&changelog);

@@ -1,5 +1,4 @@
-//! Promise: a worker works over TLS and SASL as it does without, with no more rights than it needs; what
-//! keeps it out is said in a sentence; and a secret is shown nowhere.
+//! Promise: a worker works over TLS and SASL with no more permissions than it needs. Errors name what keeps it out, and show no secret.
 
 use crate::harness::{PATIENCE, Right, SecureBroker, Setup, grant, secure_broker, unique, wait_until};
 use crate::stream::Stream;
@@ -81,7 +80,7 @@ fn allow(stream: &Stream, user: &str, lacking: Option<Need>) {
 
 /// A worker that comes this way dedups exactly.
 fn works(way: Way<'_>, hint: &str) {
-    let stream = way.stream(hint, 20_000);
+    let stream = way.stream(hint, 5_000);
     allow(&stream, way.user(), None);
     stream.produce(..);
     let worker = stream.setup.start("a");
@@ -283,7 +282,7 @@ fn password_is_not_shown(way: Way<'_>, variable: &str) {
 
 #[test]
 fn a_password_from_a_file_is_not_shown() {
-    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] {
+    for mechanism in ["PLAIN", "SCRAM-SHA-512"] {
         password_is_not_shown(Way { mechanism, ..SCRAM }, "NOT_ASKED_FOR");
     }
 }

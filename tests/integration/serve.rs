@@ -1,8 +1,8 @@
-//! Promise: a server says of each key what the committed stream says, and never that a key was not seen without knowing.
+//! Promise: a server answers for every key as the committed stream does, and never reports a key as unseen without knowing.
 
 use crate::harness::{Asker, OwnBroker, Reply, Worker, broker, http, reset_offset, wait_until, wait_until_fresh};
 use crate::observed::{documented, exported};
-use crate::stream::{LIMIT, PARTITIONS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream, short_timeouts};
 use std::collections::HashSet;
 
 const RECORDS: usize = 60_000;
@@ -44,7 +44,7 @@ fn is_loading(reply: &Reply) -> bool {
 /// By the worker's kind and by another; killed and started again, while the worker goes on.
 #[test]
 fn answers_are_those_of_the_committed_stream() {
-    let stream = Stream::new(broker(), "serve", RECORDS);
+    let stream = Stream::new(broker(), "serve", RECORDS).with(short_timeouts);
     let cuckoo = "serve.filters.news={ kind = \"cuckoo\", capacity = \"400k\", false_positive_rate = 1e-9 }";
     let (mut first, address, status) = stream.setup.serve("s", &[]);
     // There is no changelog yet, so nothing is known.
@@ -80,7 +80,7 @@ fn answers_are_those_of_the_committed_stream() {
 
 /// They are away, and come back; and the limit on how old an answer may be holds meanwhile.
 #[test]
-fn a_server_without_brokers_says_so_and_goes_on_when_they_are_back() {
+fn a_server_reports_that_brokers_are_gone_and_resumes() {
     let mut own = OwnBroker::start();
     let stream = Stream::new(own.address(), "cut-off", RECORDS / 10);
     stream.begin(RECORDS / 20);
@@ -113,7 +113,7 @@ fn a_server_without_brokers_says_so_and_goes_on_when_they_are_back() {
 
 /// The group reads part of its input once more, and emits it again: the server begins anew.
 #[test]
-fn a_group_that_was_set_back_is_followed() {
+fn a_reset_group_is_followed() {
     let stream = Stream::remembered(broker(), "set-back", RECORDS / 10);
     stream.begin(stream.records.len());
     let (server, address, status) = stream.setup.serve("s", &[]);
@@ -131,7 +131,7 @@ fn a_group_that_was_set_back_is_followed() {
 
 /// Whoever asks badly is told so, and holds up nobody.
 #[test]
-fn clients_that_ask_badly_hold_up_nobody() {
+fn misbehaving_clients_delay_no_other() {
     let stream = Stream::new(broker(), "clients", 1000);
     stream.begin(1000);
     let (server, address, status) = stream.setup.serve("s", &["serve.password=secret", "serve.max_connections=50", "serve.threads=2"]);
@@ -251,7 +251,8 @@ fn a_server_with_another_configuration_does_not_answer() {
 /// Another hash makes other fingerprints: the worker reads the input again and logs it piece by piece.
 #[test]
 fn a_server_does_not_answer_before_a_warm_up_is_complete() {
-    let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10).with(|setup| setup.worker("max_transaction_records = 50"));
+    let stream = Stream::remembered(broker(), "warm-up", RECORDS / 10)
+        .with(|setup| setup.worker("max_transaction_records = 50").properties(SHORT_SESSION));
     let count = stream.records.len();
     stream.begin(count);
     let hash = "topics.0.hash={ siphash = \"00112233445566778899aabbccddeeff\" }";

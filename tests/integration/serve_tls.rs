@@ -1,4 +1,4 @@
-//! Promise: with `serve.tls`, a server encrypts all that it says, over both of its ports, and answers nobody in plain.
+//! Promise: with `serve.tls`, a server encrypts everything it sends on both ports, and answers nobody in plaintext.
 
 use crate::harness::{Asker, Setup};
 use openssl::asn1::Asn1Time;
@@ -47,7 +47,7 @@ fn ask(address: &str, dir: &Path, question: &str) -> String {
 }
 
 #[test]
-fn nothing_is_said_in_plain() {
+fn nothing_is_sent_in_plaintext() {
     // It listens whether or not there are brokers.
     let setup =
         Setup::new("127.0.0.1:1", "tls").topic("in", "out", "key = { record = \"key\" }\nwindow = \"1h\"\nfilter = { capacity = 1000 }");

@@ -1,10 +1,9 @@
-//! Promise: what clients write through servers is written as any producer writes it: each key comes out once, and one client
-//! of a server at most is told that it was the first.
+//! Promise: keys that clients write through servers are emitted once each, and at most one client of a server is told that it was first.
 
 use crate::harness::{
     Asker, OwnBroker, Reply, Setup, add_partitions, broker, http, read_committed, topic, wait_for_output, wait_until, wait_until_fresh,
 };
-use crate::stream::LIMIT;
+use crate::stream::{LIMIT, short_timeouts};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -55,8 +54,9 @@ fn error(asker: &mut Asker, command: &[&str]) -> String {
 /// Several clients of two servers write the same items, one by one, many at once, and as transactions; a worker is killed
 /// meanwhile.
 #[test]
-fn what_clients_write_comes_out_once() {
+fn keys_that_clients_write_are_emitted_once() {
     let (setup, outputs) = setup(broker(), &[("orders", ORDERS), ("sessions", SESSIONS), ("fields", FIELDS)]);
+    let setup = short_timeouts(setup);
     let servers = ["s", "t"].map(|name| setup.serve(name, &WRITES));
     let mut first = Asker::connect(&servers[0].1);
     let refusal = error(&mut first, &["BF.ADD", "orders", "too-early"]);
@@ -227,7 +227,7 @@ fn a_stopped_server_finishes_its_writes() {
 
 /// Keys of before lie where fewer partitions had them; those of after where they are now.
 #[test]
-fn partitions_that_are_added_hide_no_key() {
+fn added_partitions_hide_no_key() {
     let [input, output] = ["grow-in", "grow-out"].map(|hint| topic(broker(), hint, 2));
     let setup = Setup::new(broker(), "grow")
         .worker("commit_interval = \"100ms\"\ncheckpoint_interval = \"1s\"")

@@ -1,4 +1,4 @@
-//! Promise: nothing of a topic without an output is written but its state, and what it has seen stays seen once it has one.
+//! Promise: a topic without an output writes nothing but its state. Once it has an output, its seen keys stay seen.
 
 use crate::harness::{Setup, TestRecord, assert_same, broker, committed_offset, produce, read_committed, topic, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};

@@ -9,7 +9,7 @@ fn a_backlog_larger_than_brokers_accept_before_a_transaction_times_out_is_emitte
     let broker = OwnBroker::start();
     // At the second speed, brokers accept five records before a transaction times out.
     for (hint, records, bytes_a_second, changelog) in
-        [("slow", 600, 4 << 20, true), ("slower", 150, 256 << 10, true), ("no-changelog", 600, 4 << 20, false)]
+        [("slow", 400, 4 << 20, true), ("slower", 60, 256 << 10, true), ("no-changelog", 400, 4 << 20, false)]
     {
         let mut records = News { count: records, ..News::default() }.records();
         let mut random = SplitMix(5);
@@ -21,7 +21,7 @@ fn a_backlog_larger_than_brokers_accept_before_a_transaction_times_out_is_emitte
         broker.way().narrow(bytes_a_second);
         let servers = format!("kafka.bootstrap_servers={}", broker.way().address());
         let changelog = format!("state.changelog={changelog}");
-        // The worker has read all unseen records long before the commit interval ends. Writing them takes several timeouts.
+        // The worker has read all unseen records long before the commit interval ends. Writing them takes more than two timeouts.
         let overrides = [&*servers, &changelog, "worker.commit_interval=1s", "worker.transaction_timeout=2s"];
         let mut worker = stream.setup.start_with("a", &overrides);
         worker.wait_for_log("the brokers do not accept a transaction before it times out", LIMIT);

@@ -1,5 +1,5 @@
-//! Promise: asked so, a worker tells a collector of its batches, commits, checkpoints and restores. A collector that
-//! is not there holds nothing up, and least of all the end.
+//! Promise: a worker sends spans of its batches, commits, checkpoints, and restores to a collector. A collector that cannot be reached
+//! delays nothing, not even the end of the process.
 
 use crate::harness::{Setup, TestRecord, broker, produce, topic, wait_for_output};
 use crate::stream::{LIMIT, PARTITIONS};
@@ -83,7 +83,7 @@ fn unreachable() -> (TcpListener, Vec<TcpStream>) {
 }
 
 #[test]
-fn a_collector_that_is_not_there_holds_nothing_up() {
+fn an_unreachable_collector_delays_nothing() {
     let (listener, _waiting) = unreachable();
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     let (input, output) = (topic(broker(), "no-spans-in", 4), topic(broker(), "no-spans-out", 4));

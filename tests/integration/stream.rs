@@ -1,5 +1,4 @@
-//! A million records, half of them repeats, and what must come out of them: what every test of
-//! exactly-once starts from.
+//! Records, half of which are duplicates, and the exact output for them: most tests start from these.
 
 use crate::harness::{
     Feed, News, Oracle, Setup, TestRecord, Worker, assert_same, committed_offset, produce, read_committed, topic, wait_for_output,
@@ -9,9 +8,17 @@ use std::slice::SliceIndex;
 use std::time::Duration;
 
 pub const PARTITIONS: usize = 4;
-pub const RECORDS: usize = 1_000_000;
 /// Long enough for any of the disturbances, on a slow machine.
 pub const LIMIT: Duration = Duration::from_secs(240);
+
+/// Properties with which a group soon notices that a member was killed.
+pub const SHORT_SESSION: &str = "\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"";
+
+/// Has the brokers end the session and the transaction of a killed worker after a few seconds. A worker that is started with the
+/// same state directory ends its old transaction itself, so it only needs [`SHORT_SESSION`].
+pub fn short_timeouts(setup: Setup) -> Setup {
+    setup.properties(SHORT_SESSION).worker("transaction_timeout = \"2s\"")
+}
 
 /// So rarely wrong that not one record is expected to fall to it.
 const FILTER: &str = "filter = { kind = \"aging\", capacity = \"400k\", false_positive_rate = 1e-9, slices = 4 }";

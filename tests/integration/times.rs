@@ -1,18 +1,18 @@
-//! Promise: a record goes out with the time that it came with, or without one.
+//! Promise: a record is emitted with the time that it came with, or without one.
 
 use crate::harness::{
     Setup, TestRecord, Worker, assert_same, broker, committed_offset, produce, produce_raw, read_committed, topic, topic_with,
     wait_for_output, wait_until,
 };
 use crate::observed::{address, ask};
-use crate::stream::LIMIT;
+use crate::stream::{LIMIT, SHORT_SESSION};
 use std::time::SystemTime;
 
 /// What librdkafka takes for "no time".
 const NONE: i64 = -1;
 
 #[test]
-fn times_are_kept_and_so_is_their_absence() {
+fn record_times_are_kept() {
     for repartition in ["", "repartition = true\n"] {
         let (input, output) = (topic(broker(), "times", 1), topic(broker(), "times-out", 1));
         let lines = format!("space = \"ids\"\n{repartition}key = {{ record = \"key\" }}\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}");
@@ -34,10 +34,11 @@ fn times_are_kept_and_so_is_their_absence() {
 
 /// Keys that come before any time is known are remembered for as long as the first that comes with one.
 #[test]
-fn keys_from_before_any_time_outlive_their_disk() {
+fn keys_without_a_time_outlive_their_disk() {
     let (input, output) = (topic(broker(), "untimed", 1), topic(broker(), "untimed-out", 1));
     let lines = "space = \"ids\"\nkey = { record = \"key\" }\nwindow = \"1h\"\nfilter = { kind = \"exact\" }";
-    let setup = Setup::new(broker(), "untimed").worker("commit_interval = \"50ms\"").topic(&input, &output, lines);
+    let setup =
+        Setup::new(broker(), "untimed").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
     let untimed: Vec<_> = (0..100).map(|number| record(number, NONE)).collect();
     produce(broker(), &input, &untimed);
@@ -64,11 +65,12 @@ fn keys_from_before_any_time_outlive_their_disk() {
 
 /// librdkafka writes no time of 0: such a record goes out a millisecond later, and is one to judge like any other.
 #[test]
-fn a_record_from_the_epoch_itself() {
+fn records_at_the_epoch_are_emitted_a_millisecond_later() {
     for window in ["\"1h\"", "{ keys = 1000 }"] {
         let (input, output) = (topic(broker(), "epoch", 1), topic(broker(), "epoch-out", 1));
         let lines = format!("space = \"ids\"\nkey = {{ record = \"key\" }}\nwindow = {window}\nfilter = {{ kind = \"exact\" }}");
-        let setup = Setup::new(broker(), "epoch").worker("commit_interval = \"50ms\"").topic(&input, &output, &lines);
+        let setup =
+            Setup::new(broker(), "epoch").worker("commit_interval = \"50ms\"").properties(SHORT_SESSION).topic(&input, &output, &lines);
         let record = |number: u8, timestamp| TestRecord { key: Some(vec![number]), timestamp, ..TestRecord::default() };
         let sent: Vec<_> = (0..10).map(|number| record(number, i64::from(number / 5) * 3)).collect();
         assert_eq!(produce_raw(broker(), &input, &sent), 0, "the broker takes no time of 0");

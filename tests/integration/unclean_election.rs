@@ -1,5 +1,5 @@
-//! Promise: after an unclean leader election that loses records which were read, a worker ends or continues at the log's
-//! end, as `on_truncation` says.
+//! Promise: after an unclean leader election that loses records that were read, the worker stops or continues at the end of the log,
+//! as `on_truncation` sets.
 
 use crate::harness::{Group, News, Oracle, OwnBroker, Setup, assert_same, client, produce, topic, topic_on, wait_until};
 use crate::stream::{LIMIT, PARTITIONS, Stream};
@@ -29,7 +29,7 @@ fn is_led_by(address: &str, topic: &str, leader: i32, isr: &[i32]) -> bool {
 }
 
 #[test]
-fn unclean_election_ends_the_worker_or_is_continued_at_the_end_of_the_log() {
+fn unclean_election_stops_the_worker_or_continues_at_the_end_of_the_log() {
     let mut cluster = OwnBroker::start_cluster();
     let address = cluster.address().to_owned();
     let [ending, continuing] = ["unclean-fail", "unclean-continue"].map(|hint| stream(&address, hint));

@@ -1,12 +1,14 @@
-//! Promise: a process that stood still while others took over cannot write what is not its own any more.
+//! Promise: a process that was frozen while others took over cannot write to partitions that it no longer owns.
 
 use crate::harness::{OwnBroker, Reader, Setup, TestRecord, broker, committed_offset, produce, read_committed, topic, wait_until};
-use crate::stream::{LIMIT, PARTITIONS, RECORDS, Stream};
+use crate::stream::{LIMIT, PARTITIONS, SHORT_SESSION, Stream};
+
+const RECORDS: usize = 100_000;
 
 /// Stopped for longer than its transaction lives, but not its session: it keeps its partitions, and
 /// the transaction in its hands was aborted by the broker. However often that happens, it is not taken for the work of a twin.
 #[test]
-fn stopped_past_the_transaction_timeout() {
+fn a_worker_frozen_past_its_transaction_timeout_changes_nothing() {
     let stream = Stream::new(broker(), "stopped", RECORDS)
         .with(|setup| setup.worker("transaction_timeout = \"1s\"").properties("\"session.timeout.ms\" = \"60000\""));
     let feed = stream.feed(20);
@@ -30,11 +32,10 @@ fn stopped_past_the_transaction_timeout() {
 
 /// Stopped for longer than its session: another process has its partitions when it goes on.
 #[test]
-fn stopped_past_the_session_timeout() {
-    let stream = Stream::new(broker(), "zombie", RECORDS).with(|setup| {
-        setup.worker("transaction_timeout = \"2s\"").properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
-    });
-    let feed = stream.feed(25);
+fn a_worker_frozen_past_its_session_cannot_write() {
+    let stream =
+        Stream::new(broker(), "zombie", RECORDS).with(|setup| setup.worker("transaction_timeout = \"2s\"").properties(SHORT_SESSION));
+    let feed = stream.feed(15);
     let mut zombie = stream.setup.start("zombie");
     zombie.wait_for_log("partition restored", LIMIT);
     let mut heir = stream.setup.start("heir");
@@ -52,8 +53,8 @@ fn stopped_past_the_session_timeout() {
 
 /// Two processes of one transactional id fence each other. One ends, with a sentence, and the other goes on.
 #[test]
-fn of_two_with_a_copied_state_directory_one_ends() {
-    let stream = Stream::remembered(broker(), "copied", RECORDS / 5);
+fn one_of_two_processes_with_a_copied_state_directory_stops() {
+    let stream = Stream::remembered(broker(), "copied", RECORDS);
     stream.begin(1_000);
     let (original, copy) = (stream.setup.state_dir("a"), stream.setup.state_dir("b"));
     std::fs::create_dir_all(&copy).expect("a directory");
@@ -75,13 +76,13 @@ fn of_two_with_a_copied_state_directory_one_ends() {
 /// What a warm-up remembers is logged without any output. A process that stood still in one, and wakes after another has
 /// the partitions, must not get its part into the changelog behind the other's.
 #[test]
-fn stopped_in_a_warm_up() {
+fn a_worker_frozen_in_a_warm_up_cannot_write_to_the_changelog() {
     for delivery in ["exactly_once", "at_least_once"] {
         let (records, warm) = (40_000, "warm_up.record:15000:stop");
         let stream = Stream::remembered(broker(), "warm-zombie", records).with(|setup| {
             setup
                 .worker(&format!("transaction_timeout = \"2s\"\ndelivery = \"{delivery}\"\nmax_transaction_records = 2000"))
-                .properties("\"session.timeout.ms\" = \"3000\"\n\"heartbeat.interval.ms\" = \"500\"")
+                .properties(SHORT_SESSION)
         });
         // Read without a changelog; then there is to be one, and the state is gone.
         stream.produce(..records / 2);
@@ -115,7 +116,8 @@ fn a_delayed_end_of_a_transaction_does_not_end_the_next_one() {
     let broker = own.address();
     let (input, output) = (topic(broker, "late-end-in", 1), topic(broker, "late-end-out", 1));
     let lines = "key = { record = \"key\" }\nwindow = \"24h\"\nfilter = { kind = \"exact\" }";
-    let setup = Setup::new(broker, "late-end").worker("transaction_timeout = \"60s\"").topic(&input, &output, lines);
+    let setup =
+        Setup::new(broker, "late-end").worker("transaction_timeout = \"60s\"").properties(SHORT_SESSION).topic(&input, &output, lines);
     let record = |number: u8| TestRecord {
         key: Some(vec![b'0' + number]),
         timestamp: 1_700_000_000_000 + i64::from(number),

@@ -1,8 +1,9 @@
-//! Promise: in every interleaving and under every fault that the simulator draws, the output is what docs/guarantees.md promises.
+//! Promise: in every interleaving and under every fault that the simulator draws, the output is as docs/contributing/promises.md promises.
 //!
 //! The real worker runs against the simulated cluster of `unseen::sim`. A plan is drawn from a seed (`plan`), carried out in virtual time
 //! (`stage`), and judged by the same model as on a real broker (`truth`). A failing plan is shrunk and printed; `UNSEEN_SIM_PLAN=FILE`
-//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects of `defects`.
+//! runs it again, and `UNSEEN_SIM_SEED=N` runs one seed. Plans also fail if the worker has one of the defects of `defects`. `plans`
+//! has plans that are not drawn.
 
 mod defects;
 mod harness;
@@ -10,6 +11,7 @@ mod harness;
 #[allow(dead_code, reason = "the series on a real broker uses the rest")]
 mod options;
 mod plan;
+mod plans;
 mod stage;
 #[path = "../integration/chaos/table.rs"]
 mod table;

@@ -117,6 +117,8 @@ pub enum Fault {
         partition: i32,
         lag: i64,
     },
+    /// A process ends, and its partitions are restored while former leaders of the input, which stood still, answer.
+    FormerLeader,
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
     /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
@@ -198,7 +200,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The rows of docs/guarantees.md that it meets.
+    /// The rows of docs/contributing/promises.md that it meets.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
         let faults = self.steps.iter().filter_map(|step| {
@@ -255,7 +257,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(42) {
+            return match random.below(43) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -284,6 +286,7 @@ impl Fault {
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
+                42 => Self::FormerLeader,
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

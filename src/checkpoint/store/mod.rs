@@ -21,7 +21,7 @@ use crate::runtime;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::{fs, io};
 
 /// Version of all that is stored, and the older one that is read as well: its checkpoints do not have the changelog's topic id.
@@ -88,7 +88,7 @@ impl Store {
             }
             opened => opened,
         };
-        let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = store.opened_mut();
         (open.db, open.place) = (Some(db?), store.place());
         drop(open);
         Ok(store)
@@ -108,7 +108,7 @@ impl Store {
             }
             opened => opened,
         }?;
-        let mut open = store.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = store.opened_mut();
         (open.db, open.place) = (Some(db), store.place());
         drop(open);
         Ok(store)
@@ -127,7 +127,7 @@ impl Store {
         }
         let db = Database::open_for_read_only(&store.checkpoints()).map_err(|error| store.error(&error))?;
         store.check_format(&db)?;
-        store.open.write().unwrap_or_else(PoisonError::into_inner).db = Some(db);
+        store.opened_mut().db = Some(db);
         Ok(store)
     }
 
@@ -238,13 +238,13 @@ impl Store {
     /// # Errors
     /// When the directory cannot be written.
     pub fn quarantine(&self, what: &str) -> Result<(), Error> {
-        let epoch = self.open.read().unwrap_or_else(PoisonError::into_inner).epoch;
+        let epoch = self.opened().epoch;
         self.quarantine_in(epoch, what)
     }
 
     /// The same, unless that life of the store is over already: what came after it is whole.
     fn quarantine_in(&self, epoch: u64, what: &str) -> Result<(), Error> {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.opened_mut();
         if open.epoch != epoch {
             return Ok(());
         }
@@ -259,16 +259,26 @@ impl Store {
         Ok(())
     }
 
+    fn opened(&self) -> RwLockReadGuard<'_, Opened> {
+        runtime::yield_until(|| !matches!(self.open.try_read(), Err(TryLockError::WouldBlock)));
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened_mut(&self) -> RwLockWriteGuard<'_, Opened> {
+        runtime::yield_until(|| !matches!(self.open.try_write(), Err(TryLockError::WouldBlock)));
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// How often it was quarantined since it was opened.
     #[must_use]
     pub fn epoch(&self) -> u64 {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch
+        self.opened().epoch
     }
 
     /// Whether what was saved is still there: it is not if the store was quarantined since.
     #[must_use]
     pub fn holds(&self, saved: Saved) -> bool {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).epoch == saved.epoch
+        self.opened().epoch == saved.epoch
     }
 
     /// Whether a fingerprint was stored in a generation, by the checkpoint that `saved` proves or one after it.
@@ -284,7 +294,7 @@ impl Store {
         fingerprint: Fingerprint,
     ) -> Result<bool, Error> {
         self.reopen(false)?;
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = open.db.as_ref().filter(|_| open.epoch == saved.epoch) else {
             return Err(Error::Lost { dir: self.dir.clone(), id: id.clone() });
         };
@@ -305,7 +315,7 @@ impl Store {
     /// # Errors
     /// When one cannot be read.
     pub(super) fn each_page(&self, id: &PartitionId, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
         let (from, to) = all_pages(id);
         for entry in db.range(&from, Some(to)) {
@@ -324,7 +334,7 @@ impl Store {
         generation: GenerationId,
         take: &mut dyn FnMut(Fingerprint) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = &open.db else { return Ok(()) };
         let (from, to) = fingerprints_of(id, generation);
         for entry in db.range(&from, Some(to)) {
@@ -339,10 +349,10 @@ impl Store {
     /// failed one; opened again, it tries anew.
     fn reopen(&self, to_write: bool) -> Result<(), Error> {
         let is_open = |open: &Opened| open.db.is_some() && !(to_write && open.failed);
-        if is_open(&self.open.read().unwrap_or_else(PoisonError::into_inner)) {
+        if is_open(&self.opened()) {
             return Ok(());
         }
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.opened_mut();
         if is_open(&open) {
             return Ok(());
         }
@@ -383,7 +393,7 @@ impl Store {
     /// When one is corrupt or cannot be read.
     pub fn all_metadata(&self) -> Result<Vec<(PartitionId, CheckpointMetadata)>, Error> {
         self.reopen(false)?;
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = &open.db else { return Ok(Vec::new()) };
         let mut all_metadata = Vec::new();
         for entry in db.range(b"h".as_slice(), None) {
@@ -401,7 +411,7 @@ impl Store {
     /// When it is corrupt or cannot be read.
     pub fn load(&self, id: &PartitionId, settings: &Settings, rules: Rules) -> Result<Loaded, Error> {
         self.reopen(false)?;
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = &open.db else { return Ok(Loaded::Nothing) };
         let Some(metadata) = self.metadata(db, id)? else { return Ok(Loaded::Nothing) };
         if metadata.settings != *settings {

@@ -13,7 +13,6 @@ use crate::dedup::{Dedup, DedupMetadata};
 use crate::fault;
 use crate::filter::{Change, Exact, Filter, PAGE_BYTES, PageId, Part};
 use std::fs;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// Ranges of keys to delete.
@@ -35,7 +34,7 @@ impl Store {
     ) -> Result<(Saved, u64), Error> {
         fault::point("checkpoint.begin");
         self.reopen(true)?;
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.opened();
         let Some(db) = &open.db else { return Err(Error::InUse(self.dir.clone())) };
         // RocksDB would go on writing to files that have no name any more.
         if self.place() != open.place {
@@ -67,7 +66,7 @@ impl Store {
             Ok(bytes) => bytes,
             Err(error) => {
                 drop(open);
-                self.open.write().unwrap_or_else(PoisonError::into_inner).failed = true;
+                self.opened_mut().failed = true;
                 return Err(self.error(&error));
             }
         };

@@ -11,6 +11,9 @@ use crate::broker::Rebalance;
 use crate::record::TopicPartition;
 use std::collections::VecDeque;
 
+/// What librdkafka adds to the timeout of a request that waits for the group.
+const GRACE: Micros = millis(3000);
+
 /// `rkcg_join_state`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinState {
@@ -118,7 +121,7 @@ impl World {
         consumer.state = JoinState::Joining;
         consumer.attempt += 1;
         consumer.counts = counts;
-        let (attempt, group) = (consumer.attempt, consumer.group.clone());
+        let (attempt, group, timeout) = (consumer.attempt, consumer.group.clone(), consumer.max_poll + GRACE);
         let request = JoinRequest {
             client,
             attempt,
@@ -130,6 +133,7 @@ impl World {
             session: consumer.session,
             rebalance_timeout: consumer.max_poll,
         };
+        self.give_up_after(timeout, client, attempt, JoinState::Joining);
         self.request(
             client,
             (Api::JoinGroup, node),
@@ -146,6 +150,15 @@ impl World {
                 Err(code) => world.joined(client, attempt, Err(code)),
             },
         );
+    }
+
+    /// A request that the coordinator never answers times out (`rd_kafka_JoinGroupRequest`, `rd_kafka_SyncGroupRequest`).
+    fn give_up_after(&mut self, timeout: Micros, client: ClientId, attempt: u64, state: JoinState) {
+        self.inside_after(timeout, client, move |world| {
+            if world.consumer(client).is_some_and(|consumer| (consumer.attempt, consumer.state) == (attempt, state)) {
+                world.failed_to_join(client, &Code::TimedOut);
+            }
+        });
     }
 
     /// The coordinator answers a join that had to wait.
@@ -175,10 +188,11 @@ impl World {
         consumer.session_ends = Some(now + consumer.session);
         (consumer.generation, consumer.member_id) = (joined.generation, joined.member_id);
         consumer.state = JoinState::Syncing;
-        let (member, group) = (consumer.member(), consumer.group.clone());
+        let (member, group, timeout) = (consumer.member(), consumer.group.clone(), consumer.session + GRACE);
         let topics = &self.cluster.topics;
         let count = |topic: &str| topics.get(topic).map_or(0, |topic| topic.partitions.len());
         let assignments = joined.members.map(|members| assignor::assign(&members, count));
+        self.give_up_after(timeout, client, attempt, JoinState::Syncing);
         let node = self.group_coordinator(client);
         let serve = move |world: &mut Self| world.sync_group(&group, &member, attempt, assignments);
         self.request(client, (Api::SyncGroup, node), serve, move |world, answer| match answer {

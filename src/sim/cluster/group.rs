@@ -69,8 +69,8 @@ pub(super) struct Member {
     pub(super) request: JoinRequest,
     /// True while its `JoinGroup` request waits for the rest of the group.
     pub(super) is_joining: bool,
-    /// True while its `SyncGroup` request waits for the leader.
-    pub(super) is_syncing: bool,
+    /// The attempt whose `SyncGroup` request waits for the leader.
+    pub(super) syncing: Option<u64>,
     pub(super) assignment: Vec<TopicPartition>,
     /// The end of its session.
     pub(super) expires: Micros,
@@ -168,7 +168,7 @@ impl World {
             let Some(member) = world.group(&name).members.get_mut(&id) else { return };
             // A member whose request waits is alive (`hasHeartbeat` and `isAwaitingJoin`). A coordinator that loads the group begins all
             // sessions again (`GroupMetadataManager.onLoaded`).
-            if member.is_joining || member.is_syncing || is_down {
+            if member.is_joining || member.syncing.is_some() || is_down {
                 member.expires = now + member.request.session;
             }
             if member.expires <= now {

@@ -56,7 +56,7 @@ impl World {
     fn add_member(&mut self, name: &str, request: JoinRequest) -> JoinAnswer {
         let id = request.member_id.clone();
         let expires = self.now + request.session;
-        let member = Member { request, is_joining: true, is_syncing: false, assignment: Vec::new(), expires };
+        let member = Member { request, is_joining: true, syncing: None, assignment: Vec::new(), expires };
         self.trace("member joined", 0, 0);
         self.group(name).members.insert(id.clone(), member);
         self.watch_session(name.to_owned(), id);
@@ -71,9 +71,8 @@ impl World {
         let group = self.group(name);
         let mut member = group.members.remove(old).expect("an instance id names a member");
         let fenced = member.request.client;
-        let was_waiting = member.is_joining || member.is_syncing;
-        (member.is_joining, member.is_syncing) = (false, false);
-        let attempt = member.request.attempt;
+        let waiting = member.syncing.take().or(member.is_joining.then_some(member.request.attempt));
+        member.is_joining = false;
         member.expires = now + request.session;
         member.request = request;
         group.members.insert(id.clone(), member);
@@ -84,7 +83,7 @@ impl World {
         }
         let (state, generation) = (group.state, group.generation);
         self.trace("static member replaced", 0, 0);
-        if was_waiting {
+        if let Some(attempt) = waiting {
             self.answer_join(fenced, attempt, Err(Code::FencedInstance));
         }
         self.watch_session(name.to_owned(), id.clone());
@@ -147,9 +146,8 @@ impl World {
         let rebalance = group.rebalance;
         let timeout = group.members.values().map(|member| member.request.rebalance_timeout).max().unwrap_or(0);
         let mut waiting = Vec::new();
-        for member in group.members.values_mut().filter(|member| member.is_syncing) {
-            member.is_syncing = false;
-            waiting.push((member.request.client, member.request.attempt));
+        for member in group.members.values_mut() {
+            waiting.extend(member.syncing.take().map(|attempt| (member.request.client, attempt)));
         }
         for (client, attempt) in waiting {
             self.answer_sync(client, attempt, Err(Code::RebalanceInProgress));
@@ -242,15 +240,14 @@ impl World {
             GroupState::PreparingRebalance => Err(Code::RebalanceInProgress),
             GroupState::Stable => Ok(Some(member.assignment.clone())),
             GroupState::CompletingRebalance => {
-                member.is_syncing = true;
-                member.request.attempt = attempt;
+                member.syncing = Some(attempt);
                 let Some(mut assignments) = assignments.filter(|_| group.leader.as_ref() == Some(&of.id)) else { return Ok(None) };
                 group.state = GroupState::Stable;
                 let mut answers = Vec::new();
                 for (id, member) in &mut group.members {
                     member.assignment = assignments.remove(id).unwrap_or_default();
-                    if std::mem::take(&mut member.is_syncing) {
-                        answers.push((member.request.client, member.request.attempt, member.assignment.clone()));
+                    if let Some(attempt) = member.syncing.take() {
+                        answers.push((member.request.client, attempt, member.assignment.clone()));
                     }
                 }
                 self.trace("stable", answers.len(), 0);

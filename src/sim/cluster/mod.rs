@@ -12,6 +12,7 @@ mod transactions;
 pub(super) use group::{CommittedOffset, Group, JoinAnswer, JoinRequest, Joined, MemberRef};
 pub(super) use log::{Header, Pid, Producer};
 pub use log::{Isolation, StoredRecord};
+pub(super) use topic::FormerLeader;
 pub(super) use topic::Topic;
 pub use topic::{NewRecord, TopicOptions};
 

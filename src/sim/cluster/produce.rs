@@ -71,6 +71,10 @@ impl World {
         if partition.unsure_until > self.now {
             return Err(Code::OffsetNotAvailable);
         }
+        if let Some(former) = partition.former.as_ref().filter(|former| former.times.contains(&self.now)) {
+            let end = if isolation == Isolation::ReadCommitted { former.last_stable } else { former.high_watermark };
+            return Ok((former.start, end));
+        }
         Ok((partition.log.start, partition.log.end_for(isolation)))
     }
 }

@@ -4,7 +4,7 @@ use super::super::network::{Code, NodeId};
 use super::super::{Micros, World};
 use super::Cluster;
 use super::log::{Header, Log, StoredRecord};
-use crate::record::{Timestamp, TimestampType, TopicPartition};
+use crate::record::{Offset, Timestamp, TimestampType, TopicPartition};
 use std::sync::Arc;
 
 /// The settings of a topic.
@@ -64,6 +64,18 @@ pub(in crate::sim) struct Partition {
     pub(in crate::sim) unsure_until: Micros,
     /// There is no leader before this time.
     pub(in crate::sim) no_leader_until: Micros,
+    /// What a former leader answers.
+    pub(in crate::sim) former: Option<FormerLeader>,
+}
+
+/// A leader that stood still while another took over. Until it hears of that, it answers `ListOffsets` from what it knew: nothing in the
+/// request shows that it is not the leader any more (`Partition.fetchOffsetForTimestamp`).
+pub(in crate::sim) struct FormerLeader {
+    pub(in crate::sim) start: Offset,
+    pub(in crate::sim) last_stable: Offset,
+    pub(in crate::sim) high_watermark: Offset,
+    /// When it answers.
+    pub(in crate::sim) times: std::ops::Range<Micros>,
 }
 
 pub(in crate::sim) struct Topic {
@@ -77,7 +89,7 @@ impl Topic {
     fn new_partition(number: usize, nodes: usize) -> Partition {
         let mut log = Log::default();
         log.new_epoch();
-        Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0 }
+        Partition { log, leader: number % nodes, lags_until: 0, unsure_until: 0, no_leader_until: 0, former: None }
     }
 
     /// Checks and stamps the records of a batch (`LogValidator.validateMessagesAndAssignOffsets`).

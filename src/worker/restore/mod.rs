@@ -66,7 +66,7 @@ impl<B: Broker> Worker<B> {
             }
             let Some(topic) = self.topics.find(&partition.topic) else { continue };
             self.alive();
-            let (low, high) = self.patiently(|| source.watermarks(partition))?;
+            let (low, high) = self.watermarks(source, partition, committed.offset, began)?;
             all.push(Found { partition: partition.clone(), topic, log: log_name(&partition.topic, id), committed, low, high });
         }
         fault::point("restore.offsets");

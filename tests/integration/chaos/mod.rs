@@ -2,7 +2,7 @@
 //!
 //! A plan is drawn from a seed: a configuration (`options`), and faults over a stream that is being fed (`plan`). It is
 //! carried out on real processes and a real broker (`stage`, `act`), and what a `read_committed` consumer sees is held
-//! against what docs/guarantees.md promises where these options and faults meet (`table`, `truth`). So are the answers of a
+//! against what docs/contributing/promises.md promises where these options and faults meet (`table`, `truth`). So are the answers of a
 //! server beside them (`server`). `scripts/chaos` does this for as long as you like.
 
 mod act;
@@ -102,11 +102,9 @@ fn dir() -> PathBuf {
 }
 
 #[test]
-fn a_few_plans() {
+fn a_small_plan_on_one_broker() {
     let mut sum = Sum::default();
-    for seed in [3, 11] {
-        sum.add(&Plan::draw(seed, SMALL), broker(), None);
-    }
+    sum.add(&Plan::draw(11, SMALL), broker(), None);
     sum.check();
 }
 

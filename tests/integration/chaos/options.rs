@@ -1,6 +1,6 @@
 //! The space of configurations: what may be chosen, and what does not go together.
 //!
-//! A choice has the name of its row in docs/guarantees.md, which says what is promised under it.
+//! A choice has the name of its row in docs/contributing/promises.md, which says what is promised under it.
 
 use super::plan::pick;
 use crate::harness::SplitMix;

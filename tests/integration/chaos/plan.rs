@@ -352,7 +352,7 @@ impl Fault {
 }
 
 impl Plan {
-    /// The rows of docs/guarantees.md that it meets.
+    /// The rows of docs/contributing/promises.md that it meets.
     pub fn rows(&self) -> Vec<&str> {
         let options = &self.conditions.options;
         let faults = self.steps.iter().map(|step| match step.fault {

@@ -1,4 +1,4 @@
-//! What is promised, read from docs/guarantees.md: so the page and the tests cannot part.
+//! What is promised, read from docs/contributing/promises.md: so the page and the tests cannot part.
 
 use std::collections::BTreeMap;
 use std::ops::BitAnd;
@@ -29,7 +29,7 @@ impl BitAnd for Promise {
 
 /// The rows of the tables whose columns are the promises, by their names.
 pub fn rows() -> BTreeMap<String, Promise> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guarantees.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/contributing/promises.md");
     let text = std::fs::read_to_string(page).expect("the page");
     let mut rows = BTreeMap::new();
     let mut promises = false;
@@ -45,10 +45,10 @@ pub fn rows() -> BTreeMap<String, Promise> {
             let holds = |cell: &str| match cell {
                 "yes" => true,
                 "no" => false,
-                other => panic!("docs/guarantees.md: {:?} is promised with {other:?}, neither yes nor no", cells[0]),
+                other => panic!("docs/contributing/promises.md: {:?} is promised with {other:?}, neither yes nor no", cells[0]),
             };
             let promise = Promise { nothing_lost: holds(cells[1]), nothing_twice: holds(cells[2]), exact: holds(cells[3]) };
-            assert!(rows.insert(cells[0].replace('`', ""), promise).is_none(), "docs/guarantees.md has {:?} twice", cells[0]);
+            assert!(rows.insert(cells[0].replace('`', ""), promise).is_none(), "docs/contributing/promises.md has {:?} twice", cells[0]);
         }
     }
     rows
@@ -60,5 +60,5 @@ pub fn promise<'a>(names: impl IntoIterator<Item = &'a str>) -> Promise {
     let all = Promise { nothing_lost: true, nothing_twice: true, exact: true };
     names
         .into_iter()
-        .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/guarantees.md has no row {name:?}")))
+        .fold(all, |promise, name| promise & *rows.get(name).unwrap_or_else(|| panic!("docs/contributing/promises.md has no row {name:?}")))
 }

@@ -79,6 +79,11 @@ impl SecureBroker {
         self.0.clients.as_ref().expect("a broker that was started with --secure").join(name)
     }
 
+    /// The first segment of a partition, as it lies on the broker's disk.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        self.file("../broker").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
+    }
+
     /// What that file holds.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).expect("a file that scripts/kafka makes").trim_end().to_owned()
@@ -198,11 +203,6 @@ impl OwnBroker {
     /// Resumes the only broker after a pause.
     pub fn resume(&mut self) {
         signal(self.dir.path(), 0, "-CONT");
-    }
-
-    /// The first segment of a partition, as it lies on the broker's disk.
-    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
-        self.dir.path().join("broker1").join(format!("{topic}-{partition}")).join("00000000000000000000.log")
     }
 
     /// Waits until the only broker serves again.

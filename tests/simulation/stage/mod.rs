@@ -7,6 +7,8 @@ use crate::options::{Memory, Options, RETRACTS};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
 use crate::table::{self, Promise};
 use crate::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +86,8 @@ struct Stage<'p> {
     /// Records of the stream that were appended.
     fed: usize,
     server: Option<server::Server>,
+    /// The configurations so far, by their text and options: sizing a filter takes longer than many a run.
+    configs: RefCell<BTreeMap<(String, Vec<String>), Arc<Config>>>,
 }
 
 /// Carries a plan out, with a defect or none, and checks the output. Returns the number of killed processes.
@@ -115,6 +119,15 @@ fn simulate(plan: &Plan, defect: Option<&'static str>) -> (u64, (u64, u64)) {
 
 fn at(topic: &str, partition: i32) -> TopicPartition {
     TopicPartition { topic: topic.to_owned(), partition }
+}
+
+fn load(text: &str, overrides: &[String]) -> Arc<Config> {
+    let pair = |setting: &String| setting.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let overrides: Vec<_> = overrides.iter().filter_map(pair).collect();
+    let dir = tempfile::tempdir().expect("a directory for a configuration");
+    let file = dir.path().join("unseen.toml");
+    fs::write(&file, text).expect("a configuration file");
+    Arc::new(Config::load(&file, &overrides).unwrap_or_else(|errors| panic!("{errors}")))
 }
 
 impl<'p> Stage<'p> {
@@ -158,6 +171,7 @@ impl<'p> Stage<'p> {
             other,
             fed: 0,
             server: None,
+            configs: RefCell::default(),
         };
         stage.feed_until_exactly(BEFORE);
         if stage.plan.aborted_seed {
@@ -270,12 +284,7 @@ impl<'p> Stage<'p> {
             overrides.push(format!("kafka.instance_id={GROUP}-{name}"));
         }
         overrides.extend(more);
-        let pair = |setting: &String| setting.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let overrides: Vec<_> = overrides.iter().filter_map(pair).collect();
-        let dir = tempfile::tempdir().expect("a directory for a configuration");
-        let file = dir.path().join("unseen.toml");
-        fs::write(&file, text).expect("a configuration file");
-        Arc::new(Config::load(&file, &overrides).unwrap_or_else(|errors| panic!("{errors}")))
+        Arc::clone(self.configs.borrow_mut().entry((text, overrides)).or_insert_with_key(|(text, overrides)| load(text, overrides)))
     }
 
     fn spawn(&self, member: &Member, name: &str, disk: &MemoryDisk) -> Life {
@@ -444,6 +453,7 @@ impl<'p> Stage<'p> {
                 self.simulation.sleep(Duration::from_millis(*ms));
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
+            Fault::FormerLeader => self.ask_former_leader(number),
             Fault::RecreateInput => self.recreate_input(),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
             Fault::ExpireInput => self.expire_input(),
@@ -513,6 +523,18 @@ impl<'p> Stage<'p> {
             }
         };
         if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
+    }
+
+    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
+    fn ask_former_leader(&mut self, number: usize) {
+        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
+        for partition in 0..self.partitions() {
+            self.simulation.answer_from_former_leader(&at("in", partition), after, time);
+        }
+        self.feed_until_exactly(self.fed + 20);
+        self.simulation.sleep(after);
+        self.terminate(number);
+        self.start(number);
     }
 
     /// Everything is read; then the input is deleted and created again, empty.

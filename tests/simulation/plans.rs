@@ -1,0 +1,314 @@
+//! Promise: in the situations that these tests are named after, the output is what docs/contributing/promises.md promises.
+//!
+//! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
+//! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
+
+use crate::options::{Change, DIMENSIONS};
+use crate::plan::{Fault, Plan, Step};
+use crate::{Outcome, run};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+const STATIC: &str = "instance_id";
+const COVERS_ALL: &str = "a window by time that covers all";
+const WITHOUT_CHANGELOG: &str = "state.changelog = false";
+const NO_COLD_START: &str = "cold_start = \"fail\"";
+
+/// Kinds of filters that promise a window. The last four can retract keys.
+const KINDS: [&str; 5] =
+    ["kind = \"aging\"", "kind = \"cuckoo\"", "kind = \"exact\"", "kind = \"aging\", confirm = true", "kind = \"cuckoo\", confirm = true"];
+
+/// A checkpoint interval longer than any plan.
+const NEVER_MS: u64 = 1_000_000;
+
+/// A plan with these options, the defaults of all others, and a network without faults.
+fn plan(options: &[&str], steps: impl IntoIterator<Item = Step>) -> Plan {
+    let unknown = options.iter().find(|option| !DIMENSIONS.iter().any(|choices| choices.contains(option)));
+    assert_eq!(unknown, None, "an option that does not exist");
+    let choice = |choices: &&[&'static str]| choices.iter().copied().find(|choice| options.contains(choice)).unwrap_or(choices[0]);
+    let plan = json!({
+        "seed": 1,
+        "records": 300,
+        "options": DIMENSIONS.iter().map(choice).collect::<Vec<_>>(),
+        "capacity": 4_000,
+        "commit_ms": 50,
+        "checkpoint_ms": 100,
+        "session_ms": 2_000,
+        "transaction_ms": 1_000,
+        "transaction_records": 1_000_000,
+        "network": false,
+    });
+    Plan { steps: steps.into_iter().collect(), ..serde_json::from_value(plan).expect("a plan") }
+}
+
+/// A fault 50 ms after this number of records.
+fn step(at: usize, fault: Fault) -> Step {
+    Step { at, delay_ms: 50, who: 0, fault }
+}
+
+/// A fault right after the previous step. A process that was started there has done nothing yet.
+fn at_once(at: usize, fault: Fault) -> Step {
+    Step { delay_ms: 0, ..step(at, fault) }
+}
+
+fn kill_at(point: &str, time: u32) -> Fault {
+    Fault::KillAt(point.to_owned(), time)
+}
+
+fn fail_at(point: &str, time: u32) -> Fault {
+    Fault::FailAt(point.to_owned(), time)
+}
+
+/// Carries a plan out, and returns the number of killed processes.
+fn check(plan: &Plan) -> u64 {
+    match run(plan, None) {
+        Outcome::Exact { kills } => kills,
+        Outcome::Failed(reason) => panic!("{reason}; write this to FILE and run UNSEEN_SIM_PLAN=FILE:\n{plan}"),
+    }
+}
+
+/// Points that a process passes repeatedly while it works.
+const WORKING: &[&str] = &[
+    "transaction.begin",
+    "transaction.begun",
+    "transaction.send",
+    "transaction.sent",
+    "commit.logged",
+    "commit.begin",
+    "commit.offsets_sent",
+    "commit.flushed",
+    "commit.committed",
+    "commit.booked",
+    "checkpoint.begin",
+    "checkpoint.write",
+    "checkpoint.written",
+    "checkpoint.clean",
+    "checkpoint.trimmed",
+];
+const STARTING: &[&str] = &[
+    "connect.begin",
+    "connect.ready",
+    "assign.begin",
+    "assign.committed",
+    "restore.begin",
+    "restore.offsets",
+    "restore.loaded",
+    "restore.placed",
+    "assign.restored",
+    "assign.assigned",
+];
+const REBUILDING: &[&str] = &["rebuild.begin", "rebuild.record", "rebuild.ended", "rebuild.taken"];
+const COLD: &[&str] = &["restore.cold", "warm_up.record", "warm_up.ended"];
+const CORRUPT: &[&str] = &["quarantine.moved", "quarantine.opened"];
+const ABORTING: &[&str] = &["abort.begin", "abort.aborted", "abort.rewound"];
+const IN_DOUBT: &[&str] = &["resolve.begin", "connect.begin", "resolve.replaced", "resolve.committed", "resolve.resolved"];
+const REVOKED: &[&str] = &["revoke.begin", "revoke.committed", "revoke.checkpointed", "revoke.forgotten", "revoke.unassigned"];
+const LOST: &[&str] = &["lose.begin", "lose.forgotten", "lose.aborted"];
+const DRAINING: &[&str] = &["drain.begin", "drain.committed", "drain.checkpointed", "drain.left"];
+
+/// Points that no simulated process passes. Tests on a real broker kill there: `faults` and `seed`.
+const ON_A_BROKER: &[&str] = &["checkpoint.file", "seed.written", "seed.offsets_sent", "seed.committed"];
+
+/// Kills a process at each of these points, when it passes the point for the n-th time, for each n in `times`.
+fn kill_at_each(points: &[&str], times: &[u32], plan: impl Fn(Fault) -> Plan) {
+    let kills = |step: &&Step| {
+        matches!(step.fault, Fault::Kill | Fault::KillAt(..) | Fault::LoseDisk { killed: true } | Fault::DamageDisk { killed: true, .. })
+    };
+    for point in points {
+        for &time in times {
+            let plan = plan(kill_at(point, time));
+            assert_eq!(check(&plan), plan.steps.iter().filter(kills).count() as u64, "{point} is not passed:\n{plan}");
+        }
+    }
+}
+
+#[test]
+fn every_fault_point_has_a_test() {
+    let all = [WORKING, STARTING, REBUILDING, COLD, CORRUPT, ABORTING, IN_DOUBT, REVOKED, LOST, DRAINING, ON_A_BROKER].concat();
+    assert_eq!(all.into_iter().collect::<BTreeSet<_>>(), unseen::fault::POINTS.iter().copied().collect());
+}
+
+#[test]
+fn a_worker_is_killed_at_any_point_of_its_work() {
+    for kind in ["kind = \"aging\"", "kind = \"exact\""] {
+        kill_at_each(WORKING, &[1, 4], |kill| plan(&[STATIC, kind], [step(60, kill)]));
+    }
+}
+
+#[test]
+fn a_worker_is_killed_at_any_point_of_its_start() {
+    kill_at_each(STARTING, &[1], |kill| plan(&[STATIC], [step(100, Fault::Kill), at_once(100, kill)]));
+    let lost = || step(100, Fault::LoseDisk { killed: true });
+    kill_at_each(REBUILDING, &[1, 3], |kill| plan(&[STATIC, NO_COLD_START], [lost(), at_once(100, kill)]));
+    kill_at_each(COLD, &[1, 3], |kill| plan(&[STATIC, WITHOUT_CHANGELOG, COVERS_ALL], [lost(), at_once(100, kill)]));
+    let damage = || step(100, Fault::DamageDisk { entry: 3, killed: true });
+    kill_at_each(CORRUPT, &[1], |kill| plan(&[STATIC], [damage(), at_once(100, kill)]));
+}
+
+#[test]
+fn a_worker_is_killed_at_any_point_of_a_warm_up() {
+    kill_at_each(&["warm_up.record", "warm_up.ended"], &[1, 4], |kill| {
+        let steps = [step(100, Fault::Kill), at_once(100, kill)];
+        Plan { checkpoint_ms: NEVER_MS, ..plan(&[STATIC, WITHOUT_CHANGELOG], steps) }
+    });
+}
+
+#[test]
+fn a_worker_is_killed_at_any_point_after_a_failed_transaction() {
+    kill_at_each(ABORTING, &[1], |kill| plan(&[STATIC], [step(60, fail_at("commit.begin", 1)), at_once(60, kill)]));
+    for failed in ["commit.flushed", "commit.committed"] {
+        kill_at_each(IN_DOUBT, &[1], |kill| plan(&[STATIC], [step(60, fail_at(failed, 1)), at_once(60, kill)]));
+    }
+}
+
+#[test]
+fn a_worker_is_killed_at_any_point_of_giving_partitions_up() {
+    kill_at_each(REVOKED, &[1], |kill| plan(&[], [step(60, kill), step(90, Fault::Join)]));
+    kill_at_each(LOST, &[1], |kill| plan(&[], [step(60, Fault::Join), step(120, kill), at_once(120, Fault::Stop { ms: 3_500 })]));
+    kill_at_each(DRAINING, &[1], |kill| plan(&[STATIC], [step(60, kill), step(100, Fault::Terminate)]));
+}
+
+/// Each step of a transaction and of a checkpoint fails twice, with small and with large transactions.
+#[test]
+fn steps_of_transactions_and_checkpoints_fail() {
+    for kind in ["kind = \"aging\"", "kind = \"exact\""] {
+        for transaction_records in [30, 1_000_000] {
+            let points = [
+                "transaction.begin",
+                "transaction.send",
+                "commit.begin",
+                "commit.offsets_sent",
+                "commit.flushed",
+                "commit.committed",
+                "checkpoint.write",
+                "checkpoint.written",
+                "abort.begin",
+            ];
+            let twice = |(number, point): (usize, &str)| [1, 3].map(|time| step(20 + 25 * number, fail_at(point, time)));
+            let steps = points.into_iter().enumerate().flat_map(twice);
+            check(&Plan { transaction_records, ..plan(&[STATIC, kind], steps) });
+        }
+    }
+}
+
+/// After an abort, the worker reads decided records together with many new ones. It writes the decided ones first.
+#[test]
+fn decided_records_come_before_new_ones_after_an_abort() {
+    let steps = [
+        step(0, Fault::Stop { ms: 300 }),
+        at_once(200, fail_at("commit.begin", 1)),
+        at_once(200, fail_at("transaction.send", 40)),
+        at_once(200, fail_at("commit.offsets_sent", 3)),
+    ];
+    check(&Plan { transaction_records: 10, ..plan(&[STATIC, COVERS_ALL], steps) });
+}
+
+#[test]
+fn a_partition_that_comes_back_has_what_happened_elsewhere() {
+    let leaves = Fault::Leave { killed: false };
+    let steps = [step(60, Fault::Join), step(100, leaves.clone()), step(140, Fault::Join), Step { who: 1, ..step(180, leaves) }];
+    check(&plan(&[NO_COLD_START], steps));
+}
+
+#[test]
+fn state_outlives_changes_of_its_configuration() {
+    for kind in KINDS {
+        let changes = [Change::Kind, Change::Slices, Change::Window, Change::Size, Change::Kind];
+        let steps = changes.into_iter().enumerate().map(|(number, change)| step(50 * (number + 1), Fault::Change(change)));
+        check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, kind], steps));
+    }
+}
+
+#[test]
+fn a_window_by_count_outlives_its_disk() {
+    for kind in KINDS {
+        let steps = [step(100, Fault::LoseDisk { killed: true }), step(200, Fault::LoseDisk { killed: false })];
+        check(&plan(&[STATIC, "a window by count that covers all", NO_COLD_START, kind], steps));
+    }
+}
+
+#[test]
+fn keys_are_retracted_through_kills_and_a_lost_disk() {
+    for &kind in &KINDS[1..] {
+        let kill = |at| step(at, Fault::Kill);
+        let steps = [kill(60), kill(120), step(180, Fault::LoseDisk { killed: true }), kill(240)];
+        check(&plan(&[STATIC, kind, "retract"], steps));
+    }
+}
+
+/// The changelog was trimmed past the checkpoint. Without the group's offsets, only the changelog shows where the group was.
+#[test]
+fn a_state_older_than_the_changelog_is_rebuilt_without_offsets() {
+    let steps = [step(0, Fault::OldDisk), step(250, Fault::LoseOffsets), at_once(250, Fault::OldDisk)];
+    check(&plan(&[STATIC, NO_COLD_START], steps));
+}
+
+/// `latest` is where a group begins, and not where it resumes after it has lost its offsets.
+#[test]
+fn a_group_that_lost_its_offsets_does_not_begin_again() {
+    let steps = [
+        at_once(100, Fault::LoseOffsets),
+        at_once(100, Fault::LoseDisk { killed: true }),
+        at_once(180, Fault::LoseOffsets),
+        at_once(180, Fault::KillAfter(150)),
+    ];
+    check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", "workers = 2"], steps));
+}
+
+/// Records from before the group were never emitted, so a cold start must not take them for seen.
+#[test]
+fn a_cold_start_reaches_no_further_back_than_the_group() {
+    let steps = [step(60, Fault::LoseDisk { killed: false })];
+    check(&plan(&[STATIC, COVERS_ALL, "start = \"latest\"", WITHOUT_CHANGELOG], steps));
+}
+
+#[test]
+fn an_input_that_is_recreated_empty_keeps_seen_keys() {
+    let options = [STATIC, COVERS_ALL, NO_COLD_START];
+    check(&plan(&options, [step(150, Fault::RecreateInput), at_once(150, Fault::LoseDisk { killed: true })]));
+    check(&plan(&options, [step(40, Fault::OldDisk), step(150, Fault::RecreateInput), at_once(150, Fault::OldDisk)]));
+}
+
+#[test]
+fn a_log_that_ends_before_the_groups_offset_is_continued_at_its_end() {
+    let steps = [step(150, Fault::ShortLog { partition: 0 }), at_once(150, Fault::Kill)];
+    check(&plan(&[STATIC, "on_truncation = \"continue\""], steps));
+}
+
+#[test]
+fn topics_of_a_space_share_what_was_seen() {
+    let options = [STATIC, COVERS_ALL, "a space that topics share"];
+    check(&plan(&options, [step(100, Fault::Kill), step(200, Fault::Join)]));
+    let without_changelog = [&options[..], &[WITHOUT_CHANGELOG]].concat();
+    let kills = [step(150, Fault::Kill), step(250, Fault::Kill)];
+    check(&Plan { checkpoint_ms: NEVER_MS, ..plan(&without_changelog, kills) });
+}
+
+#[test]
+fn at_least_once_loses_nothing_through_kills() {
+    let steps = [60, 120, 180].map(|at| step(at, Fault::Kill)).into_iter().chain([step(240, kill_at("commit.flushed", 1))]);
+    check(&plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\""], steps));
+}
+
+#[test]
+fn records_are_dropped_as_configured_through_kills() {
+    for (dropped, records) in [
+        ("late = \"drop\"", "records that are late, from the future, or without a time"),
+        ("on_tombstone = \"drop\"", "tombstones"),
+        ("on_invalid = \"drop\"", "records that lack what the key is made of"),
+    ] {
+        check(&plan(&[STATIC, dropped, records], [step(100, Fault::Kill), step(200, Fault::Kill)]));
+    }
+}
+
+#[test]
+fn aborted_records_of_the_input_do_not_count_as_seen() {
+    let open = |partition| Fault::OpenTransaction { partition, ms: 2_500 };
+    check(&plan(&[STATIC], [step(100, open(0)), step(200, open(1))]));
+}
+
+#[test]
+fn static_members_restart_one_by_one() {
+    let steps = [step(60, Fault::Join), step(80, Fault::Join), step(120, Fault::Roll), step(200, Fault::Roll)];
+    check(&plan(&[STATIC], steps));
+}
