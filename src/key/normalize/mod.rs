@@ -126,7 +126,13 @@ impl Normalizers {
                     Cow::Borrowed(_) => None,
                 },
                 Normalizer::Timestamp => timestamp::utc(&text),
-                Normalizer::Url { drop_query } => url::canonical(&text, drop_query),
+                Normalizer::Url { drop_query } => url::canonical(&text, drop_query).map(|mut url| {
+                    // The parser writes percent-encoded bytes in uppercase.
+                    if has(Normalizer::Lowercase) {
+                        url.make_ascii_lowercase();
+                    }
+                    url
+                }),
             };
             if let Some(changed) = changed {
                 text = Cow::Owned(changed);
@@ -207,6 +213,7 @@ mod tests {
             &[&["straße", "STRASSE", "Strasse"], &["σας", "ΣΑΣ", "σασ"], &["i", "I", "ı"], &[" i"], &["\u{e9}", "\u{c9}"]],
         );
         check(&["nfc"], &[&["\u{e9}", "e\u{301}"], &["e"], &["\u{c9}"], &["\u{fb01}"], &["fi"]]);
+        check(&["lowercase", "url"], &[&["http://a.org/\u{e4}", "http://A.org/\u{c4}", "http://a.org/%C3%A4"], &["http://a.org/a"]]);
         check(&["lowercase", "nfc"], &[&["\u{e9}", "E\u{301}", "\u{c9}"], &["\u{e8}"]]);
         assert_eq!(text(&["trim", "lowercase"], " A.User@Example.org"), "a.user@example.org");
     }
