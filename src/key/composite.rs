@@ -273,7 +273,7 @@ mod tests {
         let parts = [field("id"), optional(field("sub"))];
         let null = id(&parts, r#"{"id":1,"sub":null}"#).unwrap();
         assert_eq!(id(&parts, r#"{"id":1}"#), Ok(null));
-        // Whoever makes a part optional keeps the keys that have it.
+        // Making a part optional does not change the keys of records that have it.
         assert_eq!(id(&[field("id"), field("sub")], r#"{"id":1,"sub":null}"#), Ok(null));
         assert_ne!(id(&parts, r#"{"id":1,"sub":""}"#), Ok(null));
         assert_eq!(id(&parts, r#"{"sub":1}"#).unwrap_err().0, Reason::MissingKey);
@@ -356,7 +356,7 @@ mod tests {
         assert_ne!(whole(r#"{"source":"s","id":7,"key":"x"}"#), Ok(binary));
     }
 
-    /// Stored state is identified by it.
+    /// Stored state is identified by this description.
     #[test]
     fn the_description_of_a_key_has_everything_that_its_identity_depends_on() {
         let parts = vec![

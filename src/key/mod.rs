@@ -298,9 +298,20 @@ impl KeySpec {
             if !value.is_json {
                 return Err(Box::new(cloudevents::not_json()));
             }
-            return self.fingerprint_in(record, key, Source::json(&self.event), true, scratch);
+            return self.fingerprint_of_event(record, key, scratch);
         }
         self.fingerprint_in(record, key, value, false, scratch)
+    }
+
+    /// Computes the fingerprint of the key of a record whose value is the whole event.
+    #[inline(never)]
+    fn fingerprint_of_event<K: Extract>(
+        &self,
+        record: &Record<'_>,
+        key: Source<'_, K>,
+        scratch: &mut Scratch,
+    ) -> Result<Fingerprint, Box<Invalid>> {
+        self.fingerprint_in(record, key, Source::json(&self.event), true, scratch)
     }
 
     /// Computes the fingerprint. If the value is the whole event, its attributes are among the fields.

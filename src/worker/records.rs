@@ -175,7 +175,9 @@ impl<B: Broker> Worker<B> {
             return None;
         }
         let values = &mut self.buffers.values;
-        values.resize_with(self.topics.iter().count().max(values.len()), ValueReader::default);
+        if values.len() <= of.topic.0 {
+            values.resize_with(of.topic.0 + 1, ValueReader::default);
+        }
         Some(RecordLoop {
             shared: &self.shared,
             of,
