@@ -102,7 +102,7 @@ impl Content {
         room.members.shrink_to(MEMBERS_KEPT);
         room.frames.clear();
         let except = (!self.except.is_empty()).then_some(0);
-        Digest { content: self, hashing, room, top: Frame { except_member: except, ..Frame::default() }, digest: None }
+        Digest { content: self, hashing, room, top: Frame { except_member: except, ..Frame::default() }, result: None }
     }
 }
 
@@ -114,18 +114,18 @@ pub(super) struct Digest<'d> {
     /// The innermost container.
     top: Frame,
     /// Digest of the whole value, as soon as it is known, except for null.
-    digest: Option<u128>,
+    result: Option<u128>,
 }
 
 impl Digest<'_> {
     /// Returns the digest of a value that was visited, or `None` if the value is null.
     pub(super) fn finish(self) -> Option<u128> {
-        self.digest
+        self.result
     }
 
     /// Returns the digest of the last value, and begins the next.
     pub(super) fn next(&mut self) -> Option<u128> {
-        self.digest.take()
+        self.result.take()
     }
 
     fn hash(&mut self, tag: Tag, bytes: &[u8]) -> u128 {
@@ -166,7 +166,7 @@ impl Digest<'_> {
                 let number = self.room.members.len();
                 self.room.members.push(Member { name: self.top.name, number, value });
             }
-            _ => self.digest = Some(value),
+            _ => self.result = Some(value),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::record::{Invalid, Reason};
 
 /// A record whose key or value cannot be read. A framed one has been taken out of its frame.
 #[cold]
-pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Box<Invalid> {
+pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unreadable) -> Invalid {
     let (disguise, is_json) = (disguise(text), matches!(error, Unreadable::Json(_)));
     let begins = "it begins like a record that names its schema";
     let what = match disguise.filter(|_| !is_framed) {
@@ -19,7 +19,7 @@ pub(super) fn unreadable(side: Side, is_framed: bool, text: &[u8], error: &Unrea
         None if is_json => format!("{error}; {begins}: set {side}_format to \"avro\", \"protobuf\" or \"json_schema\""),
         None => format!("{error}; {begins}: leave out `schema` of the format to ask the registry for it"),
     };
-    Box::new(Invalid { reason: Reason::Malformed, message: format!("the record {side} {what}") })
+    Invalid { reason: Reason::Malformed, message: format!("the record {side} {what}") }
 }
 
 /// A record without the value that the key is made of.

@@ -92,7 +92,6 @@ impl KeySpec {
     ///
     /// # Errors
     /// [`LookupError`] if no key has such parts.
-    #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn fingerprints_of_texts<'t>(
         &self,
         texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,

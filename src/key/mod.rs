@@ -253,7 +253,7 @@ impl KeySpec {
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {
             (Some(json), [part @ Part::Field(_)]) => self.fingerprint_of_field(part, json, scratch),
-            _ => self.fingerprint_of(record, Source::json(&self.key), Source::json(&self.value), scratch),
+            _ => self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch),
         }
     }
 
@@ -289,8 +289,8 @@ impl KeySpec {
     fn fingerprint_of<K: Extract, V: Extract>(
         &self,
         record: &Record<'_>,
-        key: Source<'_, K>,
-        value: Source<'_, V>,
+        key: &Source<'_, K>,
+        value: &Source<'_, V>,
         scratch: &mut Scratch,
     ) -> Result<Fingerprint, Box<Invalid>> {
         let is_structured = self.reads_events && cloudevents::is_structured(record.headers)?;
@@ -308,10 +308,10 @@ impl KeySpec {
     fn fingerprint_of_event<K: Extract>(
         &self,
         record: &Record<'_>,
-        key: Source<'_, K>,
+        key: &Source<'_, K>,
         scratch: &mut Scratch,
     ) -> Result<Fingerprint, Box<Invalid>> {
-        self.fingerprint_in(record, key, Source::json(&self.event), true, scratch)
+        self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
     }
 
     /// Computes the fingerprint. If the value is the whole event, its attributes are among the fields.
@@ -319,8 +319,8 @@ impl KeySpec {
     fn fingerprint_in<K: Extract, V: Extract>(
         &self,
         record: &Record<'_>,
-        key: Source<'_, K>,
-        value: Source<'_, V>,
+        key: &Source<'_, K>,
+        value: &Source<'_, V>,
         is_structured: bool,
         scratch: &mut Scratch,
     ) -> Result<Fingerprint, Box<Invalid>> {
@@ -379,7 +379,7 @@ impl KeySpec {
                     }
                 }
                 Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
-                    return self.fingerprint_of_composite(record, (&key, found_in_key), (&value, found), is_structured, scratch);
+                    return self.fingerprint_of_composite(record, (key, found_in_key), (value, found), is_structured, scratch);
                 }
             }
         }
@@ -445,14 +445,14 @@ impl<'e, E: Extract> Source<'e, E> {
     {
         match text {
             Some(text) if !found.is_empty() => {
-                self.extractor.find(text, buffers, found).map_err(|error| unreadable(side, self.is_framed, text, &error))
+                self.extractor.find(text, buffers, found).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
             }
             _ => Ok(()),
         }
     }
 
     fn visit(&self, side: Side, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Invalid>> {
-        self.extractor.visit(text, buffers, visitor).map_err(|error| unreadable(side, self.is_framed, text, &error))
+        self.extractor.visit(text, buffers, visitor).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
     }
 
     /// Returns a text that is JSON.

@@ -68,11 +68,10 @@ impl Part {
 
     pub(super) fn check(&self) -> Result<(), SpecError> {
         match self {
-            Self::Optional(part) => part.check(),
             Self::FirstOf(parts) if parts.len() < 2 => Err(SpecError::Alternatives),
             Self::FirstOf(parts) => parts.iter().try_for_each(Self::check),
             Self::Normalized(part, _) if matches!(**part, Self::Content { .. }) => Err(SpecError::NormalizedContent),
-            Self::Normalized(part, _) => part.check(),
+            Self::Optional(part) | Self::Normalized(part, _) => part.check(),
             _ => Ok(()),
         }
     }

@@ -43,7 +43,7 @@ pub struct AvroExtractor {
     /// Slots whose places no record of the schema can have.
     lacking: Vec<usize>,
     /// Set if records are visited.
-    whole: Option<Whole>,
+    whole: Option<Box<Whole>>,
 }
 
 /// One thing to do at one point of a record.
@@ -110,7 +110,7 @@ impl AvroExtractor {
     pub(super) fn compile(schema: &Schema, places: &Places) -> Result<Self, SchemaError> {
         let wrapper = parse::parse(schema)?;
         let extractor = compile::compile(&wrapper, places.root())?;
-        Ok(if places.reads_everything() { Self { whole: Some(Whole::new(wrapper)), ..extractor } } else { extractor })
+        Ok(if places.reads_everything() { Self { whole: Some(Box::new(Whole::new(wrapper))), ..extractor } } else { extractor })
     }
 
     /// True if no record of the schema can have the place of this slot.

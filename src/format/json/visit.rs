@@ -51,9 +51,9 @@ fn string(scan: &Scan<'_, '_>, at: usize, take: impl FnOnce(&[u8])) -> Option<us
         return None;
     }
     if is_simple {
-        take(&text[1..text.len() - 1])
+        take(&text[1..text.len() - 1]);
     } else {
-        take(unescape(text).ok()?.as_bytes())
+        take(unescape(text).ok()?.as_bytes());
     }
     Some(end)
 }

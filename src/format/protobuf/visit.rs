@@ -53,7 +53,9 @@ fn value(value: &Value, kind: &Kind, visitor: &mut impl Visit) {
         Value::Message(message) => fields(message, visitor),
         Value::List(elements) => {
             visitor.open(Container::Array);
-            elements.iter().for_each(|element| self::value(element, kind, visitor));
+            for element in elements {
+                self::value(element, kind, visitor);
+            }
             visitor.close();
         }
         Value::Map(entries) => {

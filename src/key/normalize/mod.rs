@@ -155,7 +155,7 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-fn part_of<'v>(text: Cow<'v, str>, part: impl Fn(&str) -> &str) -> Cow<'v, str> {
+fn part_of(text: Cow<'_, str>, part: impl Fn(&str) -> &str) -> Cow<'_, str> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(part(text)),
         Cow::Owned(text) => Cow::Owned(part(&text).to_owned()),

@@ -84,7 +84,7 @@ impl Reader {
         let bare = Record { key: key.text, value: value.text, headers: record.headers };
         let key = self.key.source(Side::Key, &formats.key, key)?;
         let value = self.value.source(Side::Value, &formats.value, value)?;
-        spec.fingerprint_of(&bare, key, value, scratch).map_err(NoKey::Invalid)
+        spec.fingerprint_of(&bare, &key, &value, scratch).map_err(NoKey::Invalid)
     }
 
     /// Returns whether a record retracts its key.
@@ -110,7 +110,7 @@ impl Reader {
                 let extractor = extractor.map_err(|error| invalid(Side::Value, Reason::UnknownSchema, error))?;
                 let text = opened.text.unwrap_or_default();
                 let found = field::text(extractor, text, &mut scratch.buffers);
-                let found = found.map_err(|error| unreadable(Side::Value, formats.value.is_framed(), text, &error))?;
+                let found = found.map_err(|error| Box::new(unreadable(Side::Value, formats.value.is_framed(), text, &error)))?;
                 Ok(found.is_some_and(|found| one_of.iter().any(|value| *value == found)))
             }
             Some(by_header) => Ok(by_header.is_in(record.headers)),
@@ -210,6 +210,7 @@ struct Known {
 }
 
 /// A text without its frame, and the number of its extractor, if it is read.
+#[derive(Clone, Copy)]
 struct Opened<'a> {
     text: Option<&'a [u8]>,
     number: Option<usize>,
