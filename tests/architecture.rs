@@ -36,6 +36,8 @@ const PARTS: [&str; 29] = [
     "worker",
     "sim",
 ];
+/// The parts whose files also call each other in one direction only.
+const UNTANGLED: [&str; 8] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "worker"];
 /// The parts that decide: no I/O, no clock, no randomness, no concurrency.
 const PURE: [&str; 8] = ["record", "format", "key", "values", "content", "filter", "dedup", "changelog"];
 
@@ -304,6 +306,77 @@ fn uses() -> BTreeMap<Module, BTreeSet<Module>> {
     files.iter().map(|(own, code)| (own.clone(), of(own, code))).collect()
 }
 
+/// A function: the type whose `impl` block has it, empty for a free function, and its name.
+type Function = (String, String);
+
+/// A call: the type whose `impl` block it stands in, what comes before the name (`self.`, `.`, `Type::`, or nothing), and the name.
+type Call = (String, String, String);
+
+/// The functions that a file defines, and the calls and paths in it. Relies on the layout of `cargo fmt`: a block at the top level ends
+/// with a brace at the beginning of a line.
+fn functions(code: &str) -> (BTreeSet<Function>, Vec<Call>) {
+    let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or(code);
+    let (mut defined, mut calls) = (BTreeSet::new(), Vec::new());
+    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    for block in code.split("\n}\n") {
+        let header = block.lines().find_map(|line| line.strip_prefix("impl")).unwrap_or("");
+        // ` Worker` of `<B: Broker> Worker<B> {`, and of `<B: Broker> Default for Worker<B> {`.
+        let subject = header.rsplit_once(" for").map_or(header, |(_, subject)| subject);
+        let own = subject.split('>').find_map(|text| text.split('<').next().filter(|name| name.starts_with(' ')));
+        let own = own.unwrap_or("").trim_matches([' ', '{']).to_owned();
+        let mut rest = block;
+        while let Some(begin) = rest.find(is_name) {
+            let end = rest[begin..].find(|letter| !is_name(letter)).map_or(rest.len(), |length| begin + length);
+            let (before, name, after) = (block[..block.len() - rest.len() + begin].trim_end(), &rest[begin..end], &rest[end..]);
+            rest = after;
+            let is_called = after.starts_with('(') || after.starts_with("::<");
+            let qualifier = |before: &str| before.rsplit(|letter| !is_name(letter)).next().unwrap_or("").to_owned();
+            if before.ends_with("fn") && qualifier(before) == "fn" {
+                defined.insert((own.clone(), name.to_owned()));
+            } else if let Some(before) = before.strip_suffix("::") {
+                calls.push((own.clone(), qualifier(before) + "::", name.to_owned()));
+            } else if is_called && let Some(before) = before.strip_suffix('.') {
+                let is_own = qualifier(before.trim_end()) == "self";
+                calls.push((own.clone(), if is_own { "self." } else { "." }.to_owned(), name.to_owned()));
+            } else if is_called {
+                calls.push((own.clone(), String::new(), name.to_owned()));
+            }
+        }
+    }
+    (defined, calls)
+}
+
+/// The modules of a part that each of its modules calls. Resolves calls of free functions, of functions named with their type, and of
+/// methods on `self`. Any other call of a method counts if only one file of the crate defines a method of that name.
+fn calls(part_name: &str) -> BTreeMap<Module, BTreeSet<Module>> {
+    let files: Vec<_> = sources().into_iter().filter(|(file, _)| !is_test(file)).map(|(file, code)| (file, functions(&code))).collect();
+    let mut named: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut owners: BTreeMap<&Function, BTreeSet<&str>> = BTreeMap::new();
+    for (file, (defined, _)) in &files {
+        for function in defined {
+            named.entry(&function.1).or_default().insert(file);
+            if part(file) == part_name {
+                owners.entry(function).or_default().insert(file);
+            }
+        }
+    }
+    let owner = |(own, qualifier, name): &Call| {
+        let of = |type_name: &str| owners.get(&(type_name.to_owned(), name.clone()));
+        let files = match qualifier.trim_end_matches("::") {
+            "" | "super" => of(""),
+            "self." | "Self" => of(own),
+            "." => named.get(&**name),
+            path => of(path).or_else(|| of("")),
+        };
+        files.filter(|files| files.len() == 1)?.first().copied().filter(|file| part(file) == part_name)
+    };
+    let called = |(file, (_, calls)): &(String, (_, Vec<Call>))| {
+        let files = calls.iter().filter_map(owner).filter(|other| other != file);
+        (module(file), files.map(module).collect())
+    };
+    files.iter().filter(|(file, _)| part(file) == part_name).map(called).collect()
+}
+
 /// What a module uses, and what that uses, and so on.
 fn reached<'u>(uses: &'u BTreeMap<Module, BTreeSet<Module>>, from: &'u Module) -> BTreeSet<&'u Module> {
     let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
@@ -313,15 +386,47 @@ fn reached<'u>(uses: &'u BTreeMap<Module, BTreeSet<Module>>, from: &'u Module) -
     reached
 }
 
-#[test]
-fn files_use_each_other_in_one_direction() {
-    let uses = uses();
-    assert!(uses.values().map(BTreeSet::len).sum::<usize>() > 300, "the declarations are not found any more");
-    let reached: BTreeMap<_, _> = uses.keys().map(|module| (module, reached(&uses, module))).collect();
+/// Groups of modules that use each other, directly or by way of others.
+fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Vec<String>> {
+    let reached: BTreeMap<_, _> = uses.keys().map(|module| (module, reached(uses, module))).collect();
     let circle = |own: &Module| {
         let files = uses.keys().filter(|&other| reached[own].contains(other) && reached[other].contains(own));
         files.map(|module| module.join("/")).collect::<Vec<_>>()
     };
-    let circles: BTreeSet<_> = uses.keys().map(circle).filter(|files| files.len() > 1).collect();
-    assert_eq!(circles, BTreeSet::new(), "open the circle");
+    uses.keys().map(circle).filter(|files| files.len() > 1).collect()
+}
+
+#[test]
+fn files_use_each_other_in_one_direction() {
+    let uses = uses();
+    assert!(uses.values().map(BTreeSet::len).sum::<usize>() > 300, "the declarations are not found any more");
+    assert_eq!(circles(&uses), BTreeSet::new(), "open the circle");
+}
+
+/// Unlike in the test above, a parent and its child count, too: a parent calls its children, and they do not call it back.
+#[test]
+fn files_of_untangled_parts_call_each_other_in_one_direction() {
+    let mut found = 0;
+    for part_name in UNTANGLED {
+        let mut uses: BTreeMap<_, _> = uses().into_iter().filter(|(module, _)| module[0] == part_name).collect();
+        uses.values_mut().for_each(|others| others.retain(|other| other[0] == part_name));
+        let calls = calls(part_name);
+        found += calls.values().map(BTreeSet::len).sum::<usize>();
+        for (module, called) in calls {
+            uses.entry(module).or_default().extend(called);
+        }
+        assert_eq!(circles(&uses), BTreeSet::new(), "open the circle; a method that is named like one of a library needs another name");
+    }
+    assert!(found > 100, "only {found} calls are found any more");
+}
+
+#[test]
+fn calls_are_found_whatever_they_are_called_on() {
+    let code = "impl<B: Broker> Worker<B> {\n    fn commit(&mut self) {\n        self\n            .abort(free(1));\n        self.outbox.begin();\n        inputs.map(Input::set_back);\n    }\n}\n\nfn free(of: u8) {}\n";
+    let (defined, calls) = functions(code);
+    let text = |texts: [&str; 2]| texts.map(str::to_owned).into();
+    assert_eq!(defined, BTreeSet::from([["Worker", "commit"], ["", "free"]].map(text)));
+    let found: Vec<_> = calls.iter().map(|(own, qualifier, name)| (&**own, &**qualifier, &**name)).collect();
+    let expected = [("self.", "abort"), ("", "free"), (".", "begin"), (".", "map"), ("Input::", "set_back")];
+    assert_eq!(found, expected.map(|(qualifier, name)| ("Worker", qualifier, name)));
 }

@@ -23,7 +23,7 @@ pub use changelog::{ChangelogEnds, ChangelogReader, ChangelogTail, Logged, ReadE
 pub use error::Error;
 pub(crate) use errored::Errored;
 pub use note::Note;
-pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, has_twin};
+pub use sink::{Meanwhile, Outgoing, Refused, Sink, SinkError, Target, duplicate_producer};
 
 /// A cluster, and how to get clients of it. Clones share the cluster.
 pub trait Broker: Clone + Send + Sync + 'static {

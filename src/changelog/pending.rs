@@ -94,15 +94,15 @@ impl PendingChanges {
         }
     }
 
-    /// Whether [`PendingChanges::note_each`] takes what changes the state now: keys were inserted in the same slice before.
+    /// Whether [`PendingChanges::note_batch`] takes what changes the state now: keys were inserted in the same slice before.
     #[must_use]
-    pub fn goes_on(&self, dedup: &Dedup) -> bool {
+    pub fn can_append(&self, dedup: &Dedup) -> bool {
         self.groups.back().is_some_and(|group| group.has_replay_info && group.time.is_some() && group.slice == dedup.clock())
     }
 
-    /// Notes records of a topic that follow each other from `offset` on, where this [may](Self::goes_on): those that were not
+    /// Notes records of a topic that follow each other from `offset` on, where this [may](Self::can_append): those that were not
     /// `seen` were inserted. Stream time was `before`, and went with their `times`.
-    pub fn note_each(
+    pub fn note_batch(
         &mut self,
         topic: TopicId,
         offset: Offset,

@@ -127,14 +127,14 @@ impl Live {
 /// What a worker does with records that come together, beside what it does with each of them.
 fn take_together(live: &mut Live, topic: usize, records: &[(u64, i64)]) -> Option<Vec<Verdict>> {
     let newest = records.iter().map(|&(_, time)| time).max()?;
-    if live.dedup.judges_each_until().is_none_or(|latest| newest > latest) || !live.pending.goes_on(&live.dedup) {
+    if live.dedup.batch_horizon().is_none_or(|latest| newest > latest) || !live.pending.can_append(&live.dedup) {
         return None;
     }
     let (fingerprints, times): (Vec<_>, Vec<_>) = records.iter().map(|&(number, time)| (key(number), time)).unzip();
     let (before, mut seen) = (live.dedup.stream_time(), vec![true; 3]);
     live.dedup.prefetch(&fingerprints);
-    live.dedup.judge_each(&fingerprints, &times, &mut seen).unwrap();
-    live.pending.note_each(TopicId(topic), live.position[topic], &fingerprints, before, &times, &seen);
+    live.dedup.judge_batch(&fingerprints, &times, &mut seen).unwrap();
+    live.pending.note_batch(TopicId(topic), live.position[topic], &fingerprints, before, &times, &seen);
     live.position[topic] += Offset::try_from(records.len()).unwrap();
     Some(seen.into_iter().map(|seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }).collect())
 }

@@ -399,6 +399,7 @@ pub enum OnInvalid {
 impl Topic {
     /// Whether nothing of it is written but its state.
     #[must_use]
+    #[inline]
     pub const fn is_shadow(&self) -> bool {
         self.output.is_none()
     }

@@ -183,22 +183,22 @@ impl Dedup {
         Ok(Verdict::Unseen)
     }
 
-    /// Returns the latest record time up to which [`Dedup::judge_each`] may be called: the end of the open slice, within which
+    /// Returns the latest record time up to which [`Dedup::judge_batch`] may be called: the end of the open slice, within which
     /// each key needs only one call to the filter. `None` if batches are not possible.
     #[must_use]
-    pub fn judges_each_until(&self) -> Option<Timestamp> {
+    pub fn batch_horizon(&self) -> Option<Timestamp> {
         let Rules { window, refresh, late, exact, .. } = self.rules;
         let is_usual = !exact && !refresh && late == Late::Emit && self.rules.is_sliced();
         let slice = self.filter.as_ref().filter(|_| is_usual)?.slice()?;
         Some(window.start_of(slice.next())?.saturating_sub(1))
     }
 
-    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::judges_each_until). `seen` is set to
+    /// Decides records in order, like [`Dedup::judge`], within the [batch horizon](Self::batch_horizon). `seen` is set to
     /// whether each record is a duplicate. All others are unseen.
     ///
     /// # Errors
     /// [`ExactError`] at the first record that cannot be decided. `seen` does not contain that record.
-    pub fn judge_each(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
+    pub fn judge_batch(&mut self, fingerprints: &[Fingerprint], times: &[Timestamp], seen: &mut Vec<bool>) -> Result<(), ExactError> {
         seen.clear();
         let Some(filter) = &mut self.filter else { return Ok(()) };
         let judged = filter.check_and_insert_each(fingerprints, seen);

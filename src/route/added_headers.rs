@@ -17,6 +17,7 @@ pub struct AddedHeaders {
 
 impl AddedHeaders {
     /// Removes all headers.
+    #[inline]
     pub fn clear(&mut self) {
         self.names.clear();
         self.values.clear();

@@ -413,6 +413,7 @@ impl Tally {
     }
 
     /// Counts a verdict.
+    #[inline]
     pub const fn count(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Unseen => self.unseen += 1,
@@ -424,11 +425,9 @@ impl Tally {
         }
     }
 
-    /// Counts records that were seen or not.
-    pub fn count_each(&mut self, seen: &[bool]) {
-        let duplicate = seen.iter().map(|&seen| u64::from(seen)).sum::<u64>();
-        self.duplicate += duplicate;
-        self.unseen += seen.len() as u64 - duplicate;
+    /// Counts verdicts.
+    pub fn count_each(&mut self, verdicts: &[Verdict]) {
+        verdicts.iter().for_each(|&verdict| self.count(verdict));
     }
 
     /// Adds it to what all workers have counted, and begins anew.

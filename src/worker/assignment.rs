@@ -1,13 +1,13 @@
-//! The partitions that a worker has: how far each is read, and what is remembered of them.
+//! The partitions that are assigned to a worker: their progress and their states.
 //!
 //! Owns inputs, states, and the partitions that wait for a state. Must never talk to a broker.
 
 use super::ids::{InputId, StateId};
 use super::input::Input;
 use super::partition::{Announced, PartitionState};
+use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::Rebuilt;
 use super::topics::Topics;
-use super::waiting::{Found, Waiting};
 use crate::broker::Note;
 use crate::record::{Offset, TopicPartition, log_id};
 use crate::runtime;
@@ -15,68 +15,68 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// The partitions that a worker has.
+/// The assigned partitions.
 pub(super) struct Assignment {
     pub(super) inputs: BTreeMap<InputId, Input>,
     pub(super) states: BTreeMap<StateId, PartitionState>,
-    /// States that are not there yet.
-    pub(super) waiting: BTreeMap<StateId, Waiting>,
+    /// Partitions that wait until their state is rebuilt.
+    pub(super) pending_restores: BTreeMap<StateId, PendingRestore>,
     pub(super) rebuilt: (Sender<Rebuilt>, Receiver<Rebuilt>),
-    /// Partitions of topics that the group has not begun with.
-    pub(super) unbegun: Vec<Found>,
-    /// When to ask for them again.
+    /// Partitions of topics that the group has not begun to read.
+    pub(super) unbegun: Vec<AssignedPartition>,
+    /// The time of the next check whether the group has begun.
     pub(super) unbegun_due: Instant,
-    /// The ends of all partitions of these topics, as they were when this worker got partition 0.
+    /// The ends of all partitions of topics whose partition 0 this worker owns, at the time of its assignment.
     pub(super) ends: BTreeMap<TopicPartition, Offset>,
-    /// Where the group begins, in partitions of any member, while that is being committed.
+    /// The starting offsets of the group in partitions of all members, while they are being committed.
     pub(super) beginnings: BTreeMap<TopicPartition, Offset>,
-    /// Whether any topic warms up that shares its state.
-    pub(super) warming: bool,
-    /// Whether any partition waits for a schema.
-    pub(super) awaiting: bool,
-    /// True if the transaction is full, or a warm-up has as many keys to be logged as it may, while records that the transaction
-    /// must carry are still to come. All other records wait for those.
-    pub(super) holding: bool,
-    /// The store's epoch when the states in it were last known to be there.
+    /// True if a topic that shares its state warms up.
+    pub(super) any_warm_up: bool,
+    /// True if a partition waits for a schema.
+    pub(super) any_blocked_on_schema: bool,
+    /// True if new records wait, because the transaction is full or a warm-up has too many unlogged keys, while records that the
+    /// transaction must repeat are not read again yet.
+    pub(super) holds_new_records: bool,
+    /// The epoch of the store that has the states.
     pub(super) store_epoch: u64,
 }
 
-/// The topics' partitions that use a state.
+/// The inputs that use a state.
 pub(super) fn inputs_of<'w>(topics: &'w Topics, inputs: &'w BTreeMap<InputId, Input>, state: StateId) -> impl Iterator<Item = &'w Input> {
     topics.of_space(state.space).filter_map(move |(topic, _)| inputs.get(&InputId { topic, partition: state.partition }))
 }
 
 impl Assignment {
-    /// Nothing is assigned yet.
+    /// Creates an empty assignment.
     pub(super) fn new(store_epoch: u64) -> Self {
         Self {
             inputs: BTreeMap::new(),
             states: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            pending_restores: BTreeMap::new(),
             rebuilt: channel(),
             unbegun: Vec::new(),
             unbegun_due: runtime::now(),
             ends: BTreeMap::new(),
             beginnings: BTreeMap::new(),
-            warming: false,
-            awaiting: false,
-            holding: false,
+            any_warm_up: false,
+            any_blocked_on_schema: false,
+            holds_new_records: false,
             store_epoch,
         }
     }
 
-    /// The partitions that are paused until their state is there.
-    pub(super) fn paused(&self) -> impl Iterator<Item = &Found> {
-        self.waiting.values().flat_map(|waiting| &waiting.found).chain(&self.unbegun)
+    /// The partitions that are paused until their state is restored.
+    pub(super) fn paused(&self) -> impl Iterator<Item = &AssignedPartition> {
+        self.pending_restores.values().flat_map(|waiting| &waiting.assigned).chain(&self.unbegun)
     }
 
-    /// Where each partition stands.
+    /// The position of each partition.
     pub(super) fn positions(&self) -> Vec<(TopicPartition, Offset)> {
-        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position));
-        read.chain(self.paused().map(|found| (found.partition.clone(), found.paused_at()))).collect()
+        let read = self.inputs.values().map(|input| (input.partition.clone(), input.position()));
+        read.chain(self.paused().map(|assigned| (assigned.partition.clone(), assigned.paused_at()))).collect()
     }
 
-    /// The partitions of the inputs that are so.
+    /// The partitions of the inputs for which `are` returns true.
     pub(super) fn partitions(&self, are: impl Fn(&Input) -> bool) -> Vec<TopicPartition> {
         self.inputs.values().filter(|input| are(input)).map(|input| input.partition.clone()).collect()
     }
@@ -88,71 +88,72 @@ impl Assignment {
         self.partitions(|input| states.contains(&input.state))
     }
 
-    /// Whether records are decided that the open transaction does not carry yet, for the one before was aborted. Only
-    /// together are they committed: so the changelog has them in the order in which they were decided, and stream time
-    /// is that of what is committed.
-    pub(super) fn must_repeat(&self) -> bool {
-        self.inputs.values().any(|input| !input.ends_worker && !input.verdicts.is_all_carried())
+    /// True if the open transaction does not carry all records of the aborted one yet. They must be committed together. Then the
+    /// changelog has them in the order in which they were decided, and the committed stream time is theirs.
+    pub(super) fn is_replaying(&self) -> bool {
+        self.inputs.values().any(|input| !input.ends_worker && !input.replay_complete())
     }
 
-    /// Whether any topic of a state is still warming up.
+    /// True if a topic of the state warms up.
     pub(super) fn warms_up(&self, topics: &Topics, state: StateId) -> bool {
-        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position))
+        inputs_of(topics, &self.inputs, state).any(|input| input.is_warm_up(input.position()))
     }
 
-    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `patience`, or the
+    /// True if a changelog needs a record that no other commit has written: its new owner has logged nothing for `timeout`, or the
     /// end of a warm-up is not logged.
-    pub(super) fn must_announce(&self, topics: &Topics, patience: Duration) -> bool {
+    pub(super) fn must_announce(&self, topics: &Topics, timeout: Duration) -> bool {
         self.states.iter().any(|(&id, state)| match state.announced {
-            Announced::Nothing { since } => runtime::since(since) >= patience,
+            Announced::Nothing { since } => runtime::since(since) >= timeout,
             announced => announced != Announced::Complete && announced.is_behind(self.warms_up(topics, id)),
         })
     }
 
-    /// Whether topics that share the state of this one still warm up.
+    /// True if another topic of the same state warms up.
     pub(super) fn others_warm_up(&self, topics: &Topics, of: InputId) -> bool {
         let Some(state) = self.inputs.get(&of).map(|input| input.state) else { return false };
-        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position))
+        inputs_of(topics, &self.inputs, state).any(|input| input.topic != of.topic && input.is_warm_up(input.position()))
     }
 
-    /// Drops the state of partitions that are another member's now.
+    /// Drops partitions that another member owns now.
     pub(super) fn forget(&mut self, partitions: &[TopicPartition]) {
         self.inputs.retain(|_, input| !partitions.contains(&input.partition));
-        self.waiting.values_mut().for_each(|waiting| waiting.found.retain(|found| !partitions.contains(&found.partition)));
-        self.waiting.retain(|_, waiting| !waiting.found.is_empty());
-        self.unbegun.retain(|found| !partitions.contains(&found.partition));
+        self.pending_restores
+            .values_mut()
+            .for_each(|waiting| waiting.assigned.retain(|assigned| !partitions.contains(&assigned.partition)));
+        self.pending_restores.retain(|_, waiting| !waiting.assigned.is_empty());
+        self.unbegun.retain(|assigned| !partitions.contains(&assigned.partition));
         let used: BTreeSet<_> = self.inputs.values().map(|input| input.state).collect();
         self.states.retain(|id, _| used.contains(id));
     }
 
-    /// Drops everything: all partitions are another member's now.
+    /// Drops all partitions, because other members own them now.
     pub(super) fn clear(&mut self) {
         self.inputs.clear();
         self.states.clear();
-        self.waiting.clear();
+        self.pending_restores.clear();
         self.unbegun.clear();
     }
 
-    /// Returns the offsets to commit, each with its note: first those of partitions that were read further. Changelog records of
-    /// other partitions go with the offsets that the group has already, because the group takes offsets from its members only.
+    /// Returns the offsets to commit, each with its metadata: first those of partitions that advanced. A changelog record of any other
+    /// partition needs a commit, too, of the offset that is committed already, because the group accepts commits of members only.
     pub(super) fn offsets(&self, topics: &Topics) -> Vec<(TopicPartition, Offset, String)> {
         let ahead = self.inputs.values().filter(|input| input.is_ahead()).map(|input| {
-            // What is decided past a refused record must not move time for whoever goes on from here.
-            let is_whole = inputs_of(topics, &self.inputs, input.state).all(|input| input.verdicts.is_all_carried());
+            // Records that are decided but not in this transaction must not advance stream time for the next owner.
+            let is_whole = inputs_of(topics, &self.inputs, input.state).all(Input::replay_complete);
             let state = self.states.get(&input.state);
             let stream_time = state.filter(|_| is_whole).and_then(|state| state.dedup.stream_time());
-            let (id, epoch) = (log_id(&input.log).map(str::to_owned), state.map(|state| state.epoch));
-            let note = Note { first: input.first, stream_time, id, epoch, is_seed: false };
-            (input.partition.clone(), input.position, note.to_string())
+            let (id, epoch) = (log_id(&input.topic_incarnation).map(str::to_owned), state.map(|state| state.epoch));
+            let note = Note { first: input.group_start(), stream_time, id, epoch, is_seed: false };
+            (input.partition.clone(), input.position(), note.to_string())
         });
         let announces = |input: &Input| self.states.get(&input.state).is_some_and(|state| state.announced != Announced::Complete);
-        let is_noted =
-            |input: &&Input| !input.is_ahead() && (input.position > input.logged || input.group.offset.is_none() || announces(input));
+        let is_noted = |input: &&Input| !input.is_ahead() && (input.has_unlogged() || input.group().offset.is_none() || announces(input));
         let unmoved = self.inputs.values().filter(is_noted);
-        let unmoved = unmoved
-            .map(|input| (input.partition.clone(), input.group.offset.unwrap_or_else(|| input.beginning()), input.group.metadata.clone()));
+        let unmoved = unmoved.map(|input| {
+            (input.partition.clone(), input.group().offset.unwrap_or_else(|| input.beginning()), input.group().metadata.clone())
+        });
         let begun_at = |offset| Note { first: Some(offset), ..Note::default() }.to_string();
-        // Partition 0 of a topic comes last: others take its offset as the sign that all are committed, and without
+        // Partition 0 of a topic comes last, because its offset is the sign for other members that all are committed. Without
         // transactions, the requests of one commit take effect one after the other.
         let beginnings = self.beginnings.iter().rev().map(|(partition, &offset)| (partition.clone(), offset, begun_at(offset)));
         ahead.chain(unmoved).chain(beginnings).collect()
@@ -162,28 +163,26 @@ impl Assignment {
     pub(super) fn unannounced(&self) -> Vec<(TopicPartition, Offset, String)> {
         let is_new =
             |input: &&Input| self.states.get(&input.state).is_some_and(|state| matches!(state.announced, Announced::Nothing { .. }));
-        let committed = |input: &Input| input.group.offset.map(|offset| (input.partition.clone(), offset, input.group.metadata.clone()));
+        let committed =
+            |input: &Input| input.group().offset.map(|offset| (input.partition.clone(), offset, input.group().metadata.clone()));
         self.inputs.values().filter(is_new).filter_map(committed).collect()
     }
 
-    /// These offsets, as [`Assignment::offsets`] gave them, are committed.
+    /// Notes that the offsets of [`Assignment::offsets`] are committed.
     pub(super) fn committed(&mut self, offsets: Vec<(TopicPartition, Offset, String)>) {
-        for input in self.inputs.values_mut().filter(|input| !input.is_ahead() && input.group.offset.is_none()) {
-            input.group.offset = Some(input.beginning());
-        }
+        self.inputs.values_mut().for_each(Input::note_beginning);
         for (input, (_, _, note)) in self.inputs.values_mut().filter(|input| input.is_ahead()).zip(offsets) {
             input.note_commit(note);
         }
     }
 
-    /// What was written to the changelogs is committed; `written` has the offsets of its records. Returns false if a changelog
-    /// was recreated.
+    /// Notes that changelog records are committed. `written` has their offsets. Returns false if a changelog was recreated.
     pub(super) fn logged(&mut self, topics: &Topics, mut written: BTreeMap<TopicPartition, Vec<Offset>>) -> bool {
         let mut are_same = true;
         for (&id, state) in &mut self.states {
             let Some(changelog) = &topics.first_of(id.space).changelog else { continue };
             let inputs = || inputs_of(topics, &self.inputs, id);
-            let read: Vec<_> = inputs().map(|input| (input.topic, input.position)).collect();
+            let read: Vec<_> = inputs().map(|input| (input.topic, input.position())).collect();
             state.pending.committed(&read);
             if let Some(written) = written.remove(&TopicPartition { topic: changelog.clone(), partition: id.partition }) {
                 are_same &= state.logged(&written);
@@ -191,7 +190,7 @@ impl Assignment {
                 state.announced = if warms_up { Announced::WarmUp } else { Announced::Complete };
             }
         }
-        self.inputs.values_mut().for_each(|input| input.logged = input.logged.max(input.position));
+        self.inputs.values_mut().for_each(Input::note_logged);
         are_same
     }
 }

@@ -1,7 +1,7 @@
-//! When a partition's state is written to disk.
+//! The schedule of checkpoints.
 //!
-//! Owns the barrier: a checkpoint holds the effect of the records below its offsets and of no other. Must never
-//! take one while anything past the committed offset is decided.
+//! Owns the rule that a checkpoint contains the effects of the records below its offsets, and of no others. Must never take a checkpoint
+//! while anything past the committed offset is decided.
 
 use super::Worker;
 use super::assignment::{Assignment, inputs_of};
@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
-/// When each state is written: once an interval, each at its own time. Records wait while one is written, and would wait
-/// longer for all.
+/// Spreads the checkpoints of all states over an interval, because records wait while a state is written.
 pub(super) struct Schedule {
     next: Instant,
     /// The state that was due last.
@@ -31,7 +30,7 @@ impl Schedule {
         now >= self.next
     }
 
-    /// Takes the states that are due; all of them, if they go `together`. None comes twice.
+    /// Takes the states that are due, or all states if they are checkpointed `together`. Returns no state twice.
     fn take<T>(&mut self, states: &BTreeMap<StateId, T>, now: Instant, interval: Duration, together: bool) -> Vec<StateId> {
         let Some(late) = now.checked_duration_since(self.next) else { return Vec::new() };
         let count = u32::try_from(states.len()).unwrap_or(u32::MAX).max(1);
@@ -39,7 +38,7 @@ impl Schedule {
         let due = late.as_nanos() / step.as_nanos().max(1) + 1;
         let taken = if together { count } else { u32::try_from(due).unwrap_or(u32::MAX).min(count) };
         self.next += step * taken;
-        // What could not be taken in time is not made up for.
+        // Checkpoints that were missed are not made up for.
         self.put_off(now);
         let after = states.range((Excluded(self.last), Unbounded)).chain(states);
         let ids: Vec<_> = after.map(|(&id, _)| id).take(taken as usize).collect();
@@ -47,58 +46,57 @@ impl Schedule {
         ids
     }
 
-    /// No state is due before that.
+    /// Puts off all states until then.
     fn put_off(&mut self, until: Instant) {
         self.next = self.next.max(until);
     }
 }
 
 impl<B: Broker> Worker<B> {
-    /// Writes the states that are due, or all, if they changed: at the barrier, where nothing past the
-    /// committed offsets is decided.
+    /// Writes the changed states that are due, or all changed states. Does nothing while a transaction is open.
     pub(super) fn checkpoint(&mut self, all: bool) {
-        if self.outbox.is_open() {
+        if self.writer.is_open() {
             return;
         }
         let due = if all { self.assignment.states.keys().copied().collect() } else { self.due() };
         let bytes: u64 = due.into_iter().map(|id| self.save(id)).sum();
-        // Large checkpoints are written less often, so that the average stays below the bound.
+        // Large checkpoints are written less often, so that the average rate stays below the limit.
         let config = &self.shared.config;
         let rate = (config.state.max_write_rate / u64::from(config.worker.workers)).max(1);
         self.schedule.put_off(runtime::now() + Duration::from_millis(bytes.saturating_mul(1000) / rate));
     }
 
-    /// The states that cannot wait, and those that are due by the schedule.
+    /// The states that are urgent, and those that are due by the schedule.
     fn due(&mut self) -> Vec<StateId> {
         let Assignment { inputs, states, .. } = &self.assignment;
         let mut due: Vec<_> = states.iter().filter(|(_, state)| state.is_urgent()).map(|(&id, _)| id).collect();
         let now = runtime::now();
         if self.schedule.is_due(now) {
-            // What a warm-up remembers is logged when it is time for a checkpoint, all of it; so all are written.
-            let warms_up = inputs.values().any(|input| input.is_warm_up(input.position));
+            // When a checkpoint is due during a warm-up, all its changes are logged first, so all states can be written.
+            let warms_up = inputs.values().any(|input| input.is_warm_up(input.position()));
             due.extend(self.schedule.take(states, now, self.shared.config.worker.checkpoint_interval, warms_up));
         }
         due
     }
 
-    /// Writes a state if it changed and all that changed it is committed. Returns the bytes.
+    /// Writes a state if it changed, and if all its changes are committed. Returns the bytes written.
     fn save(&mut self, id: StateId) -> u64 {
-        self.alive();
+        self.check_stop();
         let Assignment { inputs, states, .. } = &mut self.assignment;
         let (topic, inputs) = (self.topics.first_of(id.space), || inputs_of(&self.topics, inputs, id));
         let Some(state) = states.get_mut(&id).filter(|state| state.is_due(&self.shared.store)) else { return 0 };
-        let is_committed = inputs().all(|input| input.verdicts.is_empty()) && state.pending.is_empty();
+        let is_committed = inputs().all(|input| input.verdicts().is_empty()) && state.pending.is_empty();
         if inputs().next().is_none() || !is_committed && !fault::defect("checkpoint_of_uncommitted_verdicts") {
             return 0;
         }
         let _span = tracing::debug_span!("checkpoint", space = topic.config.space, partition = id.partition).entered();
         for input in inputs() {
-            state.come_to(&input.log, input.position);
+            state.advance_offset(&input.topic_incarnation, input.position());
         }
         let bytes = state.save(&self.shared.store, &self.shared.stats, &topic.stored_as(id.partition), &topic.settings);
-        // Written or not: a topic in between is only there with a changelog, which has what was read of it.
+        // Even if the checkpoint failed: there is always a changelog with a repartition topic, and it has these records.
         for input in inputs().filter(|input| self.topics[input.topic].is_internal) {
-            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.log).map(str::to_owned), input.position);
+            self.shared.rebuilder.trim(input.partition.clone(), log_id(&input.topic_incarnation).map(str::to_owned), input.position());
         }
         bytes
     }

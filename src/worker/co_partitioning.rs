@@ -1,23 +1,22 @@
-//! Keys that come in more than one partition: their repeats slip through, for each partition remembers alone.
+//! Keys that occur in more than one partition. Their duplicates are emitted, because each partition has its own state.
 //!
-//! Owns a sample of the keys that this process has seen, each with its partition: one of 1,024 by its
-//! fingerprint, so that every worker samples the same. Must never change a verdict.
+//! Owns a sample of the keys that this process has seen, with their partitions: one in 1,024 by fingerprint, so that all workers sample
+//! the same keys. Must never change a verdict.
 
-use super::Shared;
 use super::topics::InputTopic;
-use crate::broker::Broker;
 use crate::key::Fingerprint;
 use crate::record::SpaceId;
+use crate::stats::Stats;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-/// One key of so many is watched.
+/// One in this many keys is watched.
 const SAMPLE: u128 = 1024;
-/// Most keys that are watched at a time, the oldest making way; a few megabytes.
+/// Most keys that are watched at a time, a few megabytes. The oldest ones are dropped.
 const KEYS_MAX: usize = 1 << 16;
 
-/// What all workers of a process have seen of the sampled keys.
+/// The sampled keys that all workers of a process have seen.
 #[derive(Debug, Default)]
 pub struct CrossPartitionKeys(Mutex<Seen>);
 
@@ -28,7 +27,7 @@ struct Seen {
 }
 
 impl CrossPartitionKeys {
-    /// A key of a space came out of a partition. Returns the other partition that it had come out of, if it had.
+    /// Notes that a key of a space was emitted from a partition. Returns the previous partition, if it is another one.
     #[inline]
     pub(super) fn seen(&self, space: SpaceId, fingerprint: Fingerprint, partition: i32) -> Option<i32> {
         if !fingerprint.0.is_multiple_of(SAMPLE) {
@@ -49,11 +48,11 @@ impl CrossPartitionKeys {
     }
 }
 
-/// Notices a key that comes in more than one partition.
+/// Notices a key that occurs in more than one partition.
 #[inline]
-pub(super) fn watch<B: Broker>(shared: &Shared<B>, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
-    let Some(other) = shared.cross_partition_keys.seen(topic.space, fingerprint, partition) else { return };
-    if shared.stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
+pub(super) fn watch(keys: &CrossPartitionKeys, stats: &Stats, topic: &InputTopic, fingerprint: Fingerprint, partition: i32) {
+    let Some(other) = keys.seen(topic.space, fingerprint, partition) else { return };
+    if stats.spaces[topic.space.0].cross_partition_keys.fetch_add(1, Ordering::Relaxed) == 0 {
         tracing::warn!(
             space = topic.config.space,
             partition,

@@ -1,30 +1,31 @@
-//! What is known of records that are judged together, a column for each thing.
+//! Columns of the records that are judged at once.
 //!
-//! Must never hold more than a batch, nor allocate for a record.
+//! Must never hold more than a batch, or allocate for a record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
 use crate::key::Fingerprint;
-use crate::record::Timestamp;
+use crate::record::{Timestamp, Verdict};
 
-/// What is known of records that are judged together; its room is used again.
+/// Reusable columns of a batch, one entry per record.
 #[derive(Default)]
 pub(super) struct Columns {
     pub(super) fingerprints: Vec<Fingerprint>,
     pub(super) times: Vec<Timestamp>,
+    /// True for duplicates.
     pub(super) seen: Vec<bool>,
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 impl Columns {
-    /// Takes records that follow each other, as far as each has a time that is not past `latest`, and a key that it does not
-    /// retract.
-    pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], latest: Timestamp) {
+    /// Takes consecutive records up to the first one that has no time, or a time past `horizon`, or no key, or a key that it retracts.
+    pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], horizon: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();
         let Some(first) = messages.first().map(Record::offset) else { return };
         for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
             let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
-            if message.offset() != offset || time > latest {
+            if message.offset() != offset || time > horizon {
                 return;
             }
             self.fingerprints.push(*fingerprint);

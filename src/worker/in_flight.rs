@@ -1,25 +1,25 @@
-//! What the open transaction has written.
+//! The records that the open transaction has written.
 //!
-//! Owns the way back from a record that was refused to the one it was made of. Must never hold more than a few bytes a
-//! record: there may be millions.
+//! Owns the origin of each record, which is needed if a broker rejects it. Must never hold more than a few bytes per record, because
+//! there may be millions.
 
 use super::ids::InputId;
 use crate::record::{Offset, Timestamp};
 
-/// Of so many records, the time of one is kept.
+/// The time of one in this many records is kept.
 const TIMED: usize = 64;
 
 /// The records that the open transaction has written, by number.
 #[derive(Default)]
 pub(super) struct InFlight {
     offsets: Vec<Offset>,
-    /// Number of the first of those that were written one after the other from one partition, and which that is.
+    /// The number of the first record of each run of records from one input, and that input.
     runs: Vec<(usize, InputId)>,
     times: Vec<Timestamp>,
 }
 
 impl InFlight {
-    /// Adds a record by where it came from, and returns its number.
+    /// Adds a record of an input, and returns its number.
     #[inline]
     pub(super) fn push(&mut self, of: InputId, offset: Offset, time: Option<Timestamp>) -> usize {
         let number = self.offsets.len();
@@ -33,19 +33,19 @@ impl InFlight {
         number
     }
 
-    /// Where a record came from.
+    /// The input and the offset of a record.
     pub(super) fn origin(&self, number: usize) -> Option<(InputId, Offset)> {
         let offset = *self.offsets.get(number)?;
         let run = self.runs.partition_point(|&(first, _)| first <= number).checked_sub(1)?;
         Some((self.runs[run].1, offset))
     }
 
-    /// Number of records.
+    /// The number of records.
     pub(super) const fn len(&self) -> usize {
         self.offsets.len()
     }
 
-    /// Times of a few of them, to measure how long they took.
+    /// The times of a sample of the records, to measure latency.
     pub(super) fn times(&self) -> &[Timestamp] {
         &self.times
     }

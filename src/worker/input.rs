@@ -1,78 +1,163 @@
-//! Per-partition progress of an input: positions, the warm-up, and what it waits for.
+//! Per-partition progress of an input: its offsets, the verdicts that are not committed, and what it waits for.
 //!
-//! Owns the way back of a partition whose transaction was aborted. Must never talk to a broker, nor forget a verdict that
-//! is not committed.
+//! Owns the rules for these offsets: nothing else can set one. `committed` is at most `position`, and an abort sets `position` back to
+//! `committed`. Verdicts move with them: they are remembered until the offset behind them is committed. Must never talk to a broker, or
+//! forget a verdict that is not committed.
 
 use super::ids::StateId;
+use super::pending_restore::AssignedPartition;
 use super::verdicts::Verdicts;
 use crate::broker::Committed;
 use crate::changelog::Span;
 use crate::fault;
 use crate::format::SchemaId;
-use crate::record::{Offset, Timestamp, TopicId, TopicPartition};
+use crate::record::{Invalid, Offset, Timestamp, TopicId, TopicPartition, Verdict};
 use crate::runtime;
 use std::time::{Duration, Instant};
 
-/// How long a partition stands still before a broker is asked whether an open transaction holds it back, and how long its
-/// answer counts. Ordinary transactions are shorter.
+/// The time without progress after which a broker is asked whether an open transaction holds a partition back, and the time for which its
+/// answer is valid. Ordinary transactions are shorter.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
 
-/// Delay before the status shows that a partition cannot be read.
+/// The delay before the status shows that a partition cannot be read.
 const UNREADABLE_MS: Timestamp = 5_000;
 
-/// How a topic-partition waits: see `pausing`.
+/// How an input waits: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It does not.
+    /// Not at all.
     No,
-    /// Records that came were passed over, and are to be read again.
+    /// Records were passed over, and must be read again.
     PassedOver,
-    /// It is not being read.
+    /// The consumer is paused.
     Paused,
 }
 
-/// How far one topic-partition is read.
+/// Progress of one topic-partition.
 pub(super) struct Input {
     pub(super) partition: TopicPartition,
-    /// The name of the log that its offsets are of.
-    pub(super) log: String,
-    /// Which configured topic it is of.
+    /// The name of the log that the offsets belong to.
+    pub(super) topic_incarnation: String,
+    /// The configured topic.
     pub(super) topic: TopicId,
-    /// Whose state it uses.
+    /// The state that the input uses.
     pub(super) state: StateId,
-    /// Where the group began, as far as that is known.
-    pub(super) first: Option<Offset>,
-    /// The next record to decide.
-    pub(super) position: Offset,
-    /// Where to go back to if the open transaction aborts.
-    pub(super) committed: Offset,
-    /// What the group has committed, as far as we know.
-    pub(super) group: Committed,
-    /// Records below are decided for the state's sake only: they were emitted long ago.
-    pub(super) warm_until: Offset,
-    /// Whether no record past that has come yet.
-    pub(super) warming_up: bool,
-    /// Stream time at `warm_until`, if known: no record below it took stream time further.
-    pub(super) warm_up_max_timestamp: Option<Timestamp>,
-    /// Up to where the changelog has what its records did.
-    pub(super) logged: Offset,
-    pub(super) verdicts: Verdicts,
-    /// Whether it waits.
+    /// The offset at which the group began, if known.
+    first: Option<Offset>,
+    /// The next record to process.
+    position: Offset,
+    /// The position to return to if the open transaction aborts.
+    committed: Offset,
+    /// The group's committed offset, as far as this worker knows.
+    group: Committed,
+    /// Records below were emitted before the restore. They only change the state.
+    warm_until: Offset,
+    /// True until a record behind the warm-up is processed.
+    warming_up: bool,
+    /// Stream time at `warm_until`, if known. No record of the warm-up advances stream time past it.
+    warm_up_max_timestamp: Option<Timestamp>,
+    /// The changelog has the effects of all records below.
+    logged: Offset,
+    /// Records below are counted.
+    counted: Offset,
+    verdicts: Verdicts,
     pub(super) wait: Wait,
-    /// The schema that its next record is of, while that is asked for.
-    pub(super) awaits: Option<SchemaId>,
-    /// Whether its next record is neither to be written nor passed over: the worker ends before it.
+    /// The unknown schema of the next record.
+    pub(super) blocked_on_schema: Option<SchemaId>,
+    /// True if the next record can neither be written nor skipped. The worker ends before it.
     pub(super) ends_worker: bool,
-    /// Up to where its records are counted.
-    pub(super) counted: Offset,
-    /// Set while it stands still before the end of its log.
+    /// Set while the partition makes no progress before the end of its log.
     pub(super) stall: Option<Stall>,
-    /// The position at which reading it failed last, and since when it does.
-    pub(super) failing: Option<(Offset, Timestamp)>,
+    /// The position at which the last fetch failed, and the time of the first failure there.
+    failing: Option<(Offset, Timestamp)>,
 }
 
 impl Input {
-    /// Whether the record there is decided for the state's sake only.
+    /// Starts an input at `start`. Records from there up to `warm_until` are a warm-up. `group` is what the group has committed, and
+    /// `first` the offset at which it began.
+    pub(super) fn new(
+        assigned: AssignedPartition,
+        state: StateId,
+        (start, warm_until): (Offset, Offset),
+        first: Option<Offset>,
+        group: Committed,
+        has_changelog: bool,
+    ) -> Self {
+        Self {
+            warm_up_max_timestamp: assigned.note().stream_time,
+            partition: assigned.partition,
+            topic_incarnation: assigned.topic_incarnation,
+            topic: assigned.topic,
+            state,
+            first,
+            position: start,
+            committed: start,
+            group,
+            warm_until,
+            warming_up: start < warm_until,
+            logged: if has_changelog { start } else { Offset::MAX },
+            counted: start,
+            verdicts: Verdicts::default(),
+            wait: Wait::No,
+            blocked_on_schema: None,
+            ends_worker: false,
+            stall: None,
+            failing: None,
+        }
+    }
+
+    /// The next record to process.
+    #[inline]
+    pub(super) const fn position(&self) -> Offset {
+        self.position
+    }
+
+    /// The group's committed offset, as far as this worker knows, with its metadata.
+    pub(super) const fn group(&self) -> &Committed {
+        &self.group
+    }
+
+    /// The offset at which the group began, if known.
+    pub(super) const fn group_start(&self) -> Option<Offset> {
+        self.first
+    }
+
+    /// The committed offset for status reports.
+    pub(super) fn reported_committed(&self) -> Offset {
+        self.group.offset.unwrap_or(self.committed)
+    }
+
+    /// The verdicts that are not committed yet.
+    #[inline]
+    pub(super) const fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+
+    /// True if the open transaction carries every record that was decided. Less than that is possible only after an abort.
+    #[inline]
+    pub(super) const fn replay_complete(&self) -> bool {
+        self.verdicts.replay_complete()
+    }
+
+    /// True if anything was decided before the committed offset.
+    pub(super) fn has_history(&self) -> bool {
+        self.first != Some(self.committed)
+    }
+
+    /// True while the warm-up has not ended with a record behind it.
+    #[inline]
+    pub(super) const fn is_warming_up(&self) -> bool {
+        self.warming_up
+    }
+
+    /// Ends the warm-up, because a record behind it is processed. Returns false if it had ended before.
+    #[inline]
+    pub(super) fn end_warm_up(&mut self) -> bool {
+        std::mem::take(&mut self.warming_up)
+    }
+
+    /// True if the record at this offset only changes the state, because it was emitted before the restore.
+    #[inline]
     pub(super) const fn is_warm_up(&self, offset: Offset) -> bool {
         offset < self.warm_until
     }
@@ -82,10 +167,85 @@ impl Input {
         self.position.max(self.warm_until)
     }
 
-    /// A record of the warm-up is decided. There is nothing to commit, and no way back.
+    /// The latest record time that may advance stream time, if the record at this offset is read. `now` is that of a live record.
+    #[inline]
+    pub(super) fn max_timestamp(&self, offset: Offset, now: Timestamp) -> Timestamp {
+        if self.is_warm_up(offset) { self.warm_up_max_timestamp.unwrap_or(now) } else { now }
+    }
+
+    /// Advances past a record of the warm-up. There is nothing to commit, and no way back.
+    #[inline]
     pub(super) const fn warmed_up(&mut self, offset: Offset) {
         self.position = offset + 1;
         self.committed = self.position;
+    }
+
+    /// Advances to the end of the warm-up, if no record before it is left.
+    #[inline]
+    pub(super) const fn skip_warm_up(&mut self) {
+        if self.is_warm_up(self.position) {
+            self.warmed_up(self.warm_until - 1);
+        }
+    }
+
+    /// Remembers the verdicts of consecutive records, which the open transaction carries. Verdicts that are remembered already stay.
+    #[inline]
+    pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
+        self.verdicts.remember(first, verdicts);
+    }
+
+    /// Takes the last records out of the open transaction, because writing them failed. Their verdicts stay.
+    pub(super) const fn give_back(&mut self, records: usize) {
+        self.verdicts.give_back(records);
+    }
+
+    /// Changes the verdict of a record that a broker rejected.
+    pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
+        self.verdicts.refuse(offset, invalid);
+    }
+
+    /// Notes that a record must be written with fewer headers. Its verdict stays.
+    pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
+        self.verdicts.shorten(offset, invalid);
+    }
+
+    /// Advances to `end`. Returns true if the record before it is counted for the first time, and not written again after an abort.
+    #[inline]
+    pub(super) const fn advance(&mut self, end: Offset) -> bool {
+        self.position = end;
+        let is_new = end > self.counted;
+        if is_new {
+            self.counted = end;
+        }
+        is_new
+    }
+
+    /// True if the record at this offset was counted before.
+    #[inline]
+    pub(super) const fn is_counted(&self, offset: Offset) -> bool {
+        offset < self.counted
+    }
+
+    /// True if the changelog has the effect of the record at this offset.
+    #[inline]
+    pub(super) const fn is_logged(&self, offset: Offset) -> bool {
+        offset < self.logged
+    }
+
+    /// True if the changelog has no effects of records below the position.
+    pub(super) const fn has_unlogged(&self) -> bool {
+        self.position > self.logged
+    }
+
+    /// The changelog has the effects of all records below the position.
+    pub(super) fn note_logged(&mut self) {
+        self.logged = self.logged.max(self.position);
+    }
+
+    /// True if the records from this offset on are read for the first time: they are not a warm-up, and neither counted nor logged.
+    #[inline]
+    pub(super) fn is_new_from(&self, offset: Offset) -> bool {
+        offset >= self.position.max(self.warm_until).max(self.counted).max(self.logged)
     }
 
     /// True if the next changelog record of its state still has effects of the warm-up.
@@ -95,63 +255,70 @@ impl Input {
 
     /// The records whose effect is not in the changelog.
     pub(super) fn unlogged(&self) -> Span<'_> {
-        Span { topic: &self.log, start: self.logged.min(self.position), end: self.position }
+        Span { topic: &self.topic_incarnation, start: self.logged.min(self.position), end: self.position }
     }
 
-    /// A record of it comes too early, and is to be read again.
+    /// Passes over a record that comes too early. It is read again.
     pub(super) fn pass_over(&mut self) {
         if self.wait == Wait::No {
             self.wait = Wait::PassedOver;
         }
     }
 
-    /// Whether records were read that are not committed.
+    /// True if records were processed that are not committed.
     pub(super) const fn is_ahead(&self) -> bool {
         self.position != self.committed
     }
 
-    /// Reading it failed.
+    /// Notes that a fetch failed.
     pub(super) fn read_failed(&mut self) {
         if self.failing.is_none_or(|(position, _)| position != self.position) {
             self.failing = Some((self.position, runtime::wall_clock()));
         }
     }
 
-    /// When reading it began to fail, if it has been failing for a while.
+    /// The time at which fetching began to fail, if it has been failing for a while.
     pub(super) fn unreadable_since(&self) -> Option<Timestamp> {
         let (_, since) = self.failing.filter(|&(position, _)| position == self.position)?;
         Some(since).filter(|since| runtime::wall_clock().saturating_sub(*since) >= UNREADABLE_MS)
     }
 
-    /// The open transaction is committed, with this note beside the offset.
+    /// The group's starting offset is committed.
+    pub(super) fn note_beginning(&mut self) {
+        if !self.is_ahead() && self.group.offset.is_none() {
+            self.group.offset = Some(self.beginning());
+        }
+    }
+
+    /// The open transaction is committed, with this note as the metadata of the offset.
     pub(super) fn note_commit(&mut self, note: String) {
         self.committed = self.position;
         self.group = Committed { offset: Some(self.position), metadata: note };
         self.verdicts.committed();
     }
 
-    /// The open transaction is aborted.
-    pub(super) fn set_back(&mut self) {
+    /// Returns to the committed offset, because the open transaction is aborted. Verdicts stay, for when the records are read again.
+    pub(super) fn rewind(&mut self) {
         if self.is_ahead() {
-            // The record that waits for a schema comes again behind those that are read again.
-            self.awaits = None;
+            // The record that waits for a schema is read again, behind others.
+            self.blocked_on_schema = None;
         }
         self.position = self.committed;
         self.ends_worker = false;
-        self.verdicts.reset_carried();
+        self.verdicts.restart_replay();
         if fault::defect("verdicts_forgotten_on_abort") {
             self.verdicts = Verdicts::default();
         }
     }
 
-    /// True if everything that was fetched of it has been processed.
+    /// True if everything that was fetched has been processed.
     fn is_up_to_date(&self) -> bool {
         let is_read = self.wait == Wait::No || fault::defect("passed_over_records_stepped_over");
-        is_read && self.awaits.is_none() && !self.ends_worker && self.verdicts.is_all_carried()
+        is_read && self.blocked_on_schema.is_none() && !self.ends_worker && self.verdicts.replay_complete()
     }
 
-    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the
-    /// new position is to be committed.
+    /// Steps over offsets below `to` that hold no record to read: control records and aborted records. Returns true if the new position
+    /// must be committed.
     pub(super) fn step_over(&mut self, to: Offset) -> bool {
         if to <= self.position || !self.is_up_to_date() || fault::defect("markers_not_stepped_over") {
             return false;
@@ -163,14 +330,14 @@ impl Input {
             return false;
         }
         if self.first == Some(self.position) {
-            // Still nothing was judged.
+            // Still nothing is judged.
             self.first = Some(to);
         }
         self.position = to;
         true
     }
 
-    /// Notes whether it stands still before `end`, the end of its log.
+    /// Notes whether the input makes no progress before `end`, the end of its log.
     pub(super) fn note_stall(&mut self, end: Option<Offset>, now: Instant) {
         let is_behind = end.is_some_and(|end| end > self.position) && self.is_up_to_date();
         let is_known = self.stall.as_ref().is_some_and(|stall| stall.position == self.position);
@@ -182,17 +349,17 @@ impl Input {
     }
 }
 
-/// A partition that stands still before the end of its log.
+/// A partition that makes no progress before the end of its log.
 pub(super) struct Stall {
     pub(super) position: Offset,
     pub(super) since: Instant,
     since_ms: Timestamp,
-    /// When a broker was last asked, and whether it named an open transaction as the cause.
+    /// The time of the last answer of a broker, and whether an open transaction is the cause.
     pub(super) answer: Option<(Instant, bool)>,
 }
 
 impl Stall {
-    /// When the partition came to a stop before an open transaction; `None` if that is not known to be the cause.
+    /// The time at which the partition stopped before an open transaction; `None` if that is not known to be the cause.
     pub(super) fn open_transaction_since(&self) -> Option<Timestamp> {
         self.answer.filter(|&(_, is_open)| is_open).map(|_| self.since_ms)
     }
@@ -205,14 +372,14 @@ impl Stall {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verdicts::Recall;
     use super::*;
-    use crate::record::Verdict;
 
     /// An input that is read up to an offset, where nothing was judged yet.
     fn input(position: Offset) -> Input {
         Input {
             partition: TopicPartition { topic: "in".to_owned(), partition: 0 },
-            log: "in".to_owned(),
+            topic_incarnation: "in".to_owned(),
             topic: TopicId(0),
             state: StateId::default(),
             first: Some(position),
@@ -225,7 +392,7 @@ mod tests {
             logged: position,
             verdicts: Verdicts::default(),
             wait: Wait::No,
-            awaits: None,
+            blocked_on_schema: None,
             ends_worker: false,
             counted: position,
             stall: None,
@@ -239,7 +406,7 @@ mod tests {
         assert!(!input.step_over(5) && !input.step_over(3), "never back");
         assert!(input.step_over(7));
         assert_eq!((input.position, input.committed, input.first, input.is_ahead()), (7, 5, Some(7), true));
-        input.set_back();
+        input.rewind();
         assert_eq!(input.position, 5);
         assert!(input.step_over(7), "again, after an abort");
     }
@@ -250,15 +417,15 @@ mod tests {
         for warm_until in [5, 8] {
             let input = || Input { warm_until, ..input(5) };
             let waiting = |wait| Input { wait, ..input() };
-            let awaiting = Input { awaits: Some(SchemaId::Number(1)), ..input() };
+            let awaiting = Input { blocked_on_schema: Some(SchemaId::Number(1)), ..input() };
             let ending = Input { ends_worker: true, ..input() };
             let mut repeating = input();
-            repeating.verdicts.carry(5, Verdict::Unseen);
-            repeating.position = 6;
-            repeating.set_back();
+            repeating.remember(5, &[Verdict::Unseen]);
+            assert!(repeating.advance(6));
+            repeating.rewind();
             for mut input in [waiting(Wait::PassedOver), waiting(Wait::Paused), awaiting, ending, repeating] {
                 assert!(!input.step_over(9));
-                assert_eq!((input.position, input.committed), (5, 5), "{:?} {:?} {warm_until}", input.wait, input.awaits);
+                assert_eq!((input.position, input.committed), (5, 5), "{:?} {:?} {warm_until}", input.wait, input.blocked_on_schema);
             }
         }
     }
@@ -270,6 +437,22 @@ mod tests {
         assert_eq!((input.position, input.is_warm_up(input.position)), (7, true));
         assert!(input.step_over(10));
         assert_eq!((input.position, input.committed, input.first), (10, 8, None));
+    }
+
+    #[test]
+    fn a_record_that_is_written_again_is_counted_once_and_keeps_its_verdict() {
+        let mut input = input(5);
+        input.remember(5, &[Verdict::Unseen, Verdict::Duplicate]);
+        assert!(input.advance(7) && input.is_ahead() && input.has_unlogged());
+        input.rewind();
+        assert_eq!((input.position(), input.replay_complete(), input.is_counted(6)), (5, false, true));
+        assert_eq!(input.verdicts().recall(5), Recall::Decided(Verdict::Unseen));
+        input.remember(5, &[Verdict::Unseen]);
+        assert!(!input.advance(6), "it was counted");
+        input.note_commit(String::new());
+        input.rewind();
+        assert_eq!((input.position(), input.group().offset), (6, Some(6)), "no abort goes back behind a commit");
+        assert_eq!(input.verdicts().recall(6), Recall::Decided(Verdict::Duplicate), "it is not committed yet");
     }
 
     #[test]

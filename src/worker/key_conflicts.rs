@@ -1,6 +1,6 @@
-//! Duplicates whose content is not that of the record that they repeat: their key may lack a part.
+//! Duplicates whose content differs from that of the first record with their key. The key may lack a field.
 //!
-//! Owns what is said of them. [`crate::content`] compares. Must never change a verdict, nor say what is in a record.
+//! Owns the report about them. [`crate::content`] compares. Must never change a verdict, or log the content of a record.
 
 use super::Shared;
 use super::topics::{InputTopic, Topics};
@@ -9,7 +9,7 @@ use crate::content::PartitionKey;
 use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
-/// Compares a record with what it repeats, if its key is of the sample.
+/// Compares a duplicate with the first record of its key, if the key is in the sample.
 #[inline]
 pub(super) fn watch<B: Broker>(
     shared: &Shared<B>,
@@ -21,7 +21,7 @@ pub(super) fn watch<B: Broker>(
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
-        // What repeats it in another topic of the space does not repeat what came out there before.
+        // A duplicate in another topic of the space is a duplicate of this record, not of an earlier one of that topic.
         for others in topic.compared_beside.iter().filter_map(|others| shared.stats.topics[others.0].contents.as_ref()) {
             others.forget(key);
         }
@@ -30,7 +30,7 @@ pub(super) fn watch<B: Broker>(
     let format = &topic.config.formats.value;
     let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
     let Some((fields, number)) = differs else { return };
-    // An example each time that there are twice as many.
+    // One example each time the number has doubled.
     if number.is_power_of_two() {
         tracing::warn!(
             topic = message.topic(),
@@ -43,7 +43,7 @@ pub(super) fn watch<B: Broker>(
     }
 }
 
-/// Forgets what came out of partitions that come or go: of what others let through meanwhile, this process knows nothing.
+/// Forgets the content of partitions that are assigned or revoked, because other members may have emitted records meanwhile.
 pub(super) fn forget<B: Broker>(shared: &Shared<B>, topics: &Topics, partitions: &[TopicPartition]) {
     for partition in partitions {
         let topic = topics.find(&partition.topic).map(|topic| &topics[topic]).filter(|topic| topic.forward.is_none());

@@ -1,6 +1,6 @@
 //! From a record to the fingerprint of its key, in the format of its topic.
 //!
-//! Owns what is kept between records for that: walks through schemas, and working memory. Must never decide anything.
+//! Owns the compiled schemas and the working memory that this takes. Must never decide a verdict.
 
 use super::topics::InputTopic;
 use crate::broker;
@@ -13,22 +13,22 @@ use std::sync::Arc;
 /// The fingerprint of a record's key, and whether the record retracts that key.
 pub(super) type Keyed = Result<(Fingerprint, bool), NoKey>;
 
-/// What keys are taken with; kept between records.
+/// Extracts keys from records.
 pub(super) struct KeyReader {
     scratch: Scratch,
-    /// By topic.
+    /// One per topic.
     readers: Vec<Reader>,
     schemas: Arc<dyn Schemas>,
 }
 
 impl KeyReader {
-    /// For that many topics.
+    /// Creates a reader for this many topics.
     pub(super) fn new(topics: usize, schemas: Arc<dyn Schemas>) -> Self {
         Self { scratch: Scratch::default(), readers: (0..topics).map(|_| Reader::default()).collect(), schemas }
     }
 
-    /// Takes the keys of records that come together. Asks for all schemas that are not known, so that their partition waits for
-    /// all of them at the same time.
+    /// Extracts the keys of consecutive records. Requests all unknown schemas, so that the partition waits for all of them at the same
+    /// time.
     pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
         let Topic { key, formats, retract, .. } = &topic.config;
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
@@ -41,7 +41,7 @@ impl KeyReader {
         }));
     }
 
-    /// Whether a schema is still being asked for.
+    /// True if the registry has not answered yet.
     pub(super) fn awaits(&self, schema: SchemaId) -> bool {
         matches!(self.schemas.get(schema), Lookup::Awaited)
     }

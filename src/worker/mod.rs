@@ -1,166 +1,68 @@
 //! The event loop: one thread with one consumer, one producer, and the state of its partitions.
 //!
-//! Owns the order of things: read, decide, write, commit, checkpoint. Nothing is shared between workers
-//! but the store and the threads that rebuild. Must never ask the filter twice about one record, nor
-//! take a checkpoint while anything past the committed offset is decided.
+//! Owns the order of operations: read, decide, write, commit, checkpoint. Workers share only what [`Shared`] has. Must never ask the
+//! filter twice about a record, or take a checkpoint while anything past the committed offset is decided.
 
 mod assignment;
 mod checkpointing;
 mod co_partitioning;
 mod columns;
 mod commit;
-mod decide;
+mod error;
+mod fetching;
+mod group_start;
 mod ids;
 mod in_flight;
 mod input;
+mod judge;
 mod key_conflicts;
 mod key_reader;
 mod log_end;
-mod outbox;
+mod outputs;
 mod partition;
 mod pausing;
+mod pending_restore;
 mod read_ahead;
 mod rebalance;
 mod rebuild;
 mod rebuild_job;
+mod record_loop;
 mod records;
+mod recovery;
 mod rejoin;
 mod report;
 mod restore;
-mod routes;
-mod together;
+mod retry;
+mod shared;
 mod topics;
 mod transaction;
 mod verdicts;
-mod waiting;
+mod writer;
 
-use crate::broker::{self, Broker, Cluster, Consumer};
-use crate::checkpoint::{self, Store};
-use crate::config::Config;
+use crate::broker::{self, Broker, Consumer};
 use crate::fault;
-use crate::filter::CapacityError;
-use crate::format::Schemas;
-use crate::record::{Invalid, Offset, TopicPartition};
 use crate::runtime;
-use crate::stats::Stats;
 use assignment::Assignment;
 use checkpointing::Schedule;
 pub use co_partitioning::CrossPartitionKeys;
+pub use error::Error;
 use key_reader::KeyReader;
 use log_end::LogEnds;
-use outbox::Outbox;
 use read_ahead::ReadAhead;
 pub use rebuild::Rebuilder;
-use records::Buffers;
+use record_loop::Buffers;
 use report::Reporter;
+pub use shared::Shared;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topics::Topics;
+use writer::TransactionWriter;
 
-/// Longest wait for records; bounds how late a rebalance or a stop is noticed.
+/// The longest wait for records. Rebalances and a request to stop are noticed within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a worker waits for an answer before its status says so.
+/// How long a worker waits for an answer before its status shows it.
 const SILENCE: Duration = Duration::from_secs(5);
-
-/// Most keys that a warm-up remembers of a partition before they are logged: every partition may have so many.
-const UNLOGGED_MAX: usize = 200_000;
-
-/// What all workers of a process have in common.
-#[derive(Clone)]
-pub struct Shared<B: Broker> {
-    /// The cluster.
-    pub broker: B,
-    /// The configuration.
-    pub config: Arc<Config>,
-    /// What the cluster looked like at start.
-    pub cluster: Arc<Cluster>,
-    /// Where checkpoints are.
-    pub store: Arc<Store>,
-    /// What brings states back. The last that has it waits for its threads: none may use the store while the process ends.
-    pub rebuilder: Arc<Rebuilder>,
-    /// What is counted.
-    pub stats: Arc<Stats>,
-    /// Where the keys of a sample have come out.
-    pub cross_partition_keys: Arc<CrossPartitionKeys>,
-    /// Who has the schemas of records.
-    pub schemas: Arc<dyn Schemas>,
-    /// Set to make the workers drain and end.
-    pub stop: Arc<AtomicBool>,
-    /// The part of the transactional ids that distinguishes this process from others.
-    pub instance: Arc<str>,
-}
-
-impl<B: Broker> Shared<B> {
-    /// Most keys of a partition that wait to be logged.
-    fn most_unlogged(&self) -> usize {
-        self.config.worker.max_transaction_records.min(UNLOGGED_MAX)
-    }
-
-    /// Whether the workers were told to stop. Notes that worker `number` came to ask.
-    fn is_stopped(&self, number: usize) -> bool {
-        if let Some(round) = self.stats.rounds.get(number) {
-            round.note();
-        }
-        self.stop.load(Ordering::Relaxed)
-    }
-}
-
-/// Why a worker cannot go on. What was committed stays; what was not is done again by the next.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// Kafka cannot be worked with.
-    #[error(transparent)]
-    Kafka(#[from] broker::Error),
-    /// The state directory cannot be worked with.
-    #[error(transparent)]
-    Checkpoint(#[from] checkpoint::Error),
-    /// A record without key, and the topic's `on_invalid` is `fail`.
-    #[error("{partition} offset {offset}: {invalid}; to go on, mend the producer and set on_invalid to \"drop\"{} or {{ topic = \"...\" }} for topic {:?}", if invalid.reason.is_of_broker() { "" } else { ", \"emit\"" }, .partition.topic)]
-    Invalid {
-        /// Where it was read.
-        partition: TopicPartition,
-        /// Where in it.
-        offset: Offset,
-        /// What is wrong with it.
-        invalid: Invalid,
-    },
-    /// There is no usable checkpoint, and `state.cold_start` is `fail`.
-    #[error("no usable checkpoint of {partition}: {why}; set state.cold_start to \"rebuild\" or \"empty\" to start without it")]
-    ColdStart {
-        /// Whose.
-        partition: TopicPartition,
-        /// Why not.
-        why: String,
-    },
-    /// A filter has no room for another key.
-    #[error("{partition} offset {offset}: {full}")]
-    Full {
-        /// Whose filter.
-        partition: TopicPartition,
-        /// The record whose key finds no room; nothing is lost, it will be read again.
-        offset: Offset,
-        /// What is full.
-        full: CapacityError,
-    },
-    /// A log ends before the place up to which it was read, and `kafka.on_truncation` is `fail`.
-    #[error(
-        "{partition} ends at offset {end}, but was read up to {read}: its log became shorter, as after an unclean leader election; set kafka.on_truncation to \"continue\" to go on at its end, or, if records were written since, set the group's offset to the first of them"
-    )]
-    Truncated {
-        /// The partition.
-        partition: TopicPartition,
-        /// Where its log ends.
-        end: Offset,
-        /// Up to where it was read.
-        read: Offset,
-    },
-    /// Anything else that another try would not mend.
-    #[error("{0}")]
-    Exit(String),
-}
 
 /// One worker.
 pub struct Worker<B: Broker> {
@@ -168,97 +70,117 @@ pub struct Worker<B: Broker> {
     number: usize,
     topics: Topics,
     assignment: Assignment,
-    outbox: Outbox<B>,
+    writer: TransactionWriter<B>,
     schedule: Schedule,
     reporter: Reporter,
     buffers: Buffers,
     key_reader: KeyReader,
     log_ends: LogEnds,
-    /// When the group lately took another for this member.
+    /// The group's generation at the last rebalance that was handled.
+    generation: Option<i32>,
+    /// True if librdkafka may have told the group that a rebalance is done that is not handled yet. Nothing is committed then.
+    is_unsure: bool,
+    /// When the group recently reported another process with the name of this member.
     rejoins: Vec<Instant>,
 }
 
-/// Whether the records at hand may be gone on with.
+/// What to do with the records that were read and not processed yet.
 enum Flow {
-    On,
-    /// Positions were set back; what is at hand will be read again.
-    Back,
+    Continue,
+    /// Drop them. Positions were set back, so they will be read again.
+    Rewound,
 }
 
 impl<B: Broker> Worker<B> {
-    /// Connects worker `number` of this process, ends what its past self left open, and joins no group yet.
+    /// Connects worker `number` of this process, and ends the transaction that its predecessor left open. Does not join the group.
     ///
     /// # Errors
-    /// When Kafka refuses.
+    /// If Kafka rejects the producer.
     pub fn connect(shared: Shared<B>, number: usize) -> Result<Self, Error> {
-        let outbox = Outbox::connect(&shared, number)?;
-        let topics = Topics::new(&shared);
+        let writer = TransactionWriter::connect(&shared, number)?;
+        let topics = Topics::new(&shared.config, &shared.cluster);
         let key_reader = KeyReader::new(topics.iter().count(), Arc::clone(&shared.schemas));
         fault::point("connect.ready");
         Ok(Self {
             number,
             topics,
             assignment: Assignment::new(shared.store.epoch()),
-            outbox,
+            writer,
             schedule: Schedule::new(runtime::now() + shared.config.worker.checkpoint_interval),
             reporter: Reporter::new(&shared.stats),
             buffers: Buffers::default(),
             key_reader,
             log_ends: LogEnds::new(),
+            generation: None,
+            is_unsure: false,
             rejoins: Vec::new(),
             shared,
         })
     }
 
-    /// Works as a member of the group until told to stop, then drains: commits, and writes checkpoints.
+    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    ///
+    /// # Errors
+    /// If the worker cannot continue.
+    pub fn run(mut self, number: usize) -> Result<(), Error> {
+        loop {
+            let source = self.shared.broker.consumer(&self.shared.config, number)?;
+            let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
+            source.subscribe(&inputs)?;
+            (self.generation, self.is_unsure) = (None, false);
+            let ended = self.work(&source).and_then(|()| self.commit_and_checkpoint(&source));
+            let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
+            let ended = if is_fenced { self.prepare_to_rejoin(&source) } else { ended };
+            if !matches!(ended, Ok(()) | Err(Error::Kafka(broker::Error::Stopped))) {
+                self.writer.leave();
+            }
+            source.close();
+            if !is_fenced || ended.is_err() || self.check_stop() {
+                fault::point("drain.left");
+                return ended;
+            }
+        }
+    }
+
+    /// Works as a member of the group until told to stop.
     fn work(&mut self, source: &B::Consumer) -> Result<(), Error> {
         let mut ahead = ReadAhead::default();
-        while !self.stopping() {
+        while !self.check_stop() {
             while let Some(rebalance) = source.next_rebalance() {
                 self.rebalance(source, rebalance)?;
             }
             self.finish_rebuilds(source)?;
             self.restart_lost(source)?;
-            if self.commit_in().is_some_and(|due| due.is_zero()) {
-                if self.assignment.must_repeat() {
-                    self.give_up_repeating(source)?;
-                    ahead.clear();
-                } else {
-                    self.commit_and_read(source, &mut ahead)?;
-                }
-            }
-            self.tend_waiting(source)?;
-            if let Flow::Back = self.begin_topics(source)? {
-                ahead.clear();
-            }
-            if let Flow::Back = self.commit_beginnings(source)? {
-                ahead.clear();
-            }
-            if let Flow::Back = self.log_warm_up(source)? {
-                ahead.clear();
-            }
+            self.commit_if_due(source, &mut ahead)?;
+            self.update_pauses(source)?;
+            ahead.discard_if_rewound(self.begin_topics(source)?);
+            ahead.discard_if_rewound(self.commit_beginnings(source)?);
+            ahead.discard_if_rewound(self.log_warm_up(source)?);
             self.shrink_transactions(source)?;
-            if ahead.batch.is_empty()
-                && let Flow::Back = self.look_at_log_ends(source)?
-            {
-                ahead.clear();
+            if ahead.batch.is_empty() {
+                ahead.discard_if_rewound(self.check_log_ends(source)?);
             }
             self.checkpoint(false);
             self.report(source);
             ahead.fill(source, self.commit_in().unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL))?;
-            self.outbox.sink.poll();
+            self.writer.sink.poll();
             let processed = self.process(source, &mut ahead)?;
             self.seek_errored(source)?;
             // After a rewind, the partitions are not at these ends any more.
-            let ends = if let Flow::On = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
-            // First: a partition that is resumed has records to come, though its end was met.
+            let ends = if let Flow::Continue = processed { std::mem::take(&mut ahead.batch.ends) } else { Vec::new() };
+            // Before pauses are updated: a partition that is resumed has records to come, even if its end was read.
             self.step_over_to(source, &ends)?;
-            self.tend_waiting(source)?;
+            self.update_pauses(source)?;
             if ahead.batch.out_of_range {
                 self.restart_out_of_range(source)?;
             }
             ahead.clear();
         }
+        Ok(())
+    }
+
+    /// Commits everything and writes checkpoints.
+    fn commit_and_checkpoint(&mut self, source: &B::Consumer) -> Result<(), Error> {
         tracing::info!("draining");
         fault::point("drain.begin");
         self.step_over_control_records(source)?;
@@ -269,102 +191,28 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Notes that it goes on, within a round that may take long.
-    fn alive(&self) {
-        self.stopping();
-    }
-
-    /// Whether it was told to stop. Asked in each round and before each attempt, so that a hung thread shows.
-    fn stopping(&self) -> bool {
-        self.shared.is_stopped(self.number)
-    }
-
-    /// Publishes a status report if one is due.
-    fn report(&mut self, source: &B::Consumer) {
-        if !self.outbox.is_open() && self.reporter.unblock(&self.assignment, source) {
-            self.outbox.aborts = 0;
+    /// Commits the open transaction if it is old enough. If it does not carry yet what an aborted one carried, gives it up.
+    fn commit_if_due<'s>(&mut self, source: &'s B::Consumer, ahead: &mut ReadAhead<'s, B>) -> Result<(), Error> {
+        if self.commit_in().is_none_or(|due| !due.is_zero()) {
+            return Ok(());
         }
-        self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
+        if self.assignment.is_replaying() {
+            self.give_up_replay(source)?;
+            ahead.clear();
+            return Ok(());
+        }
+        self.commit_and_read_ahead(source, ahead)
     }
 
-    /// Time until the open transaction is to be committed, or, if not all is in it that must be, to be given up.
+    /// The time until the open transaction is due to be committed, or, if it must repeat an aborted one, to be given up.
     fn commit_in(&self) -> Option<Duration> {
-        let age = self.outbox.age()?;
+        let age = self.writer.age()?;
         let worker = &self.shared.config.worker;
-        let due = match &self.outbox.ends_with {
-            _ if self.assignment.must_repeat() => worker.transaction_timeout / 2,
+        let due = match &self.writer.ends_with {
+            _ if self.assignment.is_replaying() => worker.transaction_timeout / 2,
             Some(_) => Duration::ZERO,
-            None => self.outbox.commit_after(worker.commit_interval),
+            None => self.writer.commit_after(worker.commit_interval),
         };
         Some(due.saturating_sub(age))
-    }
-
-    /// Commits where this worker's partitions begin, before anything of them is read: their next owner begins at the same
-    /// offsets.
-    fn commit_beginnings(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
-        let begins = self.assignment.inputs.values().any(|input| input.group.offset.is_none());
-        if self.outbox.is_open() || !begins || self.assignment.must_repeat() {
-            return Ok(Flow::On);
-        }
-        self.commit_at_once(source)
-    }
-
-    /// Logs what the changelog lacks and no transaction has logged yet: the keys of a warm-up, and the announcements of a new owner.
-    fn log_warm_up(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
-        let most = self.shared.most_unlogged();
-        let states = &self.assignment.states;
-        let is_due = self.schedule.is_due(runtime::now()) || states.values().any(|state| state.pending.len() >= most);
-        let has_keys = is_due && states.values().any(|state| !state.pending.is_empty());
-        let must_log = has_keys || self.assignment.must_announce(&self.topics, self.shared.config.worker.commit_interval);
-        if self.outbox.is_open() || !must_log || self.assignment.must_repeat() {
-            return Ok(Flow::On);
-        }
-        self.commit_at_once(source)
-    }
-
-    /// Commits what there is to commit without a record.
-    fn commit_at_once(&mut self, source: &B::Consumer) -> Result<Flow, Error> {
-        match self.outbox.begin() {
-            Ok(()) => self.commit(source),
-            Err(failure) => self.abort(source, failure).map(|()| Flow::Back),
-        }
-    }
-
-    /// Looks at the topics again, for they have changed.
-    fn refresh_cluster(&mut self) -> Result<(), Error> {
-        let cluster = self.patiently(|| self.shared.broker.discover(&self.shared.config, &|| self.stopping()))?;
-        self.shared.cluster = Arc::new(cluster);
-        self.topics = Topics::new(&self.shared);
-        Ok(())
-    }
-
-    /// Asks the brokers until they answer, or until told to stop.
-    fn patiently<T>(&self, ask: impl Fn() -> Result<T, broker::Error>) -> Result<T, Error> {
-        let asked = runtime::now();
-        loop {
-            match ask() {
-                Ok(answer) => return Ok(answer),
-                Err(_) if self.stopping() => return Err(broker::Error::Stopped.into()),
-                // What a person must mend is said at once.
-                Err(error @ (broker::Error::Cluster(_) | broker::Error::Property(_) | broker::Error::Refused { .. })) => {
-                    return Err(error.into());
-                }
-                Err(error) => {
-                    let waited = runtime::since(asked);
-                    if waited > SILENCE {
-                        self.shared.stats.block(self.number, format!("waiting for the brokers: {error}"));
-                    }
-                    // Brokers do not return offsets of an open transaction. One that the coordinator has lost stays open for ever.
-                    let advice = if waited > self.shared.config.worker.transaction_timeout * 2 {
-                        "; if the brokers are well, look for a transaction that hangs, with kafka-transactions.sh find-hanging --topic __consumer_offsets"
-                    } else {
-                        ""
-                    };
-                    tracing::warn!(error = %error, seconds = waited.as_secs(), "no answer from the brokers yet; asking again{advice}");
-                }
-            }
-            // Some failures come at once.
-            runtime::sleep(POLL_INTERVAL);
-        }
     }
 }

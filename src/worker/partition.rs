@@ -1,6 +1,6 @@
 //! The dedup state of one partition number of a key space: loaded, logged, and checkpointed.
 //!
-//! Owns what the checkpoint and the changelog have of the state. Must never talk to a broker.
+//! Owns the knowledge of how far the checkpoint and the changelog have the state. Must never talk to a broker.
 
 use crate::changelog::{PendingChanges, Progress};
 use crate::checkpoint::{self, CheckpointMetadata, Loaded, PartitionId, Saved, Store, StoredFingerprints};
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Load past which a filter is said to fill up.
+/// The load past which the worker warns that a filter fills up.
 const FILLING: f64 = 0.7;
 
-/// Fingerprints that may wait for the next checkpoint before it is taken early, some 50 MB.
+/// Number of unsaved fingerprints, about 50 MB, at which a checkpoint is taken early.
 const UNSAVED_URGENT: u64 = 1 << 20;
 
-/// What was reported of a state.
+/// The last report about a state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
     filling: bool,
@@ -30,20 +30,20 @@ struct Reported {
     slice: Option<Slice>,
 }
 
-/// The latest news that the changelog has from this owner of a partition. Servers need it: what an earlier owner logged may be of
-/// another configuration, and what is logged during a warm-up is not all that the group has emitted.
+/// The last announcement of this owner in the changelog. Servers need it, because an earlier owner may have had another configuration,
+/// and because during a warm-up, the changelog does not have all keys that the group has emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Announced {
-    /// None, since this owner took the partition over.
+    /// None since this owner took over the partition.
     Nothing { since: Instant },
-    /// That the state warms up.
+    /// The state warms up.
     WarmUp,
-    /// That the changelog has all of the state; or there is no changelog.
+    /// The changelog has the whole state. Also if there is no changelog.
     Complete,
 }
 
 impl Announced {
-    /// True if the changelog needs a record to say how a state stands that `warms_up`, or does not.
+    /// True if the changelog needs a record to announce whether the state `warms_up`.
     pub(super) const fn is_behind(self, warms_up: bool) -> bool {
         match self {
             Self::Nothing { .. } => true,
@@ -56,30 +56,30 @@ impl Announced {
 /// The state of one partition number of one space.
 pub(super) struct PartitionState {
     pub(super) dedup: Dedup,
-    /// The checkpoint that changes may be added to.
+    /// The checkpoint to which the next one adds changes.
     saved: Option<Saved>,
-    /// Offsets that the state had come to when it was loaded, of the logs of all topics of the space.
+    /// The offsets of the loaded state, by topic incarnation.
     pub(super) offsets: BTreeMap<String, Offset>,
-    /// What changed it, and is not in the changelog yet.
+    /// Changes that are not in the changelog yet.
     pub(super) pending: PendingChanges,
-    /// How far the changelog is in it.
+    /// The part of the changelog that the state contains.
     pub(super) changelog: Progress,
-    /// What this worker writes to the changelog bears this epoch: none has a higher one who had the partition before.
+    /// The epoch of the changelog records of this owner. It is higher than that of any earlier owner.
     pub(super) epoch: i64,
     pub(super) announced: Announced,
     /// The slices of the records that the open transaction writes to the changelog, in order.
     pub(super) logging: Vec<Option<Slice>>,
     /// The oldest slice when its changelog was trimmed last.
     pub(super) trimmed: Option<Slice>,
-    /// Whether anything was decided since the last checkpoint.
+    /// True if anything was decided since the last checkpoint.
     pub(super) changed: bool,
-    /// Whether its first checkpoint of a topic is still to be taken.
+    /// True if no checkpoint has the offset of one of its topics yet.
     pub(super) is_new: bool,
-    /// What was reported of it already.
+    /// The last report.
     reported: Reported,
-    /// The filter's rate, of how many keys, in which slice.
+    /// The last estimate of the filter's error rate, with the number of keys and the slice that it is for.
     estimate: Option<(u64, Option<Slice>, f64)>,
-    /// Checkpoints that failed since the last that did not.
+    /// Failed checkpoints since the last successful one.
     failures: u32,
 }
 
@@ -103,14 +103,14 @@ impl PartitionState {
         }
     }
 
-    /// An empty state in place of this one. The changelog, and the epoch of its last writer, are the same.
+    /// Returns an empty state with the same changelog and epoch.
     pub(super) fn emptied(&self, rules: Rules) -> Self {
         let mut changelog = self.changelog.clone();
         changelog.forget();
         Self { changelog, ..Self::new(rules) }
     }
 
-    /// What the store has of a partition, if that can be used. A corrupt store is quarantined.
+    /// Loads the checkpoint of a partition, or returns an empty state if it cannot be used. Quarantines a corrupt store.
     pub(super) fn load(
         store: &Arc<Store>,
         id: &PartitionId,
@@ -135,22 +135,22 @@ impl PartitionState {
         }
     }
 
-    /// The offset of a log that a loaded state had come to. Written where brokers gave no ids, it has the topic's name.
+    /// The offset of a topic incarnation in the loaded state. If the broker reports no topic ids, the topic's name stands for it.
     pub(super) fn offset(&self, log: &str) -> Option<Offset> {
         let of_topic = || self.offsets.keys().filter(|other| log_topic(other) == log_topic(log)).count();
         self.offsets.get(log).or_else(|| self.offsets.get(log_topic(log)).filter(|_| of_topic() == 1)).copied()
     }
 
-    /// It has come to this offset of a log; former logs of that topic are no more.
-    pub(super) fn come_to(&mut self, log: &str, offset: Offset) {
+    /// Sets the offset of a topic incarnation, and forgets earlier incarnations of that topic.
+    pub(super) fn advance_offset(&mut self, log: &str, offset: Offset) {
         self.offsets.retain(|other, _| log_topic(other) != log_topic(log));
         self.offsets.insert(log.to_owned(), offset);
     }
 
-    /// Counts and logs what became of it since the last time.
+    /// Counts and logs changes since the last report.
     pub(super) fn report(&mut self, space: &str, partition: i32, counts: &SpaceCounts) {
         let (usage, corrected, reported) = (self.dedup.usage(), self.dedup.corrected(), self.reported);
-        // A kind without slices fills up once and for all, and is meant to.
+        // A kind without slices is meant to fill up.
         let fills = usage.load > FILLING && self.dedup.slice().is_some();
         if fills && !reported.filling {
             let slices = self.dedup.filter().map_or_else(Vec::new, |filter| filter.metadata().slices());
@@ -182,7 +182,7 @@ impl PartitionState {
         self.reported = Reported { filling: reported.filling || fills, evicted: usage.evicted, corrected, slice };
     }
 
-    /// The filter's rate by formula. It takes a while, so it is kept until the filter has changed by more than a little.
+    /// The filter's error rate by formula. The result is cached until the filter has changed noticeably, because it takes a while.
     pub(super) fn estimate(&mut self) -> f64 {
         let (keys, slice) = (self.dedup.usage().keys, self.dedup.slice());
         if !self.estimate.is_some_and(|(of, at, _)| at == slice && of.abs_diff(keys) <= of / 256) {
@@ -192,8 +192,7 @@ impl PartitionState {
         self.estimate.map_or(0.0, |(_, _, rate)| rate)
     }
 
-    /// The open transaction is committed, and its changelog records are at these offsets. Returns false if they show that the
-    /// changelog was recreated.
+    /// Notes the offsets of committed changelog records. Returns false if they show that the changelog was recreated.
     pub(super) fn logged(&mut self, written: &[Offset]) -> bool {
         self.changelog.epoch = self.epoch;
         if written.len() == self.logging.len() {
@@ -203,20 +202,20 @@ impl PartitionState {
         }
     }
 
-    /// It was rebuilt from its changelog up to `end`, where the inputs stood at these offsets.
+    /// Notes that the state was rebuilt from its changelog up to `end`, and has the effects of the inputs up to `offsets`.
     pub(super) fn rebuilt(&mut self, offsets: BTreeMap<String, Offset>, end: Offset, epoch: i64) {
         self.offsets = offsets;
         (self.changelog.end, self.changelog.epoch) = (Some(end), epoch);
         self.changed = true;
     }
 
-    /// A member of the group that joined in this generation takes the partition over. A group that was deleted begins
-    /// its generations anew, so those alone do not decide.
+    /// Sets the epoch of a new owner, which joined the group in this generation. The generation alone is not enough, because a deleted
+    /// group starts again from generation 1.
     pub(super) fn take_over(&mut self, generation: i32) {
         self.epoch = i64::from(generation).max(self.changelog.epoch.saturating_add(1));
     }
 
-    /// The offset below which its changelog is not needed any more, if that has risen.
+    /// The offset below which the changelog can be trimmed, if it has risen.
     pub(super) fn trim(&mut self) -> Option<Offset> {
         let oldest = self.dedup.oldest().filter(|&oldest| self.trimmed.is_none_or(|trimmed| oldest > trimmed))?;
         self.trimmed = Some(oldest);
@@ -224,24 +223,24 @@ impl PartitionState {
         if fault::defect("needed_changelog_trimmed") { self.changelog.end } else { needed }
     }
 
-    /// Whether a checkpoint would differ from what is stored.
+    /// True if a checkpoint would differ from the stored one.
     pub(super) fn is_due(&self, store: &Store) -> bool {
         self.changed || self.saved.is_some_and(|saved| !store.holds(saved))
     }
 
-    /// Whether a part of it was on disk only, and is not there any more.
+    /// True if a part of the state was only on disk, and is lost.
     pub(super) fn is_lost(&self, store: &Store) -> bool {
         self.saved.is_some_and(|saved| !store.holds(saved)) && self.dedup.exact().is_some_and(Exact::is_stored)
     }
 
-    /// Whether its checkpoint must not wait: it is the first, or much waits for it.
+    /// True if a checkpoint is due immediately, because it is the first, or because there are many unsaved fingerprints.
     pub(super) fn is_urgent(&self) -> bool {
-        // While checkpoints fail, less and less often: what cannot be written is not to be put together all the time.
+        // Less often while checkpoints fail, because assembling one takes time.
         self.is_new || self.dedup.exact().is_some_and(|exact| exact.unsaved() > UNSAVED_URGENT << self.failures.min(4))
     }
 
-    /// Writes a checkpoint as of [`PartitionState::offsets`]. Returns the bytes written; a failure is logged and counted,
-    /// and the next checkpoint tries again.
+    /// Writes a checkpoint with [`PartitionState::offsets`]. Returns the bytes written. A failure is logged and counted, and the next
+    /// checkpoint tries again.
     pub(super) fn save(&mut self, store: &Arc<Store>, stats: &Stats, id: &PartitionId, settings: &checkpoint::Settings) -> u64 {
         let began = runtime::now();
         self.is_new = false;
@@ -277,7 +276,7 @@ impl PartitionState {
     }
 }
 
-/// Partitions as a log line shows them.
+/// Formats partitions for a log line.
 pub(super) fn names(partitions: &[TopicPartition]) -> String {
     partitions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }

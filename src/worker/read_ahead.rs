@@ -1,8 +1,9 @@
-//! What is read while a commit waits for the brokers.
+//! Records that are read while a commit waits for the brokers.
 //!
-//! Owns a batch whose keys are taken, and of which nothing is judged yet. Must never grow beyond its bounds, nor be
-//! gone on with once its partitions were set back: it is read again.
+//! Owns a batch whose keys are extracted, and whose records are not judged yet. Must never grow beyond its bounds, or be processed after
+//! its partitions were set back, because the records are read again.
 
+use super::Flow;
 use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
@@ -11,81 +12,80 @@ use crate::key::Fingerprint;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Most records taken from the consumer at a time.
+/// Most records per poll.
 pub(super) const BATCH_RECORDS: usize = 1024;
 /// Most records that are read ahead.
 const RECORDS_MAX: usize = 8 * BATCH_RECORDS;
-/// No more is read ahead when so many bytes are.
+/// Bytes at which reading ahead stops.
 const BYTES_MAX: usize = 8 << 20;
-/// Longest wait for records; bounds how late it is noticed that the commit has ended.
-const TURN: Duration = Duration::from_millis(2);
+/// The longest wait for records. The end of the commit is noticed within this time.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A batch, its records by where they come from, and their keys as far as they are taken.
+/// A batch of records, its runs, and the keys that are extracted so far.
 pub(super) struct ReadAhead<'s, B: Broker> {
     pub(super) batch: Batch<RecordOf<'s, B>>,
-    pub(super) groups: Groups,
-    /// In the order of the records.
+    pub(super) runs: PartitionRuns,
+    /// The keys of the first records.
     pub(super) keys: Vec<Keyed>,
-    /// Why the consumer can never read again.
+    /// The error after which the consumer can never read again.
     failed: Option<broker::Error>,
 }
 
-/// The records of a batch that come one after the other from the same partition. So the topic of a record is looked up
-/// once for all of them, whoever asks.
+/// Consecutive records of one partition, so that their topic is looked up once for all of them.
 #[derive(Default)]
-pub(super) struct Groups(Vec<Group>);
+pub(super) struct PartitionRuns(Vec<PartitionRun>);
 
-struct Group {
-    /// `None` if nobody reads that topic.
+struct PartitionRun {
+    /// `None` if the topic is not an input.
     of: Option<InputId>,
-    /// The number of the record behind its last.
+    /// The number of the first record behind the run.
     end: usize,
 }
 
-impl Groups {
-    /// Adds the records of a batch that are not in a group yet.
-    pub(super) fn extend(&mut self, topics: &Topics, messages: &[impl Record]) {
+impl PartitionRuns {
+    /// Adds the records of a batch that are not in a run yet.
+    pub(super) fn add_runs(&mut self, topics: &Topics, messages: &[impl Record]) {
         let mut end = self.0.last().map_or(0, |last| last.end);
         for together in messages[end..].chunk_by(Record::same_partition) {
             end += together.len();
             let topic = topics.find(together[0].topic());
-            self.0.push(Group { of: topic.map(|topic| InputId { topic, partition: together[0].partition() }), end });
+            self.0.push(PartitionRun { of: topic.map(|topic| InputId { topic, partition: together[0].partition() }), end });
         }
     }
 
-    /// The groups of some of the records, each with the numbers of those records.
+    /// The runs within a range of records, each with the numbers of its records there.
     pub(super) fn within(&self, records: Range<usize>) -> impl Iterator<Item = (Option<InputId>, Range<usize>)> {
-        let first = self.0.partition_point(|group| group.end <= records.start);
+        let first = self.0.partition_point(|run| run.end <= records.start);
         let mut start = records.start;
-        self.0[first..].iter().map_while(move |group| {
-            let numbers = start..group.end.min(records.end);
-            start = group.end;
-            (!numbers.is_empty()).then_some((group.of, numbers))
+        self.0[first..].iter().map_while(move |run| {
+            let numbers = start..run.end.min(records.end);
+            start = run.end;
+            (!numbers.is_empty()).then_some((run.of, numbers))
         })
     }
 }
 
 impl<B: Broker> Default for ReadAhead<'_, B> {
     fn default() -> Self {
-        Self { batch: Batch::default(), groups: Groups::default(), keys: Vec::new(), failed: None }
+        Self { batch: Batch::default(), runs: PartitionRuns::default(), keys: Vec::new(), failed: None }
     }
 }
 
 impl<'s, B: Broker> ReadAhead<'s, B> {
-    /// Reads until the commit `is_done`, or it is enough.
+    /// Reads until the commit `is_done`, or until enough is read.
     pub(super) fn read(&mut self, source: &'s B::Consumer, topics: &Topics, reader: &mut KeyReader, is_done: &dyn Fn() -> bool) {
         let mut bytes = 0;
         while !is_done() && bytes < BYTES_MAX && self.batch.messages.len() <= RECORDS_MAX - BATCH_RECORDS {
             let before = self.batch.messages.len();
-            if let Err(error) = source.poll(&mut self.batch, BATCH_RECORDS, TURN) {
+            if let Err(error) = source.poll(&mut self.batch, BATCH_RECORDS, POLL_INTERVAL) {
                 self.failed = Some(error);
                 return;
             }
             if self.batch.out_of_range || source.has_rebalance() {
                 return;
             }
-            self.groups.extend(topics, &self.batch.messages);
-            take_keys(topics, reader, &self.batch.messages, &self.groups, &mut self.keys, self.batch.messages.len());
+            self.runs.add_runs(topics, &self.batch.messages);
+            take_keys(topics, reader, &self.batch.messages, &self.runs, &mut self.keys, self.batch.messages.len());
             bytes += self.batch.messages[before..].iter().map(Record::bytes).sum::<usize>();
         }
     }
@@ -93,7 +93,7 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
     /// Waits for records, if none were read ahead.
     ///
     /// # Errors
-    /// When the consumer can never read again.
+    /// If the consumer can never read again.
     pub(super) fn fill(&mut self, source: &'s B::Consumer, wait: Duration) -> Result<(), broker::Error> {
         match self.failed.take() {
             Some(error) => Err(error),
@@ -102,27 +102,34 @@ impl<'s, B: Broker> ReadAhead<'s, B> {
         }
     }
 
-    /// Gives everything back to librdkafka.
+    /// Drops what was read if positions were set back.
+    pub(super) fn discard_if_rewound(&mut self, flow: Flow) {
+        if let Flow::Rewound = flow {
+            self.clear();
+        }
+    }
+
+    /// Drops what was read.
     pub(super) fn clear(&mut self) {
         self.batch.clear();
-        self.groups.0.clear();
+        self.runs.0.clear();
         self.keys.clear();
     }
 }
 
-/// Takes the keys of records up to the one of number `end`, as far as they are not taken.
+/// Extracts the keys of the records before number `end`, unless they are extracted already.
 pub(super) fn take_keys(
     topics: &Topics,
     reader: &mut KeyReader,
     messages: &[impl Record],
-    groups: &Groups,
+    runs: &PartitionRuns,
     keys: &mut Vec<Keyed>,
     end: usize,
 ) {
-    for (of, numbers) in groups.within(keys.len()..end) {
+    for (of, numbers) in runs.within(keys.len()..end) {
         match of {
             Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys),
-            // Nobody will ask for them.
+            // These keys are not used.
             None => keys.extend(numbers.map(|_| Ok((Fingerprint(0), false)))),
         }
     }
@@ -136,8 +143,9 @@ mod tests {
     #[test]
     fn groups_are_cut_at_both_ends() {
         let of = |partition| Some(InputId { topic: TopicId(0), partition });
-        let groups = Groups(vec![Group { of: of(0), end: 3 }, Group { of: None, end: 4 }, Group { of: of(1), end: 9 }]);
-        let within = |range| groups.within(range).collect::<Vec<_>>();
+        let runs =
+            PartitionRuns(vec![PartitionRun { of: of(0), end: 3 }, PartitionRun { of: None, end: 4 }, PartitionRun { of: of(1), end: 9 }]);
+        let within = |range| runs.within(range).collect::<Vec<_>>();
         assert_eq!(within(0..9), [(of(0), 0..3), (None, 3..4), (of(1), 4..9)]);
         assert_eq!(within(1..3), [(of(0), 1..3)]);
         assert_eq!(within(2..6), [(of(0), 2..3), (None, 3..4), (of(1), 4..6)]);

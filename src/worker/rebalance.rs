@@ -1,7 +1,7 @@
-//! Partitions that come and go.
+//! Rebalances: partitions that are assigned, revoked, or lost.
 //!
-//! Owns the order of things when the group changes: commit and checkpoint before letting go, restore
-//! before reading. Must never commit for a partition that is someone else's.
+//! Owns the order of operations: commit and checkpoint before partitions are given up, restore before they are read. Must never commit for
+//! a partition that another member owns.
 
 use super::{Error, Worker, key_conflicts, partition};
 use crate::broker::{Broker, Consumer as _, Rebalance, SinkError};
@@ -13,11 +13,13 @@ impl<B: Broker> Worker<B> {
     pub(super) fn rebalance(&mut self, source: &B::Consumer, rebalance: Rebalance) -> Result<(), Error> {
         add(&self.shared.stats.rebalances, 1);
         self.reporter.hurry();
+        self.generation = source.generation();
         let (Rebalance::Assigned(partitions) | Rebalance::Revoked { partitions, .. }) = &rebalance;
         key_conflicts::forget(&self.shared, &self.topics, partitions);
         match rebalance {
             Rebalance::Assigned(partitions) => {
                 self.reporter.joined = true;
+                self.is_unsure = false;
                 fault::point("assign.begin");
                 self.commit(source)?;
                 fault::point("assign.committed");
@@ -25,7 +27,7 @@ impl<B: Broker> Worker<B> {
                 tracing::info!(partitions = %partition::names(&partitions), "partitions assigned");
                 fault::point("assign.restored");
                 source.assign(&starts)?;
-                let paused = self.assignment.paused().map(|found| found.partition.clone());
+                let paused = self.assignment.paused().map(|assigned| assigned.partition.clone());
                 if !fault::defect("partitions_read_before_restore") {
                     source.pause(&paused.filter(|partition| partitions.contains(partition)).collect::<Vec<_>>())?;
                 }
@@ -33,7 +35,7 @@ impl<B: Broker> Worker<B> {
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost {
+                if lost || self.is_unsure {
                     self.lose(source, &partitions)?;
                 } else {
                     fault::point("revoke.begin");
@@ -47,7 +49,7 @@ impl<B: Broker> Worker<B> {
                     self.assignment.forget(&partitions);
                     fault::point("revoke.forgotten");
                 }
-                // The group's next answer may take as long as another member takes to join again.
+                // The next assignment may take as long as another member takes to rejoin.
                 self.reporter.joined &= !self.assignment.positions().is_empty();
                 source.unassign(&partitions)?;
                 fault::point("revoke.unassigned");
@@ -56,8 +58,7 @@ impl<B: Broker> Worker<B> {
         Ok(())
     }
 
-    /// Drops partitions that the group took from this member, whose session has ended. Nothing that was read of them may be
-    /// committed.
+    /// Drops partitions that the group took from this member because its session ended. Their records must not be committed.
     pub(super) fn lose(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         fault::point("lose.begin");
         self.assignment.forget(partitions);
@@ -66,7 +67,7 @@ impl<B: Broker> Worker<B> {
         self.reporter.joined = false;
         self.reporter.hurry();
         self.report(source);
-        if self.outbox.is_open() {
+        if self.writer.is_open() {
             self.abort(source, SinkError::Abort("its partitions were lost".to_owned()))?;
         }
         fault::point("lose.aborted");

@@ -1,7 +1,7 @@
-//! A state from its changelog, beside the work on other partitions.
+//! Rebuilds states from their changelogs, in parallel with the work on other partitions.
 //!
-//! Owns the threads that read changelogs: they rebuild states, and trim what is not needed any more. Must never take in what
-//! the group has not committed, hold up a worker, or hold up one partition for another.
+//! Owns the threads that read and trim changelogs. Must never apply a change that the group has not committed, block a worker, or block
+//! one partition for another.
 
 use super::Error;
 use super::partition::PartitionState;
@@ -23,8 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Threads of a process that read changelogs. Each has a reader, and works on one state at a time.
 const THREADS: usize = 2;
-/// How long a client may give no answer before it is replaced.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// The time without an answer after which a client is replaced.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two log lines about one rebuild.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -35,17 +35,17 @@ struct Trim {
     before: Offset,
 }
 
-/// Something for a thread to do.
+/// A task of a thread.
 enum Task {
     Rebuild(Box<Job>),
     /// One of [`Queue::trims`].
     Trim,
 }
 
-/// What the threads have to do. A job that waits is due later, so that its thread is free for others meanwhile.
+/// The tasks of the threads. A job that waits is due later, so that its thread is free for other tasks.
 #[derive(Default)]
 struct Queue {
-    /// By the time when they are due, and in the order in which they came.
+    /// By due time, then in order of arrival.
     tasks: BTreeMap<(Instant, u64), Task>,
     count: u64,
     trims: BTreeMap<TopicPartition, Trim>,
@@ -90,7 +90,7 @@ impl Tasks {
     }
 }
 
-/// The threads of a process that read changelogs, and what they have to do.
+/// The threads of a process that read changelogs.
 pub struct Rebuilder {
     tasks: Arc<Tasks>,
     threads: Vec<(JoinHandle<()>, Done)>,
@@ -100,7 +100,7 @@ impl Rebuilder {
     /// Starts the threads. They end when this is dropped.
     #[must_use]
     pub fn start<B: Broker>(broker: &B, config: &Arc<Config>, store: &Arc<Store>, stats: &Arc<Stats>, stop: &Arc<AtomicBool>) -> Self {
-        // Not `Shared`, which has this: they would keep each other alive.
+        // Not `Shared`, which owns this: they would keep each other alive.
         let (broker, config, store) = (broker.clone(), Arc::clone(config), Arc::clone(store));
         let needs = Needs { broker, config, store, stats: Arc::clone(stats), stop: Arc::clone(stop) };
         let tasks = Arc::new(Tasks::default());
@@ -127,7 +127,7 @@ impl Rebuilder {
 }
 
 impl Drop for Rebuilder {
-    /// Waits for the threads: none may use the store while the process ends. Nobody waits for a state any more.
+    /// Waits for the threads, because none may use the store while the process ends.
     fn drop(&mut self) {
         self.tasks.close();
         for (thread, done) in self.threads.drain(..) {
@@ -137,7 +137,7 @@ impl Drop for Rebuilder {
     }
 }
 
-/// A thread's reader, and when it was connected.
+/// A thread's reader.
 struct Connection<B: Broker> {
     reader: B::ChangelogReader,
     since: Instant,
@@ -171,7 +171,7 @@ fn serve<B: Broker>(needs: &Needs<B>, tasks: &Tasks) {
                     Ok(Some(state)) => Ok(state),
                     Err(error) => Err(error),
                 };
-                // If nobody waits any more, the job was cancelled.
+                // Sending fails if the job was cancelled.
                 let _ = job.done.send(Rebuilt { id: job.id, cancellation: job.cancellation, state });
             }
             (Task::Rebuild(job), None) => {
@@ -202,9 +202,8 @@ fn trim_partition(reader: &impl ChangelogReader, partition: &TopicPartition, tri
     }
 }
 
-/// Brings a job's state to where the group is. Returns `None` if the job has to be tried again after its pause: the end of the
-/// changelog is not known yet, or the changelog could not be read to its end.
-/// Told to stop, it returns any state: nobody will use that.
+/// Brings a job's state to the group's committed offsets. Returns `None` if the job must be tried again after its pause, because the end
+/// of the changelog is not known yet, or could not be reached. A process that stops gets any state, which is not used.
 fn run<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Result<Option<PartitionState>, Error> {
     let _span = tracing::debug_span!("rebuild", partition = %job.partition).entered();
     if job.wait.is_none() {
@@ -242,14 +241,14 @@ fn read_all<B: Broker>(
     let mut cuts: Vec<Cut> = Vec::new();
     let mut from = match (kept, job.state.offsets.is_empty(), job.state.changelog.end) {
         (Some(log_end), false, _) => log_end,
-        // The checkpoint is from before there was this changelog.
+        // The checkpoint is older than this changelog.
         (None, false, log_end) if log_end.is_none_or(|log_end| log_end > end) => {
             job.state.changelog.forget();
-            // All of it is read, by the epochs that it has itself.
+            // All of the changelog is read, so only its own epochs count.
             job.state.changelog.epoch = 0;
             low
         }
-        // The changelog was trimmed since: the checkpoint lacks what is gone.
+        // The changelog was trimmed past the end of the checkpoint.
         _ => {
             job.state = PartitionState::new(job.rules);
             low
@@ -292,7 +291,7 @@ fn read_all<B: Broker>(
     }
 }
 
-/// Returns where a changelog begins and ends. Returns `None` while a transaction is open in it, or the brokers do not answer.
+/// Returns the start and the end of a changelog, or `None` while a transaction is open in it, or the brokers do not answer.
 fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut Job) -> Option<(Offset, Offset)> {
     let found = connection.reader.ends(&job.changelog);
     if let Ok(Some(ends)) = found {
@@ -301,7 +300,7 @@ fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut J
     }
     let now = runtime::now();
     let wait = job.wait.get_or_insert(Wait { since: now, reported: now });
-    // In proportion to how long it has waited.
+    // In proportion to the time that it has waited.
     job.pause = (runtime::since(wait.since) / 10).clamp(PAUSE, PAUSE_MAX);
     if runtime::since(wait.reported) <= PROGRESS_INTERVAL {
         return None;
@@ -314,9 +313,9 @@ fn ends<B: Broker>(needs: &Needs<B>, connection: &mut Connection<B>, job: &mut J
         ),
         Err(error) => {
             tracing::warn!(changelog = %job.changelog, error = %error, "no answer from the brokers yet; asking again");
-            // librdkafka keeps what it once knew of a topic, such as too few partitions, for up to fifteen minutes.
-            if runtime::since(wait.since) > CONNECT_PATIENCE
-                && runtime::since(connection.since) > CONNECT_PATIENCE
+            // librdkafka caches metadata, such as a partition count that is too low, for up to fifteen minutes.
+            if runtime::since(wait.since) > CONNECT_TIMEOUT
+                && runtime::since(connection.since) > CONNECT_TIMEOUT
                 && let Some(anew) = Connection::new(needs)
             {
                 *connection = anew;
@@ -368,7 +367,7 @@ impl<B: Broker> Follow<'_, B> {
             return Ok(true);
         }
         if self.job.state.is_urgent() && !applier.continues(&record) {
-            // What an exact store has on disk, it need not have in memory. This is a checkpoint like any other.
+            // An exact store then needs no memory for what is on disk. This is a checkpoint like any other.
             self.job.state.offsets.clone_from(&applier.offsets);
             self.job.state.changelog.end = Some(logged.offset);
             self.job.state.changelog.epoch = applier.epoch;
@@ -380,7 +379,7 @@ impl<B: Broker> Follow<'_, B> {
         fault::point("rebuild.record");
         let step = match applier.follow(&mut self.job.state.dedup, &record) {
             Ok(step) => step,
-            // The store was quarantined since: what the state has in it is gone.
+            // The store was quarantined, so the part of the state in it is lost.
             Err(ExactError::Archive(_)) if self.job.state.is_lost(&self.needs.store) => {
                 self.is_lost = true;
                 return Ok(false);
@@ -399,7 +398,7 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // Read on for who wrote last, and for nothing else.
+                // Continue reading only for the epoch of the last writer.
                 self.gap = true;
                 return Ok(true);
             }

@@ -1,6 +1,6 @@
-//! One state that is to be rebuilt from its changelog.
+//! A job: one state to rebuild from its changelog.
 //!
-//! Owns what is known of it, and where it starts over. Must never read a changelog.
+//! Owns the settings of a job, and the state from which it starts over. Must never read a changelog.
 
 use super::Error;
 use super::ids::StateId;
@@ -20,13 +20,13 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Shortest and longest time until a job that waits for a transaction to end looks again.
+/// The shortest and the longest pause of a job that waits for a transaction to end.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 pub(super) const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Time until a changelog that cannot be read is tried again.
+/// The pause after a changelog could not be read.
 const FAILED_PAUSE: Duration = Duration::from_secs(5);
 
-/// What the threads share with the workers.
+/// Everything that the threads share with the workers.
 #[derive(Clone)]
 pub(super) struct Needs<B: Broker> {
     pub(super) broker: B,
@@ -36,14 +36,14 @@ pub(super) struct Needs<B: Broker> {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// A state to be brought to the group's committed offsets.
+/// A state to bring to the group's committed offsets.
 pub(super) struct Job {
     pub(super) id: StateId,
     pub(super) partition: PartitionId,
     pub(super) changelog: TopicPartition,
     /// The id of the changelog topic, if it is known.
     pub(super) topic_id: Option<String>,
-    /// The highest epoch that is known from the checkpoint.
+    /// The highest epoch in the checkpoint.
     pub(super) epoch: i64,
     /// The state as of the checkpoint.
     pub(super) state: PartitionState,
@@ -52,7 +52,7 @@ pub(super) struct Job {
     pub(super) origin: Origin,
     /// For each input topic, the offset that the group has committed.
     pub(super) bounds: BTreeMap<String, Offset>,
-    /// Keys of an earlier slice have expired, if that is known.
+    /// Keys of earlier slices have expired.
     pub(super) oldest_slice: Option<Slice>,
     /// True if the checkpoint is from before a seed. It must not be used.
     pub(super) ignores_checkpoint: bool,
@@ -65,7 +65,7 @@ pub(super) struct Job {
     pub(super) pause: Duration,
 }
 
-/// Ends a job that nobody waits for any more.
+/// Cancels a job.
 #[derive(Debug, Default)]
 pub(super) struct Cancellation {
     stage: Mutex<Stage>,
@@ -86,11 +86,11 @@ impl Cancellation {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) == Stage::Cancelled
     }
 
-    /// Cancels the job. If it is writing a checkpoint, waits until that is done: the partition may come back to this process, and two
-    /// must not write its checkpoints.
+    /// Cancels the job. If the job is writing a checkpoint, waits for it, because the partition may come back to this process, and only one
+    /// thread may write its checkpoints.
     pub(super) fn cancel(&self) {
         runtime::wait(&self.stage, &self.changed, |stage| {
-            // A thread that panics waits for nothing.
+            // A thread that panics must not wait.
             if *stage == Stage::Saving && !std::thread::panicking() {
                 return Err(None);
             }
@@ -127,14 +127,14 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// How long a job has waited.
+/// The wait of a job.
 pub(super) struct Wait {
     pub(super) since: Instant,
     pub(super) reported: Instant,
 }
 
 impl Job {
-    /// The state of the checkpoint.
+    /// Loads the state of the checkpoint.
     pub(super) fn load<B: Broker>(&self, needs: &Needs<B>) -> Result<PartitionState, Error> {
         let mut state = if self.ignores_checkpoint {
             PartitionState::new(self.rules)
@@ -172,7 +172,7 @@ impl Job {
 /// The result of a job.
 pub(super) struct Rebuilt {
     pub(super) id: StateId,
-    /// The job's own, to distinguish it from one that was cancelled.
+    /// Identifies the job, to distinguish it from one that was cancelled.
     pub(super) cancellation: Arc<Cancellation>,
     pub(super) state: Result<PartitionState, Error>,
 }

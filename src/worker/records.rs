@@ -1,119 +1,59 @@
-//! The hot loop: the records of a batch, judged and written.
+//! The hot loop: judges and writes the records of a batch.
 //!
-//! Owns the order in which records of one batch are taken. Must never allocate for a record, nor look anything up for
-//! each of those that come together: what they have in common is a [`RecordLoop`].
+//! Owns the order in which the records of a batch are processed. Must never allocate for a record, or look anything up that consecutive
+//! records of a partition share: a [`RecordLoop`] has it.
 
-use super::columns::Columns;
-use super::decide::{VerdictError, decide};
 use super::ids::{InputId, StateId};
-use super::input::{Input, Wait};
+use super::input::Wait;
+use super::judge::judge_one;
 use super::key_reader::Keyed;
-use super::outbox::Outbox;
-use super::partition::PartitionState;
 use super::read_ahead::{ReadAhead, take_keys};
-use super::routes::Route;
-use super::topics::InputTopic;
-use super::{Error, Flow, Shared, Worker, co_partitioning, key_conflicts};
-use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError};
+use super::record_loop::{RecordLoop, Stop, VerdictError};
+use super::{Error, Flow, Worker};
+use crate::broker::{Broker, Record, RecordOf};
 use crate::fault;
 use crate::filter::ExactError;
 use crate::key::{Fingerprint, NoKey, ValueReader};
-use crate::record::{Invalid, Offset, Reason, Timestamp, TopicPartition, Verdict};
-use crate::route::{self, AddedHeaders, Detail};
+use crate::record::{Invalid, Timestamp, TopicPartition, Verdict};
+use crate::route;
 use crate::runtime;
-use crate::stats::Tally;
-use crate::values::CountBy;
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::slice;
 
-/// Records whose keys are taken together, before the first of them is judged.
+/// Number of records whose keys are extracted before the first one is judged.
 const PREFETCH_RECORDS: usize = 64;
 
-/// Whether the record there is one of the sample of one in 32 that are counted by a value: to look for it in each would cost as
-/// much as the key does. They are chosen by a hash, for producers may take turns.
-const fn is_counted_by_value(offset: Offset) -> bool {
-    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
-}
-
-/// Memory that is used again and again.
-#[derive(Default)]
-pub(super) struct Buffers {
-    prefetched: Vec<Fingerprint>,
-    headers: AddedHeaders,
-    /// By topic, for values that are counted by, or compared.
-    values: Vec<ValueReader>,
-    columns: Columns,
-}
-
-/// What the records of one partition have in common that come one after the other.
-pub(super) struct RecordLoop<'w, B: Broker> {
-    pub(super) shared: &'w Shared<B>,
-    of: InputId,
-    pub(super) topic: &'w InputTopic,
-    pub(super) input: &'w mut Input,
-    /// None where records are brought elsewhere to be judged.
-    pub(super) state: Option<&'w mut PartitionState>,
-    pub(super) outbox: &'w mut Outbox<B>,
-    /// Of the configured topic.
-    pub(super) tally: &'w mut Tally,
-    pub(super) headers: &'w mut AddedHeaders,
-    values: &'w mut ValueReader,
-    pub(super) columns: &'w mut Columns,
-    /// Bytes of the records at hand, at most.
-    pub(super) bytes: usize,
-    /// Whether other topics of the state still warm up.
-    pub(super) others_warm_up: bool,
-    /// The latest record time that moves the window.
-    pub(super) max_timestamp: Timestamp,
-}
-
-/// Why the loop stops at a record.
-pub(super) enum Stop {
-    /// It is done, and the transaction can hold no more.
-    Full,
-    /// It is done, and what the warm-up remembers is to be logged.
-    Unlogged,
-    /// It is the first past a warm-up, and must wait for another topic of the state.
-    WarmedUp,
-    /// It could not be written.
-    Failed(SinkError),
-    /// It could not be decided.
-    Undecided(VerdictError),
-    /// It is not to be written, nor passed over.
-    EndsWorker(Reason),
-}
-
 impl<B: Broker> Worker<B> {
-    /// Judges and writes the records of a batch. Of the first of them, the keys may be taken already.
+    /// Judges and writes the records of a batch. The keys of the first ones may be extracted already.
     pub(super) fn process(&mut self, source: &B::Consumer, ahead: &mut ReadAhead<'_, B>) -> Result<Flow, Error> {
         if ahead.batch.messages.is_empty() {
-            return Ok(Flow::On);
+            return Ok(Flow::Continue);
         }
         let _span = tracing::debug_span!("batch", records = ahead.batch.messages.len()).entered();
         let now = runtime::wall_clock();
-        ahead.groups.extend(&self.topics, &ahead.batch.messages);
-        let (messages, groups) = (&ahead.batch.messages, &ahead.groups);
-        let mut judged = Ok(Flow::On);
+        ahead.runs.add_runs(&self.topics, &ahead.batch.messages);
+        let (messages, runs) = (&ahead.batch.messages, &ahead.runs);
+        let mut judged = Ok(Flow::Continue);
         for first in (0..messages.len()).step_by(PREFETCH_RECORDS) {
             let end = (first + PREFETCH_RECORDS).min(messages.len());
-            take_keys(&self.topics, &mut self.key_reader, messages, groups, &mut ahead.keys, end);
-            self.prefetch(groups.within(first..end), &ahead.keys);
-            judged = groups.within(first..end).try_fold(Flow::On, |flow, (of, numbers)| match (flow, of) {
-                (Flow::On, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
+            take_keys(&self.topics, &mut self.key_reader, messages, runs, &mut ahead.keys, end);
+            self.prefetch(runs.within(first..end), &ahead.keys);
+            judged = runs.within(first..end).try_fold(Flow::Continue, |flow, (of, numbers)| match (flow, of) {
+                (Flow::Continue, Some(of)) => self.take(source, of, &messages[numbers.clone()], &ahead.keys[numbers], now),
                 (flow, _) => Ok(flow),
             });
-            if !matches!(judged, Ok(Flow::On)) {
+            if !matches!(judged, Ok(Flow::Continue)) {
                 break;
             }
         }
         ahead.keys.clear();
-        // What was committed before the worker ends counts, too.
+        // Records that were committed before the worker ends count, too.
         self.reporter.count(&self.shared.stats);
         judged
     }
 
-    /// Has the cache load what judging records will read: their misses then overlap, instead of coming one after the other.
-    fn prefetch(&mut self, groups: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
+    /// Prefetches what judging these records will read, so that cache misses overlap.
+    fn prefetch(&mut self, runs: impl Iterator<Item = (Option<InputId>, Range<usize>)>, keys: &[Keyed]) {
         let (all, mut last) = (&mut self.buffers.prefetched, None);
         let mut load = |of: Option<StateId>, all: &mut Vec<Fingerprint>| {
             if let Some(state) = of.and_then(|id| self.assignment.states.get_mut(&id)) {
@@ -121,7 +61,7 @@ impl<B: Broker> Worker<B> {
             }
             all.clear();
         };
-        for (of, numbers) in groups {
+        for (of, numbers) in runs {
             let state = of.map(|of| StateId { space: self.topics[of.topic].space, partition: of.partition });
             if state != last {
                 load(last, all);
@@ -132,8 +72,8 @@ impl<B: Broker> Worker<B> {
         load(last, all);
     }
 
-    /// Judges and writes records of one partition. Those of a partition that is another member's, or whose state is not
-    /// there yet, come again.
+    /// Judges and writes records of one partition. Skips them if another member owns the partition, or if its state is not restored: they
+    /// will be read again.
     fn take(
         &mut self,
         source: &B::Consumer,
@@ -146,26 +86,26 @@ impl<B: Broker> Worker<B> {
         let bytes = messages.iter().map(Record::bytes).sum();
         self.reporter.tallies[self.topics[of.topic].read].bytes += bytes as u64;
         while let Some((stopped, stop)) = self.record_loop(of, now, bytes).and_then(|mut records| records.run(messages, keys, at)) {
-            if let Flow::Back = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
-                return Ok(Flow::Back);
+            if let Flow::Rewound = self.stopped(source, of, &messages[stopped], &keys[stopped], stop)? {
+                return Ok(Flow::Rewound);
             }
             at = stopped + 1;
         }
-        Ok(Flow::On)
+        Ok(Flow::Continue)
     }
 
-    /// What records of that partition have in common; `None` if they are not to be judged.
+    /// Everything that the records of an input share; `None` if they must not be processed now.
     fn record_loop(&mut self, of: InputId, now: Timestamp, bytes: usize) -> Option<RecordLoop<'_, B>> {
-        let others_warm_up = self.assignment.warming && self.assignment.others_warm_up(&self.topics, of);
+        let others_warm_up = self.assignment.any_warm_up && self.assignment.others_warm_up(&self.topics, of);
         let input = self.assignment.inputs.get_mut(&of)?;
-        if others_warm_up && !input.is_warm_up(input.position) {
+        if others_warm_up && !input.is_warm_up(input.position()) {
             input.pass_over();
             return None;
         }
-        if input.awaits.is_some() || self.assignment.holding && input.verdicts.is_all_carried() {
+        if input.blocked_on_schema.is_some() || self.assignment.holds_new_records && input.replay_complete() {
             input.pass_over();
         }
-        // What was passed over comes first, though nothing may be in its way any more.
+        // Records that were passed over come first, even if nothing blocks them any more.
         if input.ends_worker || input.wait != Wait::No {
             return None;
         }
@@ -184,7 +124,7 @@ impl<B: Broker> Worker<B> {
             topic,
             input,
             state,
-            outbox: &mut self.outbox,
+            writer: &mut self.writer,
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
             values: &mut values[of.topic.0],
@@ -195,106 +135,110 @@ impl<B: Broker> Worker<B> {
         })
     }
 
-    /// Does what a loop cannot do for itself.
+    /// Handles the record that stopped the loop.
     fn stopped(&mut self, source: &B::Consumer, of: InputId, message: &RecordOf<'_, B>, keyed: &Keyed, stop: Stop) -> Result<Flow, Error> {
         let (partition, offset) = (TopicPartition { topic: message.topic().to_owned(), partition: message.partition() }, message.offset());
         match stop {
-            // What must be in it may come behind much that is new, which has to wait.
-            Stop::Full if self.assignment.must_repeat() && !fault::defect("full_transaction_not_held") => {
-                self.assignment.holding = true;
-                Ok(Flow::On)
+            // Records that it must repeat may follow behind new ones. The new ones wait.
+            Stop::Full if self.assignment.is_replaying() && !fault::defect("full_transaction_not_held") => {
+                self.assignment.holds_new_records = true;
+                Ok(Flow::Continue)
             }
             Stop::Full => {
                 let flow = self.commit(source)?;
-                // While records come faster than transactions hold, there is hardly another moment without one.
+                // Under full load, there is hardly another moment without an open transaction.
                 self.checkpoint(false);
                 Ok(flow)
             }
-            // What is to be logged must wait, and the warm-up with it: it would remember more all the while. With a transaction
-            // open, records that do not come again are given up in time.
-            Stop::Unlogged if self.assignment.must_repeat() => {
-                self.assignment.holding = true;
-                self.outbox.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Back), |()| Ok(Flow::On))
+            // Logging must wait for the replay, and so must the warm-up, which would remember more and more. An open transaction ensures that
+            // a replay that never completes is given up in time.
+            Stop::Unlogged if self.assignment.is_replaying() => {
+                self.assignment.holds_new_records = true;
+                self.writer.begin().map_or_else(|failure| self.abort(source, failure).map(|()| Flow::Rewound), |()| Ok(Flow::Continue))
             }
-            Stop::Unlogged if self.outbox.is_open() => self.commit(source),
+            Stop::Unlogged if self.writer.is_open() => self.commit(source),
             Stop::Unlogged => self.log_warm_up(source),
-            Stop::WarmedUp => Ok(Flow::On),
-            Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Back),
+            Stop::WarmedUp => Ok(Flow::Continue),
+            Stop::Failed(failure) => self.abort(source, failure).map(|()| Flow::Rewound),
             Stop::Undecided(VerdictError::Awaits(schema)) => {
-                self.await_schema(of, schema);
-                Ok(Flow::On)
+                self.block_on_schema(of, schema);
+                Ok(Flow::Continue)
             }
             Stop::Undecided(VerdictError::Gap(expected)) => {
                 tracing::error!(partition = %partition, expected, got = offset, "records that were decided do not come again; restoring the partition");
-                self.restart_at_hand(source, partition)
+                self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Archive(error))) => {
                 tracing::error!(partition = %partition, offset, error = %error, "state is lost; restoring the partition");
-                self.restart_at_hand(source, partition)
+                self.restart_in_batch(source, partition)
             }
             Stop::Undecided(VerdictError::State(ExactError::Full(full))) => Err(Error::Full { partition, offset, full }),
             Stop::EndsWorker(reason) => {
                 let input = self.assignment.inputs.values().find(|input| input.partition == partition);
-                let refused = input.and_then(|input| input.verdicts.refused(offset));
+                let refused = input.and_then(|input| input.verdicts().refused(offset));
                 let invalid = match (refused, keyed) {
                     (Some(refused), _) => refused.clone(),
                     (None, Err(NoKey::Invalid(invalid))) => Invalid::clone(invalid),
                     (None, _) => Invalid { reason, message: reason.label().to_owned() },
                 };
-                // What came before it is good, and stays: it ends with the commit. If that is to be written again, we come
-                // by here again.
-                self.outbox.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
-                if self.assignment.must_repeat() { Ok(Flow::On) } else { self.commit(source) }
+                // The records before it are valid, so the worker ends after their commit. If the commit fails, the record is read again.
+                self.writer.ends_with.get_or_insert(Error::Invalid { partition, offset, invalid });
+                if self.assignment.is_replaying() { Ok(Flow::Continue) } else { self.commit(source) }
             }
         }
-    }
-
-    /// Restores a partition whose records are at hand.
-    fn restart_at_hand(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
-        if !self.outbox.is_open() {
-            // Those of other partitions at hand are given up, and must come again, too.
-            self.rewind(source)?;
-        }
-        self.restart(source, &[partition]).map(|()| Flow::Back)
     }
 }
 
 impl<B: Broker> RecordLoop<'_, B> {
-    /// Takes records from that number on, until one makes it stop: returns its number.
+    /// Processes records from number `at` on, until one stops the loop. Returns the number of that record.
     fn run(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], mut at: usize) -> Option<(usize, Stop)> {
         while at < messages.len() {
-            let taken = match self.together(&messages[at..], &keys[at..]) {
-                Ok(0) => self.record(&messages[at], &keys[at]).map(|()| 1).map_err(|stop| (0, stop)),
-                taken => taken,
-            };
-            match taken {
-                Ok(taken) => at += taken,
+            match self.process_next(&messages[at..], &keys[at..]) {
+                Ok(processed) => at += processed,
                 Err((number, stop)) => return Some((at + number, stop)),
             }
         }
         None
     }
 
-    fn record(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
+    /// Processes the first records: a batch if possible, otherwise one record. Returns how many, or the number of the record that stops
+    /// the loop.
+    fn process_next(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> Result<usize, (usize, Stop)> {
+        let (judged, error) = self.judge_batch(messages, keys);
+        if judged > 0 {
+            let verdicts = std::mem::take(&mut self.columns.verdicts);
+            let emitted = self.emit(&messages[..judged], &keys[..judged], &verdicts, None);
+            self.columns.verdicts = verdicts;
+            if let Err((number, Stop::Failed(_))) = &emitted {
+                self.input.give_back(judged - number);
+            }
+            emitted?;
+        }
+        match error {
+            Some(error) => Err((judged, Stop::Undecided(VerdictError::State(error)))),
+            None if judged > 0 => Ok(judged),
+            None => self.process_one(&messages[0], &keys[0]).map(|()| 1).map_err(|stop| (0, stop)),
+        }
+    }
+
+    /// Processes a record that cannot be judged in a batch.
+    fn process_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let offset = message.offset();
-        if offset < self.input.position {
+        if offset < self.input.position() {
             // librdkafka went back further than it was asked to.
             return Ok(());
         }
-        let time = message.timestamp();
-        let Some(state) = self.state.as_deref_mut() else { return self.forward(message, time, keyed) };
+        let Some(state) = self.state.as_deref_mut() else { return self.process_forwarded(message, keyed) };
         if !self.input.is_warm_up(offset) {
-            if self.input.is_warm_up(self.input.position) {
-                // The stretch ends without a record.
-                self.input.warmed_up(self.input.warm_until - 1);
-            }
-            // Others of the state may still have some of theirs to come.
+            // The warm-up may end without a record.
+            self.input.skip_warm_up();
             if self.others_warm_up {
                 self.input.pass_over();
                 return Err(Stop::WarmedUp);
             }
         }
-        let verdict = decide(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
+        let time = message.timestamp();
+        let verdict = judge_one(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
         if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
@@ -302,8 +246,8 @@ impl<B: Broker> RecordLoop<'_, B> {
             let is_much = state.pending.len() >= self.shared.most_unlogged();
             return if is_much { Err(Stop::Unlogged) } else { Ok(()) };
         }
-        // Of a record that is written again, the state may have changed since.
-        let is_new = self.input.verdicts.is_all_carried();
+        // When a record is written again, its key may have been inserted again since.
+        let is_new = self.input.replay_complete();
         let since = match keyed {
             Ok((fingerprint, _)) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
                 let since = state.dedup.seen_since(*fingerprint);
@@ -311,121 +255,32 @@ impl<B: Broker> RecordLoop<'_, B> {
             }
             _ => None,
         };
-        self.input.verdicts.carry(offset, verdict);
-        if std::mem::take(&mut self.input.warming_up) {
+        self.input.remember(offset, &[verdict]);
+        if self.input.end_warm_up() {
             tracing::info!(partition = %self.input.partition, offset, "warmed up");
             fault::point("warm_up.ended");
         }
-        // A record that is written again after an abort was counted before.
-        if offset >= self.input.counted
+        if !self.input.is_counted(offset)
             && let Some(time) = time.filter(|&time| time > self.max_timestamp)
         {
             self.tally.count_future(time);
         }
-        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
-            co_partitioning::watch(self.shared, self.topic, *fingerprint, message.partition());
-        }
-        self.emit(message, time, verdict, since, keyed)
+        self.emit_one(message, keyed, verdict, since)
     }
 
-    /// Brings a record to the partition where it is judged.
-    fn forward(&mut self, message: &RecordOf<'_, B>, time: Option<Timestamp>, keyed: &Keyed) -> Result<(), Stop> {
-        let (Some(to), Ok((fingerprint, _))) = (&self.topic.forward, keyed) else {
-            let verdict = match keyed {
-                Err(NoKey::Awaits(schema)) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
-                Err(NoKey::Invalid(invalid)) => self.topic.config.verdict_without_key(invalid.reason),
-                // Never taken: this topic is forwarded, so only a record without a key comes by here.
-                Ok(_) => Verdict::Unseen,
-            };
-            return self.emit(message, time, verdict, None, keyed);
+    /// Forwards a record to the repartition topic, where it is judged. A record without a key is not forwarded.
+    fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
+        let verdict = match (keyed, &self.topic.forward) {
+            (Ok((fingerprint, _)), Some(to)) => return self.forward(to.target(*fingerprint), message),
+            (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
+            (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
+            // Unreachable: an input without a state forwards its records.
+            (Ok(_), None) => Verdict::Unseen,
         };
-        self.outbox.begin().map_err(Stop::Failed)?;
-        self.headers.clear();
-        self.write(&to.topic, Some(to.partition(*fingerprint)), message, time)?;
-        self.input.position = message.offset() + 1;
-        self.carried(1)
+        self.emit_one(message, keyed, verdict, None)
     }
 
-    /// Writes a decided record to where it goes, and counts it as read.
-    fn emit(
-        &mut self,
-        message: &RecordOf<'_, B>,
-        time: Option<Timestamp>,
-        verdict: Verdict,
-        since: Option<Timestamp>,
-        keyed: &Keyed,
-    ) -> Result<(), Stop> {
-        self.outbox.begin().map_err(Stop::Failed)?;
-        let (topic, offset) = (self.topic, message.offset());
-        let refused = self.input.verdicts.refused(offset);
-        let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
-        let invalid = refused.or(match keyed {
-            Err(NoKey::Invalid(invalid)) => Some(&**invalid),
-            _ => None,
-        });
-        // A dead letter's topic may refuse its time, too; a header has it.
-        let time = time.filter(|_| verdict != Verdict::Invalid(Reason::Refused));
-        let is_written = match topic.routes.route(&topic.config, verdict, invalid, detail, message, self.headers) {
-            Route::Drop => false,
-            Route::Fail(reason) => {
-                self.input.ends_worker = true;
-                return Err(Stop::EndsWorker(reason));
-            }
-            Route::Write { topic, partition } => {
-                self.write(topic, partition, message, time)?;
-                true
-            }
-        };
-        self.input.position = offset + 1;
-        // What is written again after an abort was counted.
-        if offset >= self.input.counted {
-            self.input.counted = offset + 1;
-            self.tally.count(verdict);
-            self.tally.dead_letters += u64::from(is_written && topic.routes.is_dead_letter(verdict));
-            self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
-        }
-        self.carried(1)
-    }
-
-    /// Looks at more of a record than its key, where that is asked for.
-    #[inline]
-    pub(super) fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
-        let topic = self.topic;
-        if let Some(by) = &topic.config.count_by
-            && is_counted_by_value(message.offset())
-        {
-            self.count_by(by, message, verdict);
-        }
-        if topic.keeps_content()
-            && let Some(fingerprint) = fingerprint
-        {
-            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.values);
-        }
-    }
-
-    /// Counts a record by its value.
-    fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
-        let topic = self.topic;
-        let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
-        let format = &topic.config.formats.value;
-        let text = by.text(format, message.value(), message.headers(), self.values, &*self.shared.schemas);
-        values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
-    }
-
-    /// Writes a record, with the headers at hand added to its own.
-    pub(super) fn write(
-        &mut self,
-        topic: &str,
-        partition: Option<i32>,
-        message: &RecordOf<'_, B>,
-        time: Option<Timestamp>,
-    ) -> Result<(), Stop> {
-        let outgoing = Outgoing { topic, partition, message, time, headers: self.headers, origin: 0 };
-        self.outbox.write(self.of, outgoing).map_err(Stop::Failed)
-    }
-
-    /// The transaction carries some records more.
-    pub(super) fn carried(&mut self, records: usize) -> Result<(), Stop> {
-        if self.outbox.carry(records) { Err(Stop::Full) } else { Ok(()) }
+    fn emit_one(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
+        self.emit(slice::from_ref(message), slice::from_ref(keyed), &[verdict], since).map_err(|(_, stop)| stop)
     }
 }

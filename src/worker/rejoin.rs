@@ -1,65 +1,40 @@
-//! A worker's life as a member of the group, and what follows when the group takes another for this member.
+//! Rejoining the group after it has mistaken another process for this member.
 //!
-//! Owns the consumer, and the question whether there is such another. Must never go on with anything that was read
-//! before: whoever has the name may have committed past it.
+//! Owns the decision whether there is such a process. Must never continue with records that were read before, because the other process
+//! may have committed past them.
 //!
-//! When another process joins under the static name of a member (`group.instance.id`), that member gets an error that
-//! says so. Its consumer is of no use any more. It gets the same error where there is no such process. librdkafka forgets the id of a member
-//! whose session has ended, and while the worker has not answered the rebalance that follows, perhaps because its
-//! commit waits for the same broker, it goes on sending heartbeats without one. To the broker, once it is back, the
-//! name has another id than that (librdkafka issue 3437). A join that the client had given up, and that the broker
-//! takes after the next one, ends the same way (KAFKA-20985). librdkafka and Kafka's own client both leave it to
-//! whoever uses them to start anew.
+//! When another process joins with the static name of a member (`group.instance.id`), the group fences that member. Its consumer cannot
+//! be used any more. The group may also do so if there is no such process. librdkafka forgets the id of a member whose session has ended.
+//! Until the worker has answered the rebalance that follows, which may wait for a commit to the same broker, librdkafka sends heartbeats
+//! without an id. When the broker is back, the name has a different id there (librdkafka issue 3437). A join that the client had given
+//! up, and that the broker processes after the next one, has the same effect (KAFKA-20985). librdkafka and Kafka's own client both leave
+//! the recovery to the application.
 //!
-//! So the member joins anew. A new consumer takes the name over from whoever has it; if that is a process that lives,
-//! it comes back, too. A commit in between says nothing, for both may get that far: they are distinguished by how often
-//! this happens. What each writes meanwhile is safe, for the group takes the offsets of the last that joined only,
-//! and producers of one transactional id fence each other.
+//! So the member joins again. A new consumer takes the name back. If another process is alive, it does the same. A commit in between
+//! proves nothing, because both may get that far. Only the frequency shows whether there is another process. Everything that either of
+//! them writes is safe, because the group accepts only the offsets of the member that joined last, and producers with one transactional
+//! id fence each other.
 
 use super::{Error, POLL_INTERVAL, Worker};
-use crate::broker::{self, Broker, Consumer as _};
-use crate::fault;
+use crate::broker::{self, Broker};
 use crate::runtime;
 use std::time::Duration;
 
-/// How often a member joins anew within [`MEMORY`].
+/// How often a member may rejoin within [`MEMORY`].
 const REJOINS_MAX: usize = 3;
 
-/// How long each time counts: by far longer than two processes need to take the name from each other.
+/// How long each time counts: much longer than two processes need to take the name from each other.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// How long the group is given before a member joins anew.
+/// The wait before a member rejoins.
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<B: Broker> Worker<B> {
-    /// Works until told to stop, then drains: commits, writes checkpoints, and leaves the group.
+    /// Drops everything that the fenced consumer has read, and waits a moment. A new consumer then joins the group.
     ///
     /// # Errors
-    /// When it cannot go on.
-    pub fn run(mut self, number: usize) -> Result<(), Error> {
-        loop {
-            let source = self.shared.broker.consumer(&self.shared.config, number)?;
-            let inputs: Vec<_> = self.topics.iter().map(|(_, topic)| &*topic.config.input).collect();
-            source.subscribe(&inputs)?;
-            let ended = self.work(&source);
-            let is_fenced = matches!(ended, Err(Error::Kafka(broker::Error::Fenced)));
-            let ended = if is_fenced { self.fenced(&source) } else { ended };
-            if !matches!(ended, Ok(()) | Err(Error::Kafka(broker::Error::Stopped))) {
-                self.outbox.leave();
-            }
-            source.close();
-            if !is_fenced || ended.is_err() || self.stopping() {
-                fault::point("drain.left");
-                return ended;
-            }
-        }
-    }
-
-    /// Gives up all that the consumer has brought, and waits a moment. A new consumer is to go on.
-    ///
-    /// # Errors
-    /// When there is another process of this name, by all appearances.
-    fn fenced(&mut self, source: &B::Consumer) -> Result<(), Error> {
+    /// If this happens so often that another process must have the same name.
+    pub(super) fn prepare_to_rejoin(&mut self, source: &B::Consumer) -> Result<(), Error> {
         self.rejoins.retain(|at| runtime::since(*at) < MEMORY);
         if self.rejoins.len() >= REJOINS_MAX {
             return Err(broker::Error::Fenced.into());
@@ -72,7 +47,7 @@ impl<B: Broker> Worker<B> {
         let partitions: Vec<_> = self.assignment.positions().into_iter().map(|(partition, _)| partition).collect();
         self.lose(source, &partitions)?;
         let until = runtime::now() + PAUSE;
-        while runtime::now() < until && !self.stopping() {
+        while runtime::now() < until && !self.check_stop() {
             runtime::sleep(POLL_INTERVAL);
         }
         Ok(())

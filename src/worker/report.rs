@@ -1,14 +1,13 @@
-//! The state of a worker, reported once a second for the status, the metrics, and the probes.
+//! The state of a worker, reported once per second for the status, the metrics, and the probes.
 //!
-//! Owns what was counted since the last report. Must never hold up a record: everything in a report is known without
-//! asking a broker.
+//! Owns the counts since the last report. Must never delay a record: no report needs a request to a broker.
 
-use super::Shared;
 use super::assignment::Assignment;
 use super::ids::{CountsId, StateId};
 use super::input::{Input, Stall};
 use super::partition::PartitionState;
 use super::topics::{InputTopic, Topics};
+use super::{Shared, Worker};
 use crate::broker::{Broker, Consumer};
 use crate::fault;
 use crate::record::{SpaceId, TopicPartition};
@@ -17,10 +16,10 @@ use crate::stats::{InputReport, InputState, StateReport, Stats, Tally, TimesChan
 use std::ops::{Index, IndexMut};
 use std::time::{Duration, Instant};
 
-/// Least time between two reports.
+/// The shortest time between two reports.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was counted of each topic in [`Stats::topics`].
+/// Counts per topic in [`Stats::topics`].
 pub(super) struct Tallies(Vec<Tally>);
 
 impl Index<CountsId> for Tallies {
@@ -37,20 +36,20 @@ impl IndexMut<CountsId> for Tallies {
     }
 }
 
-/// Why nothing can be committed.
+/// The reason why nothing can be committed.
 pub(super) struct Blocked {
     pub(super) reason: String,
-    /// The partitions whose records are aborted again and again.
+    /// The partitions whose records are aborted repeatedly.
     pub(super) partitions: Vec<TopicPartition>,
 }
 
 /// Reports the state of a worker.
 pub(super) struct Reporter {
-    /// True while the group's last answer says which partitions are this member's, even if there are none.
+    /// True if the group has assigned partitions to this member, even if there are none.
     pub(super) joined: bool,
     /// Set once nothing could be committed for a while.
     pub(super) blocked: Option<Blocked>,
-    /// What was counted of each topic.
+    /// Counts per topic.
     pub(super) tallies: Tallies,
     next: Instant,
 }
@@ -60,24 +59,24 @@ impl Reporter {
         Self { joined: false, blocked: None, tallies: Tallies(vec![Tally::default(); stats.topics.len()]), next: runtime::now() }
     }
 
-    /// Makes the next report come at once, because a person waits for what has changed.
+    /// Makes a report due immediately, because a person may wait for the change.
     pub(super) fn hurry(&mut self) {
         self.next = runtime::now();
     }
 
-    /// Adds what was counted to what all workers have counted.
+    /// Adds the counts to those of all workers.
     pub(super) fn count(&mut self, stats: &Stats) {
         self.tallies.0.iter_mut().zip(&stats.topics).for_each(|(tally, counts)| tally.report(counts));
     }
 
-    /// Forgets why nothing can be committed once that would not be told by a commit of this worker: the partitions of the aborted
-    /// records are another member's, or they are committed to their ends. Returns true if it did.
+    /// Forgets the reason why nothing can be committed, if no commit of this worker will do so: other members own the partitions of the
+    /// aborted records now, or the partitions are committed up to their ends. Returns true if it did.
     pub(super) fn unblock(&mut self, assignment: &Assignment, source: &impl Consumer) -> bool {
         let Some(blocked) = &self.blocked else { return false };
-        let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position >= end);
+        let is_committed = |input: &Input| !input.is_ahead() && source.end(&input.partition).is_some_and(|end| input.position() >= end);
         let is_own = |partition| blocked.partitions.contains(partition);
         let mut inputs = assignment.inputs.values().filter(|input| is_own(&input.partition));
-        if inputs.any(|input| !is_committed(input)) || assignment.paused().any(|found| is_own(&found.partition)) {
+        if inputs.any(|input| !is_committed(input)) || assignment.paused().any(|assigned| is_own(&assigned.partition)) {
             return false;
         }
         self.blocked = None;
@@ -109,6 +108,16 @@ impl Reporter {
     }
 }
 
+impl<B: Broker> Worker<B> {
+    /// Publishes a status report if one is due.
+    pub(super) fn report(&mut self, source: &B::Consumer) {
+        if !self.writer.is_open() && self.reporter.unblock(&self.assignment, source) {
+            self.writer.aborts = 0;
+        }
+        self.reporter.report(&self.shared, self.number, &self.topics, &mut self.assignment, source);
+    }
+}
+
 fn log_times(TimesChange { topic, warning }: &TimesChange) {
     if let Some(warning) = warning {
         tracing::warn!(topic, "{warning}");
@@ -123,24 +132,26 @@ fn input_reports(topics: &Topics, assignment: &Assignment, source: &impl Consume
         partition: input.partition.clone(),
         space: topics[input.topic].space,
         state: match input {
-            Input { awaits: Some(_), .. } => InputState::AwaitingSchema,
-            _ if input.is_warm_up(input.position) || input.warming_up && fault::defect("idle_partition_warms_up") => InputState::WarmingUp,
+            Input { blocked_on_schema: Some(_), .. } => InputState::AwaitingSchema,
+            _ if input.is_warm_up(input.position()) || input.is_warming_up() && fault::defect("idle_partition_warms_up") => {
+                InputState::WarmingUp
+            }
             _ => InputState::Running,
         },
-        position: input.position,
-        committed: input.group.offset.unwrap_or(input.committed),
+        position: input.position(),
+        committed: input.reported_committed(),
         end: source.end(&input.partition),
         stream_time: stream_time(input.state),
         open_transaction_since: input.stall.as_ref().and_then(Stall::open_transaction_since),
         unreadable_since: input.unreadable_since(),
     });
-    let waiting = assignment.paused().map(|found| InputReport {
-        partition: found.partition.clone(),
-        space: topics[found.topic].space,
+    let waiting = assignment.paused().map(|assigned| InputReport {
+        partition: assigned.partition.clone(),
+        space: topics[assigned.topic].space,
         state: InputState::Rebuilding,
-        position: found.paused_at(),
-        committed: found.paused_at(),
-        end: Some(found.high),
+        position: assigned.paused_at(),
+        committed: assigned.paused_at(),
+        end: Some(assigned.high),
         stream_time: None,
         open_transaction_since: None,
         unreadable_since: None,

@@ -1,82 +1,66 @@
-//! What the worker knows of each topic that it reads.
+//! The topics that a worker reads.
 //!
-//! Owns what follows from the configuration and the cluster together. Must never depend on what was read.
+//! Owns everything that follows from the configuration and the cluster. Must never depend on records.
 
-use super::Shared;
 use super::ids::CountsId;
-use super::routes::Routes;
-use crate::broker::Broker;
+use super::outputs::{Forward, Outputs};
+use crate::broker::Cluster;
 use crate::changelog::Origin;
 use crate::checkpoint::{self, PartitionId};
-use crate::config::Topic;
+use crate::config::{Config, Topic};
 use crate::dedup::Rules;
 use crate::fault;
-use crate::key::{self, Fingerprint};
 use crate::record::{SpaceId, TopicId};
 use crate::stats;
 use std::ops::Index;
 
-/// A topic that is read, with what follows from the configuration and the cluster.
+/// A topic that is read.
 pub(super) struct InputTopic {
-    /// What the configuration says, with the name of the topic that is really read.
+    /// The configuration, with the name of the topic that is actually read.
     pub(super) config: Topic,
-    /// Its key space. A topic whose records are only brought elsewhere has one of its own, of which nothing is remembered.
+    /// The key space. A topic whose records are forwarded has a key space of its own, without a state.
     pub(super) space: SpaceId,
     pub(super) rules: Rules,
-    /// Where its records are counted: the configured topic.
+    /// The counts of records: those of the configured topic.
     pub(super) counted: CountsId,
-    /// Where its bytes are: the topic that is really read.
+    /// The counts of bytes: those of the topic that is actually read.
     pub(super) read: CountsId,
-    /// Keys that a partition's filter is made for.
+    /// Number of keys for which a partition's filter is sized.
     pub(super) capacity: u64,
-    /// The rate that it is sized for.
+    /// The false positive rate at that size.
     pub(super) peak: f64,
     pub(super) settings: checkpoint::Settings,
-    /// What the fingerprints in its changelog depend on.
+    /// The settings that the fingerprints in its changelog depend on.
     pub(super) origin: Origin,
-    /// The topic of its changelog, if there is one.
+    /// The changelog topic.
     pub(super) changelog: Option<String>,
-    /// Where records go to be judged, if not here.
+    /// The repartition topic to which records are forwarded.
     pub(super) forward: Option<Forward>,
-    /// Whether it is a topic that records were brought to.
+    /// True for a repartition topic.
     pub(super) is_internal: bool,
-    pub(super) routes: Routes,
-    /// Other topics of its space whose repeats are compared with what came out.
+    pub(super) outputs: Outputs,
+    /// Other topics of the space whose duplicates are compared with records of this topic.
     pub(super) compared_beside: Vec<CountsId>,
 }
 
 impl InputTopic {
-    /// Whether the content of what came out is kept for itself, or for another topic of its space.
+    /// True if the content of emitted records is kept, for this topic or for another topic of the space.
     pub(super) const fn keeps_content(&self) -> bool {
         self.config.key_conflicts.is_some() || !self.compared_beside.is_empty()
     }
 
-    /// Whose state it is, as the store calls it.
+    /// The name of a state in the store.
     pub(super) fn stored_as(&self, partition: i32) -> PartitionId {
         PartitionId { space: self.config.space.clone(), partition }
     }
 }
 
-/// A topic whose partitions follow the key.
-pub(super) struct Forward {
-    pub(super) topic: String,
-    pub(super) partitions: u32,
-}
-
-impl Forward {
-    /// The partition that a key asks for.
-    pub(super) fn partition(&self, fingerprint: Fingerprint) -> i32 {
-        key::partition(fingerprint, self.partitions).cast_signed()
-    }
-}
-
-/// All topics that are read, by number. Those that only bring records to their partitions come after all others.
+/// All topics that are read, by id. Topics whose records are forwarded come last.
 pub(super) struct Topics(Vec<InputTopic>);
 
 impl Topics {
-    pub(super) fn new<B: Broker>(shared: &Shared<B>) -> Self {
-        let config = &shared.config;
-        let partitions = |topic: &str| shared.cluster.partitions.get(topic).copied().unwrap_or(1);
+    pub(super) fn new(config: &Config, cluster: &Cluster) -> Self {
+        let partitions = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(1);
         let read = |input: &str| CountsId(stats::topics(config).position(|(name, _)| name == input).unwrap_or(0));
         let judged = |(number, topic): (usize, &Topic)| {
             let settings = checkpoint::Settings::of(config, topic);
@@ -100,7 +84,7 @@ impl Topics {
                 changelog: config.changelog(&topic.space),
                 forward: None,
                 is_internal,
-                routes: Routes::new(&topic, &shared.cluster),
+                outputs: Outputs::new(&topic, cluster),
                 compared_beside,
                 config: topic,
             }
@@ -122,24 +106,24 @@ impl Topics {
                 changelog: None,
                 forward: Some(Forward { partitions: partitions(&name), topic: name }),
                 is_internal: false,
-                routes: Routes::new(topic, &shared.cluster),
+                outputs: Outputs::new(topic, cluster),
                 compared_beside: Vec::new(),
             });
         }
         Self(topics)
     }
 
-    /// All of them, with their numbers.
+    /// Iterates over all topics.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TopicId, &InputTopic)> {
         self.0.iter().enumerate().map(|(number, topic)| (TopicId(number), topic))
     }
 
-    /// The number of the topic of that name.
+    /// Finds a topic by name.
     pub(super) fn find(&self, name: &str) -> Option<TopicId> {
         self.iter().find(|(_, topic)| topic.config.input == name).map(|(id, _)| id)
     }
 
-    /// The topic of the configuration: for a repartition topic, the one whose records are in it.
+    /// The configured topic. For a repartition topic, the topic whose records it holds.
     pub(super) fn configured(&self, id: TopicId) -> TopicId {
         let forwards = |(_, topic): &(TopicId, &InputTopic)| topic.counted == self[id].counted && topic.forward.is_some();
         let configured = self.iter().find(forwards).map_or(id, |(configured, _)| configured);
@@ -151,7 +135,7 @@ impl Topics {
         self.iter().filter(move |(_, topic)| topic.space == space)
     }
 
-    /// The topic that says for all of its key space what they agree on.
+    /// The first topic of a key space, for settings that all its topics share.
     pub(super) fn first_of(&self, space: SpaceId) -> &InputTopic {
         self.of_space(space).next().expect("a state is of a space that topics name").1
     }

@@ -1,17 +1,17 @@
-//! The open transaction, and how much one may carry.
+//! The load of the open transaction, and its limit.
 //!
-//! Owns that bound: the configured one, or less where brokers did not take as much before a transaction timed out. Must never
-//! become so small that no record fits, nor stay small where they take more.
+//! Owns the limit: the configured one, or less if brokers did not accept as much before a transaction timed out. It must never become
+//! smaller than a record, or stay small if the brokers accept more.
 
 use std::time::{Duration, Instant};
 
-/// Bytes of keys and values at which a transaction is full, for what is not sent yet takes memory.
+/// Bytes of keys and values at which a transaction is full. Records that are not sent yet take memory.
 const BYTES_MAX: usize = 64 << 20;
 
-/// How much smaller transactions become after those that were too large, and again after each more.
+/// The divisor of the limit after transactions that were too large, and again after each further one.
 const SMALLER: usize = 8;
 
-/// Records, and the bytes of keys and values that were written of them.
+/// Numbers of processed records, and of bytes of the keys and values that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) records: usize,
@@ -24,45 +24,45 @@ impl Load {
     }
 }
 
-/// What is known of the open transaction.
+/// The open transaction.
 pub(super) struct Transaction {
     pub(super) begun: Instant,
-    /// Records that it carries, written or not.
+    /// The records that it carries, written or not.
     pub(super) load: Load,
 }
 
-/// How much a transaction may carry.
+/// The largest load of a transaction.
 pub(super) struct Limit {
     configured: Load,
     current: Load,
-    /// What was too much when it was tried last.
+    /// The load that was too large when it was last tried.
     too_much: Load,
     /// Transactions that timed out since the last commit.
     timed_out: u32,
 }
 
 impl Limit {
-    /// As many records as are configured, and no more bytes than memory allows.
+    /// Creates the configured limit.
     pub(super) const fn new(records: usize) -> Self {
         let configured = Load { records, bytes: BYTES_MAX };
         Self { configured, current: configured, too_much: Load { records: usize::MAX, bytes: usize::MAX }, timed_out: 0 }
     }
 
-    /// How much more fits.
+    /// The load that a transaction with this load can still take.
     #[inline]
     pub(super) const fn room(&self, load: Load) -> Load {
         Load { records: self.current.records.saturating_sub(load.records), bytes: self.current.bytes.saturating_sub(load.bytes) }
     }
 
-    /// Whether nothing more fits.
+    /// True if a transaction with this load is full.
     #[inline]
     pub(super) const fn is_full(&self, load: Load) -> bool {
         load.records >= self.current.records || load.bytes >= self.current.bytes
     }
 
-    /// A transaction was committed at that age. If it was full, the next may carry more: quickly where it was young; and slowly,
-    /// and not as much as was too much before, where it was near to its timeout. Slowly, but not never: it need not be the load
-    /// that takes long.
+    /// Notes that a transaction of this load was committed at this age. If it was full, the limit rises: quickly if it was young, and
+    /// slowly, but not to the load that was too large before, if it was near its timeout. The load need not be what took long, so the
+    /// limit never stops rising.
     pub(super) fn committed(&mut self, load: Load, age: Duration, timeout: Duration) {
         self.timed_out = 0;
         if !self.is_full(load) {
@@ -99,18 +99,18 @@ impl Limit {
         }
         self.too_much = load;
         let Load { records, bytes } = load.map(|count| (count / divisor).max(1));
-        // Where nothing but changelogs is written, bytes are no bound.
+        // If only changelogs were written, bytes are not a limit.
         let bytes = if load.bytes == 0 { self.current.bytes } else { bytes };
         self.current = Load { records: records.min(self.current.records), bytes: bytes.min(self.current.bytes) };
         true
     }
 
-    /// Whether a transaction timed out since the last commit.
+    /// True if a transaction timed out since the last commit.
     pub(super) const fn has_timed_out(&self) -> bool {
         self.timed_out > 0
     }
 
-    /// What holds now.
+    /// The current limit.
     pub(super) const fn current(&self) -> Load {
         self.current
     }

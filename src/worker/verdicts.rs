@@ -1,8 +1,8 @@
 //! Decide once, emit until committed.
 //!
-//! Owns the verdicts of records that are not committed yet. A verdict is taken once, when a record is first read, and the filter is changed at once. If the
-//! transaction aborts, the record is read again; asking the filter again would call it its own
-//! duplicate, and lose it. So verdicts are kept until the transaction that carries them is committed.
+//! Owns the verdicts of records that are not committed yet. A verdict is decided when its record is first read, and the filter changes
+//! at once. If the transaction aborts, the record is read again. The filter would then report it as a duplicate of itself, and the record
+//! would be lost. So verdicts are kept until the transaction that carries their records is committed.
 
 use crate::record::{Invalid, Offset, Verdict};
 use std::collections::BTreeMap;
@@ -10,37 +10,37 @@ use std::collections::BTreeMap;
 /// The verdicts of one partition since its last commit, in order of offset.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// A byte each, for a transaction may have millions.
+    /// One byte each, because a transaction may have millions.
     taken: Vec<Verdict>,
-    /// Whose they are.
+    /// The offsets of the verdicts.
     runs: Vec<VerdictRun>,
-    /// How many of them the open transaction carries; less than all only after an abort.
+    /// The number of verdicts whose records the open transaction carries. Less than all only after an abort.
     carried: usize,
-    /// What a broker said against those whose verdict it has changed.
+    /// Why a broker rejected a record.
     refused: BTreeMap<Offset, Invalid>,
 }
 
 /// Records that follow each other without a gap.
 #[derive(Clone, Copy, Debug)]
 struct VerdictRun {
-    /// Offset of the first, and which verdict is its.
+    /// The offset of the first record, and the index of its verdict.
     start: Offset,
     first: usize,
 }
 
-/// What is known of a record before the filter is asked.
+/// The remembered decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Recall {
-    /// It is read for the first time.
+    /// None: the record is read for the first time.
     New,
-    /// It was decided before an abort.
+    /// The verdict from before an abort.
     Decided(Verdict),
-    /// Records that were decided before it do not come again: they must not be passed over in silence.
+    /// Records before it that were decided were not read again. They must not be skipped silently.
     Gap(Offset),
 }
 
 impl Verdicts {
-    /// Looks up the next record to be carried.
+    /// Recalls the verdict of the next record.
     #[inline]
     pub(super) fn recall(&self, offset: Offset) -> Recall {
         let Some(&verdict) = self.taken.get(self.carried) else { return Recall::New };
@@ -50,41 +50,30 @@ impl Verdicts {
         }
     }
 
-    /// The open transaction carries this record, new or not.
+    /// Adds consecutive records to the open transaction. Either all of them are new, or all were decided before.
     #[inline]
-    pub(super) fn carry(&mut self, offset: Offset, verdict: Verdict) {
+    pub(super) fn remember(&mut self, first: Offset, verdicts: &[Verdict]) {
         let end = self.taken.len();
         if self.carried == end {
-            if self.runs.last().is_none_or(|run| run.at(end) != offset) {
-                self.runs.push(VerdictRun { start: offset, first: end });
+            if self.runs.last().is_none_or(|run| run.at(end) != first) {
+                self.runs.push(VerdictRun { start: first, first: end });
             }
-            self.taken.push(verdict);
+            self.taken.extend_from_slice(verdicts);
         }
-        self.carried += 1;
+        self.carried += verdicts.len();
     }
 
-    /// The open transaction carries these records, all new, from that offset on: what was `seen` are duplicates, the others
-    /// unseen.
-    pub(super) fn carry_each(&mut self, offset: Offset, seen: &[bool]) {
-        let end = self.taken.len();
-        if self.runs.last().is_none_or(|run| run.at(end) != offset) {
-            self.runs.push(VerdictRun { start: offset, first: end });
-        }
-        self.taken.extend(seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
-        self.carried = self.taken.len();
-    }
-
-    /// The open transaction does not carry the last so many after all: it has failed.
+    /// Takes the last records out of the open transaction, which has failed. Their verdicts stay.
     pub(super) const fn give_back(&mut self, records: usize) {
         self.carried -= records;
     }
 
-    /// What was decided of a record.
+    /// The verdict of a record.
     pub(super) fn verdict(&self, offset: Offset) -> Option<Verdict> {
         self.index(offset).map(|index| self.taken[index])
     }
 
-    /// Changes the verdict of a record: its broker does not take it as it was decided.
+    /// Changes the verdict of a record that its broker rejected.
     pub(super) fn refuse(&mut self, offset: Offset, invalid: Invalid) {
         if let Some(index) = self.index(offset) {
             self.taken[index] = Verdict::Invalid(invalid.reason);
@@ -92,17 +81,18 @@ impl Verdicts {
         }
     }
 
-    /// Takes note that a broker does not take a record as it was written. Its verdict stays.
+    /// Notes that a broker rejected a record as it was written. Its verdict stays.
     pub(super) fn shorten(&mut self, offset: Offset, invalid: Invalid) {
         self.refused.insert(offset, invalid);
     }
 
-    /// What a broker said against a record.
+    /// Why a broker rejected a record.
+    #[inline]
     pub(super) fn refused(&self, offset: Offset) -> Option<&Invalid> {
         self.refused.get(&offset)
     }
 
-    /// The offset of a record by the number of its verdict.
+    /// The offset of the record with this verdict.
     fn offset(&self, index: usize) -> Offset {
         // The first run begins with the first verdict.
         self.runs[self.runs.partition_point(|run| run.first <= index) - 1].at(index)
@@ -115,7 +105,7 @@ impl Verdicts {
         Some(first + usize::try_from(offset - start).ok()?).filter(|&index| index < end)
     }
 
-    /// The open transaction is committed.
+    /// Drops the verdicts of the records that the open transaction carries, because it is committed.
     pub(super) fn committed(&mut self) {
         let left = self.taken.get(self.carried).map(|_| self.offset(self.carried));
         self.taken.drain(..self.carried);
@@ -125,31 +115,31 @@ impl Verdicts {
             run.first = run.first.saturating_sub(self.carried);
             is_left
         });
-        // The run that it ends within is left in part.
+        // The transaction may end within a run.
         if let Some(start) = left.filter(|_| self.runs.first().is_none_or(|run| run.first > 0)) {
             self.runs.insert(0, VerdictRun { start, first: 0 });
         }
         self.carried = 0;
     }
 
-    /// The open transaction is aborted: everything is carried anew.
-    pub(super) const fn reset_carried(&mut self) {
+    /// Keeps all verdicts for a replay, because the open transaction is aborted.
+    pub(super) const fn restart_replay(&mut self) {
         self.carried = 0;
     }
 
-    /// Whether the open transaction carries all that is decided.
-    pub(super) const fn is_all_carried(&self) -> bool {
+    /// True if the open transaction carries all records that were decided.
+    pub(super) const fn replay_complete(&self) -> bool {
         self.carried == self.taken.len()
     }
 
-    /// Whether nothing is decided but uncommitted: the barrier at which a checkpoint may be taken.
+    /// True if every decided record is committed. Only then may a checkpoint be taken.
     pub(super) const fn is_empty(&self) -> bool {
         self.taken.is_empty()
     }
 }
 
 impl VerdictRun {
-    /// The offset of a record in it, by the number of its verdict.
+    /// The offset of the record whose verdict has this index.
     const fn at(self, index: usize) -> Offset {
         self.start + (index - self.first).cast_signed() as Offset
     }
@@ -178,7 +168,7 @@ mod tests {
                         carried = 0;
                     }
                     1 => {
-                        verdicts.reset_carried();
+                        verdicts.restart_replay();
                         carried = 0;
                     }
                     2 => {
@@ -186,10 +176,11 @@ mod tests {
                         let refused = Verdict::Invalid(Reason::Refused);
                         list.iter_mut().filter(|(offset, _)| *offset == asked).for_each(|(_, verdict)| *verdict = refused);
                     }
-                    3 if carried == list.len() => {
+                    3 if carried == list.len() && gap > 0 => {
                         let seen: Vec<_> = (0..gap).map(|number| (number + asked) % 3 != 0).collect();
-                        verdicts.carry_each(next + 1, &seen);
-                        list.extend(seen.iter().zip(next + 1..).map(|(&seen, offset)| (offset, if seen { Duplicate } else { Unseen })));
+                        let taken: Vec<_> = seen.iter().map(|&seen| if seen { Duplicate } else { Unseen }).collect();
+                        verdicts.remember(next + 1, &taken);
+                        list.extend((next + 1..).zip(taken));
                         next += gap;
                         carried = list.len();
                     }
@@ -203,7 +194,7 @@ mod tests {
                             proptest::prop_assert_eq!(verdicts.recall(0), Recall::Gap(list[carried].0));
                         }
                         let (offset, verdict) = list[carried];
-                        verdicts.carry(offset, verdict);
+                        verdicts.remember(offset, &[verdict]);
                         carried += 1;
                     }
                 }
@@ -211,7 +202,7 @@ mod tests {
                 proptest::prop_assert_eq!(verdicts.verdict(asked), found);
                 let refused = found == Some(Verdict::Invalid(Reason::Refused));
                 proptest::prop_assert_eq!(verdicts.refused(asked).cloned(), refused.then(|| refusal(asked)));
-                proptest::prop_assert_eq!((verdicts.is_empty(), verdicts.is_all_carried()), (list.is_empty(), carried == list.len()));
+                proptest::prop_assert_eq!((verdicts.is_empty(), verdicts.replay_complete()), (list.is_empty(), carried == list.len()));
             }
         }
     }
@@ -221,19 +212,19 @@ mod tests {
         let mut verdicts = Verdicts::default();
         for (offset, verdict) in [(10, Unseen), (11, Duplicate), (14, Unseen)] {
             assert_eq!(verdicts.recall(offset), Recall::New);
-            verdicts.carry(offset, verdict);
+            verdicts.remember(offset, &[verdict]);
         }
-        verdicts.reset_carried();
+        verdicts.restart_replay();
         for (offset, verdict) in [(10, Unseen), (11, Duplicate)] {
             assert_eq!(verdicts.recall(offset), Recall::Decided(verdict));
-            verdicts.carry(offset, verdict);
+            verdicts.remember(offset, &[verdict]);
         }
         verdicts.committed();
         assert!(!verdicts.is_empty(), "offset 14 is still to be carried");
         assert_eq!(verdicts.recall(14), Recall::Decided(Unseen));
-        verdicts.carry(14, Unseen);
+        verdicts.remember(14, &[Unseen]);
         assert_eq!(verdicts.recall(15), Recall::New);
-        verdicts.carry(15, Unseen);
+        verdicts.remember(15, &[Unseen]);
         verdicts.committed();
         assert!(verdicts.is_empty());
     }
@@ -241,19 +232,19 @@ mod tests {
     #[test]
     fn a_decided_record_is_not_passed_over() {
         let mut verdicts = Verdicts::default();
-        verdicts.carry(10, Unseen);
-        verdicts.carry(11, Unseen);
-        verdicts.reset_carried();
+        verdicts.remember(10, &[Unseen]);
+        verdicts.remember(11, &[Unseen]);
+        verdicts.restart_replay();
         assert_eq!(verdicts.recall(11), Recall::Gap(10));
     }
 
     #[test]
     fn a_broker_may_change_a_verdict() {
         let mut verdicts = Verdicts::default();
-        verdicts.carry(10, Unseen);
+        verdicts.remember(10, &[Unseen]);
         verdicts.refuse(10, refusal(10));
         verdicts.refuse(99, refusal(99));
-        verdicts.reset_carried();
+        verdicts.restart_replay();
         assert_eq!(verdicts.recall(10), Recall::Decided(Verdict::Invalid(Reason::Refused)));
         assert_eq!((verdicts.refused(10), verdicts.refused(99)), (Some(&refusal(10)), None));
     }

@@ -197,22 +197,29 @@ fn a_write_without_brokers_is_an_error() {
     server.drain();
 }
 
-/// A server that is told to stop waits for the brokers to acknowledge writes, also those of clients that are gone.
+/// A server that is told to stop waits for the brokers to acknowledge writes, also those of clients that are gone. Once
+/// `worker.shutdown_timeout` is over, it logs the number of writes without an answer.
 #[test]
 fn a_stopped_server_finishes_its_writes() {
     let mut own = OwnBroker::start();
     let (setup, outputs) = setup(own.address(), &[("orders", ORDERS)]);
     let (mut server, address, status) = setup.serve("s", &WRITES);
+    let (mut hasty, hasty_address, hasty_status) = setup.serve("t", &[WRITES[0], WRITES[1], "worker.shutdown_timeout=1s"]);
     let mut worker = setup.start("a");
     wait_until_fresh(&status, LIMIT);
+    wait_until_fresh(&hasty_status, LIMIT);
+    let wait_for_commands = |status: &str, commands: u32| {
+        let line = format!("unseen_serve_commands_total {commands}");
+        wait_until("the server has read the commands", LIMIT, || {
+            http(status, "GET /metrics", "").1.lines().any(|other| other == line).then_some(())
+        });
+    };
     let (mut waiting, mut gone) = (Asker::connect(&address), Asker::connect(&address));
     assert_eq!(number(&mut waiting, &["BF.ADD", "orders", "o-0"]), 1);
     own.pause();
     waiting.send(b"BF.ADD orders o-1\r\n");
     gone.send(b"BF.ADD orders o-2\r\n");
-    wait_until("the server has read both commands", LIMIT, || {
-        http(&status, "GET /metrics", "").1.lines().any(|line| line == "unseen_serve_commands_total 3").then_some(())
-    });
+    wait_for_commands(&status, 3);
     drop(gone);
     server.sigterm();
     server.wait_for_log("told to stop", LIMIT);
@@ -223,6 +230,14 @@ fn a_stopped_server_finishes_its_writes() {
     assert!(status.success(), "the server ended with {status}");
     wait_for_output(own.address(), &outputs[0], 3, PARTITIONS, LIMIT, &mut worker);
     worker.drain();
+    own.pause();
+    let mut given_up = Asker::connect(&hasty_address);
+    given_up.send(b"BF.ADD orders o-3\r\n");
+    wait_for_commands(&hasty_status, 1);
+    hasty.sigterm();
+    let (status, log) = (hasty.wait(LIMIT), hasty.log());
+    own.resume();
+    assert!(status.success() && log.contains("have not acknowledged these writes in time"), "{status}: {log}");
 }
 
 /// Keys of before lie where fewer partitions had them; those of after where they are now.

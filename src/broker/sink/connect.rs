@@ -2,7 +2,7 @@
 //!
 //! Owns how often that is tried anew where another producer gets in between. Must never write anything.
 
-use super::error::has_twin;
+use super::error::duplicate_producer;
 use super::offsets::REQUEST_BYTES_MAX;
 use super::{CALL_TIMEOUT, Sink};
 use crate::broker::{Broker, ClientError, Error, ErrorCode, ProducerClient as _, ProducerOptions, throttle};
@@ -43,7 +43,9 @@ impl<B: Broker> Sink<B> {
                     fenced += 1;
                     tracing::warn!(error = %error, transactional_id, attempt = fenced, "another producer of this transactional id got in between; beginning anew");
                 }
-                Err(error) if error.code == ErrorCode::Fenced => return Err(Error::Fatal(has_twin(transactional_id, &error.to_string()))),
+                Err(error) if error.code == ErrorCode::Fenced => {
+                    return Err(Error::Fatal(duplicate_producer(transactional_id, &error.to_string())));
+                }
                 Err(error) => {
                     let advice = error.missing_permission.map(|right| format!("; give this user {right}")).unwrap_or_default();
                     return Err(Error::Fatal(format!("cannot begin transactions as {transactional_id:?}: {error}{advice}")));

@@ -24,7 +24,7 @@ pub enum SinkError {
 
 /// What a person is told where another process, by all appearances, has this one's transactional id.
 #[must_use]
-pub fn has_twin(transactional_id: &str, reason: &str) -> String {
+pub fn duplicate_producer(transactional_id: &str, reason: &str) -> String {
     format!(
         "another process runs as transactional id {transactional_id:?} ({reason}), as where a state directory was copied; give each its own kafka.instance_id, or delete the file \"instance\" in one of the state directories"
     )

@@ -10,7 +10,7 @@ mod offsets;
 mod origin;
 mod refused;
 
-pub use error::{SinkError, has_twin};
+pub use error::{SinkError, duplicate_producer};
 pub use refused::Refused;
 
 use super::{
@@ -43,20 +43,27 @@ const HEAD_START: Duration = Duration::from_millis(2);
 /// How long a record waits for room in a full queue before it is tried again.
 const FULL_TURN: Duration = Duration::from_millis(10);
 
-/// A record to be written: one that was read, to another topic.
+/// A record that was read, to be written to another topic.
 pub struct Outgoing<'a, R> {
-    /// Where it goes.
-    pub topic: &'a str,
-    /// To which partition; `None` for the one that its key asks for.
-    pub partition: Option<i32>,
-    /// What is written: key, value and headers as they were read.
+    /// The topic and partition to write to.
+    pub target: Target<'a>,
+    /// The record that was read. Its key, value, and headers are written unchanged.
     pub message: &'a R,
-    /// Its time.
+    /// The time to write.
     pub time: Option<Timestamp>,
-    /// Headers added to its own.
+    /// Headers to add to those of the record.
     pub headers: &'a AddedHeaders,
-    /// A number that a failure will name it by.
+    /// The number by which a failure names the record.
     pub origin: usize,
+}
+
+/// The topic and partition that a record is written to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition; `None` lets the client choose it by the key.
+    pub partition: Option<i32>,
 }
 
 /// What is done while a commit waits for the brokers, with a way to ask whether the wait is over.
@@ -140,7 +147,7 @@ impl<B: Broker> Sink<B> {
     #[inline]
     pub fn send(&self, outgoing: &Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
         fault::step("transaction.send").map_err(SinkError::Abort)?;
-        let &Outgoing { topic, partition, message, time, headers, origin } = outgoing;
+        let &Outgoing { target: Target { topic, partition }, message, time, headers, origin } = outgoing;
         self.queue(&OutgoingRecord {
             topic,
             partition,

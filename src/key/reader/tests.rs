@@ -101,6 +101,7 @@ fn what_cannot_be_read_is_invalid_and_says_why() {
     let mut fault = |value: &[u8]| of(&mut reader, &by_id(), &formats(Format::Avro), value, &schemas).unwrap_err();
     for (value, reason, words) in [
         (&b"{\"id\":\"a\"}"[..], Reason::Malformed, "does not begin with the frame of a schema registry"),
+        (b"\x1f\x8b\x08\x00", Reason::Malformed, "does not begin with the frame of a schema registry: it is compressed with gzip"),
         (b"", Reason::Malformed, "is empty"),
         (&[0, 0, 0], Reason::Malformed, "ends within the frame"),
         (&[0, 0, 0, 0, 1, 8, 2], Reason::Malformed, "is not what its schema says: at byte"),
@@ -162,8 +163,13 @@ fn records_without_a_frame_are_of_one_schema() {
     let formats = Formats { value: RecordFormat { format: Format::Avro, schema: local }, ..Formats::default() };
     let mut reader = Reader::default();
     assert_eq!(of(&mut reader, &by_id(), &formats, &[8, 2, b'a'], &NoSchemas), Ok(json_id()));
-    let (reason, message) = of(&mut reader, &by_id(), &formats, &[0, 0, 0, 0, 1, 8, 2, b'a'], &NoSchemas).unwrap_err();
-    assert!(reason == Reason::Malformed && message.contains("begins like a record that names its schema"), "{message}");
+    for (value, hint) in [
+        (&[0, 0, 0, 0, 1, 8, 2, b'a'][..], "it begins like a record that names its schema"),
+        (b"\x1f\x8b\x08\x00", "it is compressed with gzip"),
+    ] {
+        let (reason, message) = of(&mut reader, &by_id(), &formats, value, &NoSchemas).unwrap_err();
+        assert!(reason == Reason::Malformed && message.contains(hint), "{message}");
+    }
 }
 
 #[test]

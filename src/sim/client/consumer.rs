@@ -181,8 +181,7 @@ impl Consumer for SimConsumer {
                 consumer.fetcher.resume(partition);
             }
             self.errored.borrow_mut().forget(|errored| partitions.iter().any(|(partition, _)| partition == errored));
-            let assigned: Vec<_> = partitions.iter().map(|(partition, _)| partition.clone()).collect();
-            world.answered_assign(self.id, &assigned);
+            world.answered_assign(self.id);
             world.fetch(self.id);
         });
         Ok(())
@@ -194,7 +193,7 @@ impl Consumer for SimConsumer {
             let is_eager = consumer.is_eager;
             consumer.fetcher.retain(|partition| !is_eager && !partitions.contains(partition));
             self.errored.borrow_mut().forget(|errored| is_eager || partitions.contains(errored));
-            world.answered_unassign(self.id, partitions);
+            world.answered_unassign(self.id);
         });
         Ok(())
     }
@@ -211,6 +210,9 @@ impl Consumer for SimConsumer {
                 consumer.fetcher.assign(partition, *offset);
                 consumer.fetcher.resume(partition);
                 self.errored.borrow_mut().forget(|errored| errored == partition);
+            }
+            if !is_eager {
+                world.answered_by_restart(self.id);
             }
             world.fetch(self.id);
         });

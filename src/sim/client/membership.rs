@@ -99,7 +99,16 @@ impl ConsumerState {
         (self.generation >= 0 && !self.member_id.is_empty()).then(|| self.member())
     }
 
+    /// Tells the application of a rebalance. In the cooperative protocol, what the group has assigned changes now, not with the answer
+    /// (`rd_kafka_rebalance_op_incr`).
     fn push(&mut self, rebalance: Rebalance) {
+        if !self.is_eager {
+            let held = self.assignment.get_or_insert_default();
+            match &rebalance {
+                Rebalance::Assigned(added) => held.extend(added.iter().cloned()),
+                Rebalance::Revoked { partitions, .. } => held.retain(|partition| !partitions.contains(partition)),
+            }
+        }
         self.state = JoinState::WaitsForAnswer;
         self.rebalances.push_back(rebalance);
     }
@@ -278,12 +287,8 @@ impl World {
     }
 
     /// The application has answered an assignment.
-    pub(super) fn answered_assign(&mut self, client: ClientId, partitions: &[TopicPartition]) {
+    pub(super) fn answered_assign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
-        if !consumer.is_eager {
-            let held = consumer.assignment.get_or_insert_default();
-            held.extend(partitions.iter().cloned());
-        }
         if std::mem::take(&mut consumer.then_rejoin) {
             self.join(client);
         } else {
@@ -292,13 +297,11 @@ impl World {
     }
 
     /// The application has answered a revocation.
-    pub(super) fn answered_unassign(&mut self, client: ClientId, partitions: &[TopicPartition]) {
+    pub(super) fn answered_unassign(&mut self, client: ClientId) {
         let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
         consumer.is_lost = false;
         if consumer.is_eager {
             consumer.assignment = None;
-        } else {
-            consumer.assignment.get_or_insert_default().retain(|partition| !partitions.contains(partition));
         }
         match consumer.then_assign.take() {
             Some(added) => {
@@ -309,6 +312,20 @@ impl World {
                 self.notify(signal);
             }
             None => self.join(client),
+        }
+    }
+
+    /// The application takes partitions away and assigns them again while a rebalance waits for its answer. In the cooperative protocol,
+    /// any such call is the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself still
+    /// waits to be taken.
+    pub(super) fn answered_by_restart(&mut self, client: ClientId) {
+        for _ in 0..1 + self.random.below(2) {
+            let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
+            match consumer.rebalances.back() {
+                Some(Rebalance::Assigned(_)) => self.answered_assign(client),
+                Some(Rebalance::Revoked { .. }) => self.answered_unassign(client),
+                None => return,
+            }
         }
     }
 

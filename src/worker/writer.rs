@@ -1,7 +1,7 @@
-//! What a worker writes: its producer, and the transaction that is open.
+//! The producer of a worker, and its open transaction.
 //!
-//! Owns how often either has failed, and the way back from a record that was refused to where it came from. Must never
-//! decide what is written, nor what a failure means for what was read.
+//! Owns the counts of failures, and the origin of each record in flight. Must never decide what is written, or what a failure means for
+//! the records that were read.
 
 use super::ids::InputId;
 use super::in_flight::InFlight;
@@ -17,39 +17,39 @@ use std::time::{Duration, Instant};
 /// How often a producer may be replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// How often brokers may take another producer for ours, and how long each time counts.
+/// How often another producer may fence this one, and how long each time counts.
 const FENCINGS_MAX: usize = 4;
 const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
 
-/// First and longest wait between transactions that are aborted one after the other. The group must hear of us meanwhile.
+/// The first and the longest wait between transactions that abort repeatedly. The worker must still send heartbeats.
 pub(super) const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What a worker writes.
-pub(super) struct Outbox<B: Broker> {
+/// Writes records in transactions.
+pub(super) struct TransactionWriter<B: Broker> {
     pub(super) sink: Sink<B>,
     pub(super) in_flight: InFlight,
-    /// Transactions that were aborted since the last commit, but for those whose cause was set apart.
+    /// Transactions aborted since the last commit, except those whose cause was isolated.
     pub(super) aborts: u32,
-    /// Why the worker ends with the next commit.
+    /// The error with which the worker ends after the next commit.
     pub(super) ends_with: Option<Error>,
     transactional_id: String,
-    /// How long brokers let a transaction be open, and how long its records may take.
+    /// The time limits of a transaction and of the delivery of its records.
     transaction_timeout: Duration,
     delivery_timeout: Duration,
     transaction: Option<Transaction>,
     limit: Limit,
     /// True if the brokers did not accept the last transactions in time, so that the next must be smaller.
     pub(super) shrinks: bool,
-    /// How long the last commits took. One alone may have met brokers that stood still.
+    /// Durations of the last two commits. A single slow commit may have been an outage.
     commits_took: [Duration; 2],
     replacements: u32,
-    /// When the brokers lately took another producer for ours.
+    /// Times at which another producer fenced this one.
     fencings: Vec<Instant>,
 }
 
-impl<B: Broker> Outbox<B> {
-    /// Connects the producer of worker `number`, and ends what its past self left open.
+impl<B: Broker> TransactionWriter<B> {
+    /// Connects the producer of worker `number`, which ends the transaction of its predecessor.
     pub(super) fn connect(shared: &Shared<B>, number: usize) -> Result<Self, Error> {
         let transactional_id = format!("{}-{}-{number}", shared.config.kafka.group_id, shared.instance);
         Ok(Self {
@@ -69,23 +69,23 @@ impl<B: Broker> Outbox<B> {
         })
     }
 
-    /// Whether a transaction is open.
+    /// True if a transaction is open.
     pub(super) const fn is_open(&self) -> bool {
         self.transaction.is_some()
     }
 
-    /// How long the transaction has been open, if one is.
+    /// The age of the open transaction.
     pub(super) fn age(&self) -> Option<Duration> {
         self.transaction.as_ref().map(|transaction| runtime::since(transaction.begun))
     }
 
-    /// How old the transaction may become before it is committed, where `interval` is asked for.
+    /// The age at which to commit a transaction, if `interval` is configured.
     pub(super) fn commit_after(&self, interval: Duration) -> Duration {
         let [one, next] = self.commits_took;
         commit_after(interval, one.min(next), self.transaction_timeout)
     }
 
-    /// Begins a transaction, if none is open.
+    /// Begins a transaction, unless one is open.
     #[inline]
     pub(super) fn begin(&mut self) -> Result<(), SinkError> {
         if self.transaction.is_none() {
@@ -96,7 +96,7 @@ impl<B: Broker> Outbox<B> {
         Ok(())
     }
 
-    /// Writes a record that was read from there.
+    /// Writes a record that was read from this input.
     #[inline]
     pub(super) fn write(&mut self, from: InputId, mut outgoing: Outgoing<'_, RecordOf<'_, B>>) -> Result<(), SinkError> {
         outgoing.origin = self.in_flight.push(from, outgoing.message.offset(), outgoing.time);
@@ -108,9 +108,9 @@ impl<B: Broker> Outbox<B> {
         Ok(())
     }
 
-    /// The transaction carries some records more. Returns whether it is full.
+    /// Adds processed records, written or not, to the load of the transaction. Returns true if it is full.
     #[inline]
-    pub(super) fn carry(&mut self, records: usize) -> bool {
+    pub(super) fn add_to_transaction(&mut self, records: usize) -> bool {
         let limit = &self.limit;
         self.transaction.as_mut().is_some_and(|transaction| {
             transaction.load.records += records;
@@ -118,13 +118,13 @@ impl<B: Broker> Outbox<B> {
         })
     }
 
-    /// How much more the transaction may carry, open or not.
+    /// The load that the transaction can still take, even if it is not open yet.
     #[inline]
     pub(super) fn room(&self) -> Load {
         self.limit.room(self.transaction.as_ref().map_or_else(Load::default, |transaction| transaction.load))
     }
 
-    /// The open transaction has failed, and no record is why.
+    /// Notes that the open transaction failed for a reason other than one of its records.
     pub(super) fn failed(&mut self) {
         if let Some(transaction) =
             self.transaction.as_ref().filter(|transaction| runtime::since(transaction.begun) >= self.delivery_timeout)
@@ -141,18 +141,18 @@ impl<B: Broker> Outbox<B> {
 
     /// Begins to write smaller transactions. Returns their limit.
     pub(super) const fn shrink(&mut self) -> Load {
-        // The smaller transactions get all their attempts.
+        // The smaller transactions get the full number of attempts.
         self.replacements = 0;
         self.limit.current()
     }
 
-    /// The transaction has ended, one way or the other.
+    /// Forgets the transaction, because it has ended.
     pub(super) fn end(&mut self) {
         self.transaction = None;
         self.in_flight.clear();
     }
 
-    /// The transaction is committed, which took so long.
+    /// Notes that the transaction is committed, and how long the commit took.
     pub(super) fn committed(&mut self, stats: &Stats, took: Duration) {
         self.commits_took = [self.commits_took[1], took];
         add(&stats.commits, 1);
@@ -168,14 +168,14 @@ impl<B: Broker> Outbox<B> {
         (self.replacements, self.aborts, self.shrinks) = (0, 0, false);
     }
 
-    /// How long to wait before another try, longer each time, while nothing can be committed.
+    /// The wait before the next attempt, which grows while nothing can be committed.
     pub(super) fn back_off(&self) -> Duration {
         self.aborts.checked_sub(2).map_or(Duration::ZERO, |doublings| (BACKOFF * 2_u32.pow(doublings.min(10))).min(BACKOFF_MAX))
     }
 
-    /// The brokers take another producer for ours. A transaction that was open for too long is given up with the same error:
-    /// where brokers, or this process, stood still. So are the next, by what was still on its way. But who gets it again and again for other transactions has a twin, and
-    /// whoever got it first ends first.
+    /// Notes that the producer was fenced. Brokers report the same error when they abort a transaction that was open for too long, for
+    /// example after an outage, and for requests of that transaction that arrive late. If it happens repeatedly to other transactions,
+    /// another process has the same transactional id, and this worker ends.
     pub(super) fn fenced(&mut self, reason: &str) -> Result<(), Error> {
         if self.limit.has_timed_out() || self.age().is_some_and(|age| age >= self.transaction_timeout) {
             return Ok(());
@@ -185,11 +185,11 @@ impl<B: Broker> Outbox<B> {
         if self.fencings.len() <= FENCINGS_MAX {
             return Ok(());
         }
-        Err(Error::Exit(broker::has_twin(&self.transactional_id, reason)))
+        Err(Error::Exit(broker::duplicate_producer(&self.transactional_id, reason)))
     }
 
-    /// Nobody knows how the transaction ended. Says so, but for so many times only.
-    pub(super) fn is_in_doubt(&mut self, reason: &str) -> Result<(), Error> {
+    /// Counts and logs a transaction whose outcome is unknown. Fails if that has happened too often since the last commit.
+    pub(super) fn note_in_doubt(&mut self, reason: &str) -> Result<(), Error> {
         self.replacements += 1;
         tracing::warn!(reason, attempt = self.replacements, "outcome of the transaction is unknown; replacing the producer to find out");
         if self.replacements <= REPLACEMENTS_MAX {
@@ -201,7 +201,7 @@ impl<B: Broker> Outbox<B> {
         )))
     }
 
-    /// The worker ends. What it had begun is given up, or readers would wait until it times out.
+    /// Aborts the open transaction before the worker ends, because readers would wait until it times out.
     pub(super) fn leave(&mut self) {
         if self.is_open() {
             self.sink.leave();
@@ -218,17 +218,16 @@ impl<B: Broker> Outbox<B> {
     }
 }
 
-/// How old a transaction may become, where `interval` is asked for and commits took so long lately. Brokers need longer for a
-/// commit, the more partitions it has, and little is read meanwhile. So a worker reads for a fifth of its time, and what
-/// comes does not pile up for the commits' sake; for less where the transaction would come near to its timeout.
+/// The age at which to commit a transaction, if recent commits took `commit_took`. A commit of many partitions takes longer, and little
+/// is read meanwhile. So a worker reads for at least a fifth of its time, unless the transaction would come near its timeout.
 fn commit_after(interval: Duration, commit_took: Duration, transaction_timeout: Duration) -> Duration {
     interval.max((commit_took / 4).min((transaction_timeout / 2).saturating_sub(commit_took)))
 }
 
-/// A producer for the worker of that number and transactional id.
+/// Connects a producer of worker `number`.
 fn connect<B: Broker>(shared: &Shared<B>, number: usize, transactional_id: &str, batch_bytes: usize) -> Result<Sink<B>, Error> {
     let Shared { config, cluster, .. } = shared;
-    // As many as they are now. What is brought to its partitions first comes from those.
+    // With `repartition`, records come from the repartition topic or from the input. The larger one counts.
     let of = |topic: &str| cluster.partitions.get(topic).copied().unwrap_or(0);
     let read = |topic: &Topic| of(&topic.input).max(config.repartitioned(topic).map_or(0, |between| of(&between)));
     let partitions = config.topics.iter().map(read).fold(0, u32::saturating_add);

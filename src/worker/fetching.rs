@@ -1,0 +1,39 @@
+//! Where the consumer fetches from.
+//!
+//! Owns the way back of a partition whose fetch failed or stopped. Must never change a position.
+
+use super::input::{Input, Wait};
+use super::{Error, Worker};
+use crate::broker::{Broker, Consumer as _};
+use crate::fault;
+use crate::record::TopicPartition;
+
+impl<B: Broker> Worker<B> {
+    /// Seeks partitions that reported an error back to their current position.
+    pub(super) fn seek_errored(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        let errored = source.errored_due();
+        if errored.is_empty() || fault::defect("failed_fetch_not_sought") {
+            return Ok(());
+        }
+        self.assignment.inputs.values_mut().filter(|input| errored.contains(&input.partition)).for_each(Input::read_failed);
+        let positions = self.assignment.positions();
+        let own = positions.iter().filter(|(partition, _)| errored.contains(partition));
+        let stopped: Vec<_> = own
+            .filter(|(partition, position)| source.seek(partition, *position).is_err())
+            .map(|(partition, _)| partition.clone())
+            .collect();
+        if stopped.is_empty() { Ok(()) } else { self.restart_fetching(source, &stopped) }
+    }
+
+    /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
+    ///
+    /// librdkafka takes the partitions away and assigns them again. If a rebalance waits to be handled, it takes that for the answer to it:
+    /// another member may own revoked partitions before this one knows.
+    pub(super) fn restart_fetching(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+        source.restart(partitions, &self.assignment.positions())?;
+        self.is_unsure |= source.generation() != self.generation;
+        let paused = self.assignment.inputs.values().filter(|input| input.wait == Wait::Paused).map(|input| &input.partition);
+        source.pause(&self.assignment.paused().map(|assigned| &assigned.partition).chain(paused).cloned().collect::<Vec<_>>())?;
+        Ok(())
+    }
+}

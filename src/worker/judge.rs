@@ -1,0 +1,98 @@
+//! From a record to its verdict: decided when the record is first read, recalled when it is read again.
+//!
+//! Owns the only calls that ask the filter. [`crate::dedup`] decides whether a key is unseen, a duplicate, or late;
+//! [`Topic::verdict_without_key`] decides about a record without a key. Only a broker that rejects the record changes its verdict later
+//! (`commit.rs`). Must never ask the filter about a record that has a verdict.
+//!
+//! Records that need nothing but the filter are judged in batches. All others are judged one by one: a record that is read again, has no
+//! key, retracts its key, or ends a slice of the window, and all records of a topic whose duplicates are written, or whose filter needs
+//! more than one call per key. [`RecordLoop::emit`] treats both alike.
+
+use super::input::Input;
+use super::key_reader::Keyed;
+use super::partition::PartitionState;
+use super::record_loop::{RecordLoop, VerdictError};
+use super::verdicts::Recall;
+use crate::broker::{Broker, Record, RecordOf};
+use crate::config::{OnDuplicate, Topic};
+use crate::fault;
+use crate::filter::ExactError;
+use crate::key::NoKey;
+use crate::record::{Offset, Timestamp, Verdict};
+
+/// Decides or recalls the verdict of one record. `max_timestamp` is the latest record time that may advance stream time, by this
+/// machine's clock.
+#[inline]
+pub(super) fn judge_one(
+    topic: &Topic,
+    input: &Input,
+    state: &mut PartitionState,
+    offset: Offset,
+    time: Option<Timestamp>,
+    keyed: &Keyed,
+    max_timestamp: Timestamp,
+) -> Result<Verdict, VerdictError> {
+    match input.verdicts().recall(offset) {
+        Recall::Decided(verdict) if !fault::defect("filter_asked_again_on_repeat") => return Ok(verdict),
+        Recall::New | Recall::Decided(_) => {}
+        Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
+    }
+    let &(fingerprint, is_retraction) = match keyed {
+        Ok(key) => key,
+        Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
+        Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
+    };
+    let max_timestamp = input.max_timestamp(offset, max_timestamp);
+    state.changed = true;
+    let verdict = if is_retraction {
+        state.dedup.retract(fingerprint, time, max_timestamp)
+    } else {
+        state.dedup.judge(fingerprint, time, max_timestamp)
+    };
+    let verdict = verdict.map_err(VerdictError::State)?;
+    if !input.is_logged(offset) {
+        state.pending.note(&state.dedup, input.topic, offset, fingerprint);
+    }
+    Ok(verdict)
+}
+
+impl<B: Broker> RecordLoop<'_, B> {
+    /// Judges as many of the first records as possible at once, and remembers their verdicts. Returns their number, which may be zero,
+    /// and the error of the next record if it cannot be judged.
+    pub(super) fn judge_batch(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed]) -> (usize, Option<ExactError>) {
+        let Some(horizon) = self.batch_horizon(messages) else { return (0, None) };
+        let room = self.writer.room();
+        if self.bytes > room.bytes {
+            // The transaction ends with the record that fills it, so records are processed one by one.
+            return (0, None);
+        }
+        self.columns.take(&messages[..room.records.min(messages.len())], keys, horizon);
+        let (Some(state), Some(first)) = (self.state.as_deref_mut(), messages.first().map(Record::offset)) else { return (0, None) };
+        let columns = &mut *self.columns;
+        if columns.fingerprints.is_empty() {
+            return (0, None);
+        }
+        let before = state.dedup.stream_time();
+        state.changed = true;
+        let judged = state.dedup.judge_batch(&columns.fingerprints, &columns.times, &mut columns.seen);
+        state.pending.note_batch(self.input.topic, first, &columns.fingerprints, before, &columns.times, &columns.seen);
+        columns.verdicts.clear();
+        columns.verdicts.extend(columns.seen.iter().map(|&seen| if seen { Verdict::Duplicate } else { Verdict::Unseen }));
+        if !columns.verdicts.is_empty() {
+            self.input.remember(first, &columns.verdicts);
+        }
+        (columns.verdicts.len(), judged.err())
+    }
+
+    /// The latest time of records that may be judged in a batch; `None` if the topic or the partition does not allow batches now.
+    fn batch_horizon(&self, messages: &[RecordOf<'_, B>]) -> Option<Timestamp> {
+        let (input, topic, state) = (&self.input, self.topic, self.state.as_deref()?);
+        let is_usual = topic.config.on_duplicate == OnDuplicate::Drop && topic.forward.is_none();
+        let is_live = !self.others_warm_up && !input.is_warming_up() && input.replay_complete();
+        if !is_usual || !is_live || !state.pending.can_append(&state.dedup) {
+            return None;
+        }
+        let is_new = messages.first().is_some_and(|first| input.is_new_from(first.offset()));
+        state.dedup.batch_horizon().filter(|_| is_new).map(|latest| latest.min(self.max_timestamp))
+    }
+}

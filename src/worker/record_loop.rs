@@ -1,0 +1,208 @@
+//! The records of one partition in a batch, and what follows from their verdicts: they are written and counted.
+//!
+//! Owns everything that these records share, so that it is looked up once for all of them. Must never allocate for a record.
+
+use super::columns::Columns;
+use super::ids::InputId;
+use super::input::Input;
+use super::key_reader::Keyed;
+use super::partition::PartitionState;
+use super::topics::InputTopic;
+use super::writer::TransactionWriter;
+use super::{Shared, co_partitioning, key_conflicts};
+use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError, Target};
+use crate::filter::ExactError;
+use crate::format::SchemaId;
+use crate::key::{Fingerprint, NoKey, ValueReader};
+use crate::record::{Offset, Reason, Timestamp, Verdict};
+use crate::route::{self, AddedHeaders, Destination, Detail, Origin, Route};
+use crate::stats::Tally;
+use crate::values::CountBy;
+use std::sync::PoisonError;
+
+/// Whether the record there is one of the sample of one in 32 that are counted by a value: to look for it in each would cost as
+/// much as the key does. They are chosen by a hash, for producers may take turns.
+const fn is_counted_by_value(offset: Offset) -> bool {
+    offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
+}
+
+/// Reusable memory.
+#[derive(Default)]
+pub(super) struct Buffers {
+    pub(super) prefetched: Vec<Fingerprint>,
+    pub(super) headers: AddedHeaders,
+    /// Readers of values that are counted by, or compared, by topic.
+    pub(super) values: Vec<ValueReader>,
+    pub(super) columns: Columns,
+}
+
+/// Everything that consecutive records of one partition share.
+pub(super) struct RecordLoop<'w, B: Broker> {
+    pub(super) shared: &'w Shared<B>,
+    pub(super) of: InputId,
+    pub(super) topic: &'w InputTopic,
+    pub(super) input: &'w mut Input,
+    /// `None` if the records are forwarded to a repartition topic.
+    pub(super) state: Option<&'w mut PartitionState>,
+    pub(super) writer: &'w mut TransactionWriter<B>,
+    /// The counts of the configured topic.
+    pub(super) tally: &'w mut Tally,
+    pub(super) headers: &'w mut AddedHeaders,
+    pub(super) values: &'w mut ValueReader,
+    pub(super) columns: &'w mut Columns,
+    /// An upper bound of the bytes of the records that are left.
+    pub(super) bytes: usize,
+    /// True while other topics of the state warm up.
+    pub(super) others_warm_up: bool,
+    /// The latest record time that may advance stream time.
+    pub(super) max_timestamp: Timestamp,
+}
+
+/// Why a record cannot be judged.
+pub(super) enum VerdictError {
+    /// Its schema is not known yet.
+    Awaits(SchemaId),
+    /// Records that were decided were not read again. This is the offset of the first of them.
+    Gap(Offset),
+    /// The state cannot decide.
+    State(ExactError),
+}
+
+/// Why the loop stops at a record.
+pub(super) enum Stop {
+    /// The record is processed, and the transaction is full.
+    Full,
+    /// The record is processed, and the changes of the warm-up must be logged.
+    Unlogged,
+    /// The record is the first behind a warm-up, and must wait for another topic of the state.
+    WarmedUp,
+    /// The record could not be written.
+    Failed(SinkError),
+    /// The record could not be judged.
+    Undecided(VerdictError),
+    /// The record can neither be written nor skipped.
+    EndsWorker(Reason),
+}
+
+impl<B: Broker> RecordLoop<'_, B> {
+    /// Writes consecutive records to the destinations of their verdicts, and counts them. `since` is the time since when the key of a
+    /// duplicate is seen, if known. Returns the number of the record that stops the loop.
+    pub(super) fn emit(
+        &mut self,
+        messages: &[RecordOf<'_, B>],
+        keys: &[Keyed],
+        verdicts: &[Verdict],
+        since: Option<Timestamp>,
+    ) -> Result<(), (usize, Stop)> {
+        self.writer.begin().map_err(|error| (0, Stop::Failed(error)))?;
+        let mut stop = None;
+        let mut written = 0;
+        for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
+            stop = self.write_judged(message, keyed, verdict, since).err();
+            if stop.is_some() {
+                break;
+            }
+            written += 1;
+        }
+        self.count(&messages[..written], &keys[..written], &verdicts[..written]);
+        match stop {
+            Some(stop) => Err((written, stop)),
+            None => self.add_to_transaction(written).map_err(|stop| (written - 1, stop)),
+        }
+    }
+
+    /// Writes a record to the destination of its verdict, if it has one.
+    #[inline]
+    fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
+        let topic = self.topic;
+        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
+            let Shared { cross_partition_keys, stats, .. } = self.shared;
+            co_partitioning::watch(cross_partition_keys, stats, topic, *fingerprint, message.partition());
+        }
+        let destination = match route::of(&topic.config, verdict) {
+            Route::Write(destination) => destination,
+            Route::Drop => return Ok(()),
+            Route::Fail(reason) => {
+                self.input.ends_worker = true;
+                return Err(Stop::EndsWorker(reason));
+            }
+        };
+        let Some(target) = topic.outputs.target(destination, message) else { return Ok(()) };
+        let offset = message.offset();
+        let refused = self.input.verdicts().refused(offset);
+        let detail = if refused.is_some() { Detail::Brief } else { Detail::Full(since) };
+        let invalid = refused.or(match keyed {
+            Err(NoKey::Invalid(invalid)) => Some(&**invalid),
+            _ => None,
+        });
+        let time = message.timestamp();
+        let origin = || Origin { topic: message.topic(), partition: message.partition(), offset, time };
+        route::headers(&topic.config, destination, verdict, invalid, detail, origin, self.headers);
+        // The topic of the dead letters may reject the time, too. A header has it.
+        self.write(target, message, time.filter(|_| verdict != Verdict::Invalid(Reason::Refused)))?;
+        self.tally.dead_letters += u64::from(destination == Destination::DeadLetters && !self.input.is_counted(offset));
+        Ok(())
+    }
+
+    /// Advances past records. Counts them, unless they were counted before an abort.
+    #[inline]
+    fn count(&mut self, messages: &[RecordOf<'_, B>], keys: &[Keyed], verdicts: &[Verdict]) {
+        let Some(last) = messages.last() else { return };
+        if !self.input.advance(last.offset() + 1) {
+            return;
+        }
+        self.tally.count_each(verdicts);
+        if self.topic.config.count_by.is_some() || self.topic.keeps_content() {
+            for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
+                self.look_into(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
+            }
+        }
+    }
+
+    /// Writes a record to the topic where it is judged.
+    pub(super) fn forward(&mut self, target: Target<'_>, message: &RecordOf<'_, B>) -> Result<(), Stop> {
+        self.writer.begin().map_err(Stop::Failed)?;
+        self.headers.clear();
+        self.write(target, message, message.timestamp())?;
+        self.input.advance(message.offset() + 1);
+        self.add_to_transaction(1)
+    }
+
+    /// Counts a record by a value, and compares its content, if the topic asks for that.
+    #[inline]
+    fn look_into(&mut self, message: &RecordOf<'_, B>, fingerprint: Option<Fingerprint>, verdict: Verdict) {
+        let topic = self.topic;
+        if let Some(by) = &topic.config.count_by
+            && is_counted_by_value(message.offset())
+        {
+            self.count_by(by, message, verdict);
+        }
+        if topic.keeps_content()
+            && let Some(fingerprint) = fingerprint
+        {
+            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.values);
+        }
+    }
+
+    /// Counts a record by its value.
+    fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
+        let topic = self.topic;
+        let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
+        let format = &topic.config.formats.value;
+        let text = by.text(format, message.value(), message.headers(), self.values, &*self.shared.schemas);
+        values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
+    }
+
+    /// Writes a record with the added headers.
+    #[inline]
+    fn write(&mut self, target: Target<'_>, message: &RecordOf<'_, B>, time: Option<Timestamp>) -> Result<(), Stop> {
+        let outgoing = Outgoing { target, message, time, headers: self.headers, origin: 0 };
+        self.writer.write(self.of, outgoing).map_err(Stop::Failed)
+    }
+
+    /// Adds processed records to the load of the transaction.
+    #[inline]
+    fn add_to_transaction(&mut self, records: usize) -> Result<(), Stop> {
+        if self.writer.add_to_transaction(records) { Err(Stop::Full) } else { Ok(()) }
+    }
+}

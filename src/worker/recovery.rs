@@ -1,0 +1,116 @@
+//! Restoring partitions that this worker has already.
+//!
+//! Owns the cases in which a partition's state or its remembered verdicts cannot be used any more. Must never restore a partition
+//! while a transaction is open.
+
+use super::assignment::inputs_of;
+use super::ids::StateId;
+use super::input::Input;
+use super::transaction::Load;
+use super::{Error, Flow, Worker};
+use crate::broker::{Broker, Consumer as _, SinkError};
+use crate::record::TopicPartition;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl<B: Broker> Worker<B> {
+    /// Aborts the open transaction, and restores assigned partitions whose state cannot be trusted.
+    fn restart(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
+        if self.writer.is_open() {
+            self.abort(source, SinkError::Abort("its partitions must be restored".to_owned()))?;
+        }
+        self.restore_assigned(source, partitions)
+    }
+
+    /// Restores the states that were in a store that is quarantined now, and nowhere else.
+    pub(super) fn restart_lost(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        let epoch = self.shared.store.epoch();
+        if std::mem::replace(&mut self.assignment.store_epoch, epoch) == epoch {
+            return Ok(());
+        }
+        let is_lost = |input: &Input| self.assignment.states.get(&input.state).is_some_and(|state| state.is_lost(&self.shared.store));
+        let lost = self.assignment.partitions(is_lost);
+        if lost.is_empty() { Ok(()) } else { self.restart(source, &lost) }
+    }
+
+    /// Restores the partitions whose position is outside their log. librdkafka has stopped reading one, and does not report which.
+    pub(super) fn restart_out_of_range(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        // The records read so far are valid, and so are their states.
+        self.commit(source)?;
+        self.checkpoint(true);
+        let (mut outside, mut inside) = (Vec::new(), Vec::new());
+        for input in self.assignment.inputs.values() {
+            let (low, high) = self.retry_until_answered(|| source.watermarks(&input.partition))?;
+            let list = if (low..=high).contains(&input.position()) { &mut inside } else { &mut outside };
+            list.push(input.partition.clone());
+        }
+        if !outside.is_empty() {
+            self.restart(source, &outside)?;
+        }
+        // The position that librdkafka stopped at may be inside its log by now.
+        if inside.is_empty() { Ok(()) } else { self.restart_fetching(source, &inside) }
+    }
+
+    /// Restores a partition in the middle of a batch.
+    pub(super) fn restart_in_batch(&mut self, source: &B::Consumer, partition: TopicPartition) -> Result<Flow, Error> {
+        if !self.writer.is_open() {
+            // The batch is dropped, so the other partitions must read their records again, too.
+            self.rewind(source)?;
+        }
+        self.restart(source, &[partition]).map(|()| Flow::Rewound)
+    }
+
+    /// Gives up a replay that was not completed in time: restores the partitions whose records are missing, so that the others can
+    /// continue. The next transactions are smaller, so that they can be repeated in time.
+    pub(super) fn give_up_replay(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        if let Some(Load { records, bytes }) = self.writer.repeated_too_slowly() {
+            tracing::warn!(
+                records,
+                bytes,
+                "the last transaction was too large to be repeated in time; writing at most this much per transaction"
+            );
+        }
+        let kept = self.only_in_memory();
+        let missing = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
+        if missing.is_empty() {
+            return self.abort(source, SinkError::Abort("its records were not read again in time".to_owned()));
+        }
+        self.restart(source, &missing)
+    }
+
+    /// Shrinks transactions if the brokers did not accept the last ones before they timed out. Records that were decided
+    /// together would have to be committed together again, so their partitions are restored and the records decided again.
+    /// A state that only this process has is kept, and its records are repeated as they were.
+    pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
+        if !std::mem::take(&mut self.writer.shrinks) {
+            return Ok(());
+        }
+        let kept = self.only_in_memory();
+        let partitions = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let Load { records, bytes } = self.writer.shrink();
+        tracing::warn!(
+            records,
+            bytes,
+            "the brokers do not accept a transaction before it times out; writing at most this much per transaction"
+        );
+        self.restart(source, &partitions)
+    }
+
+    /// The states whose committed changes are in no changelog and no checkpoint.
+    fn only_in_memory(&self) -> BTreeSet<StateId> {
+        let mut ids: BTreeSet<_> = self.assignment.states.keys().copied().collect();
+        ids.retain(|id| self.topics.first_of(id.space).changelog.is_none());
+        if ids.is_empty() {
+            return ids;
+        }
+        let stored: BTreeMap<_, _> = self.shared.store.all_metadata().unwrap_or_default().into_iter().collect();
+        ids.retain(|&id| {
+            let stored = stored.get(&self.topics.first_of(id.space).stored_as(id.partition));
+            let is_stored = |input: &Input| stored.is_some_and(|metadata| metadata.offsets.contains_key(&input.topic_incarnation));
+            inputs_of(&self.topics, &self.assignment.inputs, id).any(|input| input.has_history() && !is_stored(input))
+        });
+        ids
+    }
+}
