@@ -218,7 +218,7 @@ fn files_stay_small() {
     }
 }
 
-/// A module's path from the root of the library: `key`, `json` for `key/json.rs`, `key` for `key/mod.rs`.
+/// A module's path from the root of the library: `key`, `lookup` for `key/lookup.rs`, `key` for `key/mod.rs`.
 type Module = Vec<String>;
 
 fn module(file: &str) -> Module {
