@@ -96,7 +96,8 @@ fn id(id: &Value) -> Option<Fingerprint> {
         Some(("text", value)) => with_header(text(value).as_bytes()),
         Some(("bytes", _)) => with_header(raw.as_deref().expect("hex")),
         Some(("number", value)) => in_json(text(value)),
-        Some(("bool" | "null", value)) => in_json(&if value.is_boolean() { value.to_string() } else { "null".to_owned() }),
+        Some(("bool", value)) => in_json(&value.to_string()),
+        Some(("null", _)) => in_json("null"),
         Some(("absent", _)) => return None,
         other => panic!("no id {other:?}"),
     })
