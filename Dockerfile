@@ -4,7 +4,7 @@
 # directory, so everything else can be read-only.
 
 # The compiler version is exact, but tags can move. scripts/containers, which also builds the release image, therefore sets both
-# images by the digests that it has pulled, and logs the digests in image.log. The system packages are the latest of bookworm.
+# images by the digests that it has pulled, and prints the digests. The system packages are the latest of bookworm.
 ARG BUILD_IMAGE=rust:1.95.0-bookworm
 ARG BASE_IMAGE=debian:bookworm-slim
 

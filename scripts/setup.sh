@@ -1,16 +1,11 @@
-# Sourced by scripts/demo, scripts/test and scripts/bench: makes sure of everything that a build needs.
+# Sourced by the scripts that build: checks that the machine has everything a build needs.
 #
-# What is missing is named with the command that installs it, and that is the end. With UNSEEN_INSTALL=1, which the
-# scripts set for their option `--install`, it is installed: on Debian and Ubuntu, as root or with sudo that asks for no
-# password. Sets CARGO_TARGET_DIR to a directory outside
-# the clone, so that RocksDB and librdkafka are built once on a machine, not once a clone.
+# If something is missing, prints the command that installs it, and exits. With UNSEEN_INSTALL=1, which the option --install of a
+# script sets, installs it instead: on Debian and Ubuntu, as root or with sudo without a password. Sets CARGO_TARGET_DIR to a
+# directory outside the clone, so that RocksDB and librdkafka are built once per machine, not once per clone.
 #
-# With `setup.sh containers`, instead what scripts/containers needs whatever engine there is; scripts/engine.sh has the rest.
-# With `setup.sh bench`, also a JDK and Maven: for a broker, and for what unseen is compared with.
-# With `setup.sh fast`, also what the checks need that need no broker: ShellCheck, and Python for scripts/monitoring, which
-# fetches promtool itself.
-# With `setup.sh tests`, also what the tests need: the command of OpenSSL, a browser and what drives it, and for their
-# brokers Java and Maven: some tests kill theirs, or need one with listeners for SSL, whatever other broker there is.
+# An argument adds requirements. `fast`: ShellCheck and Python. `tests`: also what tests need, including Java and Maven, because some
+# tests start their own broker even if another one is available. `all`: also what scripts/chart needs. `bench`: a JDK and Maven.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -59,8 +54,8 @@ has_chromium() {
     has "${CHROMIUM:-chromium}"
 }
 
-has_docker() {
-    docker info && docker compose version
+has_helm() {
+    has helm || has go || [[ -x /usr/local/go/bin/go ]] || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/unseen/helm-*/helm"
 }
 
 # The package of a Java that is not older than JAVA_MIN; each release has its own.
@@ -96,10 +91,6 @@ rust_version() {
 
 check_needs() {
     missing=() packages=()
-    if [[ ${1:-} == containers ]]; then
-        need 'Python 3' python3 has python3
-        return
-    fi
     need 'a C compiler' gcc has cc
     need 'a C++ compiler' g++ compiles
     need 'make' make has make
@@ -107,22 +98,24 @@ check_needs() {
     need 'libclang (development files)' libclang-dev has_libclang
     need 'OpenSSL (development files)' libssl-dev pkg-config --exists openssl
     need 'zlib (development files)' zlib1g-dev pkg-config --exists zlib
-    if [[ ${1:-} == fast || ${1:-} == tests ]]; then
+    if [[ ${1:-} == fast || ${1:-} == tests || ${1:-} == all ]]; then
         need 'ShellCheck' shellcheck has shellcheck
         need 'Python 3' python3 has python3
-    fi
-    if [[ ${1:-} == tests ]]; then
-        need 'OpenSSL 3 (the command)' openssl has openssl
-        need 'Node.js 18 or newer' nodejs has node
-        need 'Chromium' chromium has_chromium
     fi
     if [[ ${1:-} == bench ]]; then
         need "a JDK, $JAVA_MIN or newer" jdk has_jdk
         need 'Maven' maven has mvn
     fi
-    if [[ ${1:-} == tests ]]; then
+    if [[ ${1:-} == tests || ${1:-} == all ]]; then
+        need 'OpenSSL 3 (the command)' openssl has openssl
+        need 'Node.js 18 or newer' nodejs has node
+        need 'Chromium' chromium has_chromium
         need "Java $JAVA_MIN or newer" java has_java
         need 'Maven' maven has mvn
+    fi
+    if [[ ${1:-} == all ]]; then
+        need 'Python 3 with venv' python3-venv python3 -c 'import ensurepip, venv'
+        need 'Helm 3, or Go to build it' golang-go has_helm
     fi
 }
 
@@ -133,7 +126,7 @@ if ((${#missing[@]})) && install_packages; then
     check_needs "$@"
 fi
 version=$(rust_version || true)
-if [[ ${1:-} != containers ]] && { ! has cargo >/dev/null || ((${version:-0} < RUST_MIN)); }; then
+if ! has cargo >/dev/null || ((${version:-0} < RUST_MIN)); then
     missing+=("Rust 1.$RUST_MIN or newer (https://rustup.rs)")
 fi
 if ((${#missing[@]})); then

@@ -1,17 +1,23 @@
-//! unseen: a worker that emits each Kafka record once, and what it is made of.
+//! Removes duplicates from streams of records, with filters that remember the keys of a window.
 //!
-//! The command is `unseen`. As a library, the crate gives you its filters, its deduplication and its replayer, to
-//! use in a program or a test of your own. Without the default features, none of them needs Kafka, RocksDB or a command
-//! line.
+//! The command `unseen` deduplicates Kafka topics. Programs and tests can use the same parts:
 //!
-//! A filter says which keys it has seen within a window:
+//! - [`record`] and [`key`]: a record, and the fingerprint of its key
+//! - [`filter`]: remembers fingerprints for a window
+//! - [`dedup`]: adds the rules of a window, and decides whether a record is unseen, a duplicate, or late
+//! - [`config`]: loads a configuration file
+//! - [`format`](mod@format): keys in Avro, Protobuf, and framed JSON
+//! - [`replay`]: deduplicates a recorded stream
+//! - `follower`: rebuilds what a running group has seen, from its changelogs. Needs the feature `worker`.
+//!
+//! Without default features, nothing here needs Kafka or RocksDB. A filter reports which keys it has seen within a window:
 //!
 //! ```
 //! use unseen::filter::{Aging, AgingSizing, Filter as _, Window};
 //! use unseen::key::{KeySpec, Part, Scratch};
 //! use unseen::record::Record;
 //!
-//! // 24 hours, forgotten in four parts; a million keys; one unseen key of 10,000 is called seen.
+//! // 24 hours in four slices, for a million keys. One in 10,000 unseen keys may be reported as seen.
 //! let window = Window::time(24 * 60 * 60 * 1000, 4);
 //! let mut filter = Aging::new(window, AgingSizing::new(window, 1_000_000, 1e-4));
 //!
@@ -19,7 +25,7 @@
 //! let record = Record { key: Some(b"order-1"), value: None, headers: &[] };
 //! let fingerprint = key.fingerprint(&record, &mut Scratch::default())?;
 //!
-//! // Time is that of the records, in milliseconds.
+//! // The filter uses the time of the records, in milliseconds.
 //! filter.advance(1_700_000_000_000);
 //! assert!(!filter.check_and_insert(fingerprint)?);
 //! assert!(filter.check_and_insert(fingerprint)?, "the second time, it is seen");
@@ -29,12 +35,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `follower::Follower` (with the feature `worker`) knows what a running group has seen.
-//!
-//! [`dedup::Dedup`] adds the rules of a window and takes verdicts; [`replay::Replay`] puts a recorded stream through it.
-//! `examples/` has a program for each.
-//!
-//! Modules in reading order. Each may use only those above it; `ARCHITECTURE.md` says why.
+//! `examples/` has programs that use [`dedup`], [`replay`], and `follower`. Modules that this page does not list belong to the command
+//! and its tests. Programs should not use them.
+
+// In reading order. Each module may use only those above it; ARCHITECTURE.md explains why.
 
 pub mod record;
 
@@ -42,64 +46,84 @@ pub mod format;
 
 pub mod key;
 
+#[doc(hidden)]
 pub mod values;
 
+#[doc(hidden)]
 pub mod content;
 
 pub mod filter;
 
 pub mod dedup;
 
+#[doc(hidden)]
 pub mod changelog;
 
 pub mod config;
 
+#[doc(hidden)]
 pub mod route;
 
 pub mod replay;
 
+#[doc(hidden)]
 pub mod testing;
 
-pub mod plan;
+mod plan;
 
+#[doc(hidden)]
 pub mod runtime;
 
+#[doc(hidden)]
 pub mod stats;
 
 #[cfg(feature = "formats")]
-pub mod registry;
+mod registry;
 
+#[doc(hidden)]
 pub mod status;
 
+#[doc(hidden)]
 pub mod fault;
 
+#[doc(hidden)]
 pub mod checkpoint;
 
 #[cfg(feature = "worker")]
-pub mod tls;
+mod tls;
 
 #[cfg(feature = "worker")]
-pub mod http;
+mod http;
 
 #[cfg(feature = "worker")]
+#[doc(hidden)]
 pub mod broker;
 
 #[cfg(feature = "worker")]
+#[doc(hidden)]
 pub mod kafka;
 
 #[cfg(feature = "worker")]
 pub mod follower;
 
 #[cfg(feature = "worker")]
+#[doc(hidden)]
 pub mod explain;
 
 #[cfg(feature = "worker")]
-pub mod seed;
+mod seed;
 
 #[cfg(feature = "worker")]
-pub mod serve;
+mod serve;
+
 #[cfg(feature = "worker")]
+#[doc(hidden)]
 pub mod worker;
 
 #[cfg(feature = "faults")]
+#[doc(hidden)]
 pub mod sim;
+
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod cli;

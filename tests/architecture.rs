@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The parts in reading order: each may use only those before it.
-const PARTS: [&str; 29] = [
+const PARTS: [&str; 30] = [
     "record",
     "format",
     "key",
@@ -35,6 +35,7 @@ const PARTS: [&str; 29] = [
     "serve",
     "worker",
     "sim",
+    "cli",
 ];
 /// The parts whose files also call each other in one direction only.
 const UNTANGLED: [&str; 8] = ["dedup", "changelog", "replay", "stats", "registry", "follower", "seed", "worker"];
@@ -157,7 +158,8 @@ fn parts_use_only_those_above_them() {
 #[test]
 fn the_library_lists_its_parts_in_reading_order() {
     let (_, lib) = sources().into_iter().find(|(file, _)| file == "lib.rs").expect("src/lib.rs");
-    let listed: Vec<_> = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let listed: Vec<_> =
+        lib.lines().filter_map(|line| line.strip_prefix("pub ").unwrap_or(line).strip_prefix("mod ")?.strip_suffix(';')).collect();
     assert_eq!(listed, PARTS);
 }
 

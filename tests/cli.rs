@@ -523,17 +523,29 @@ fn unseen(args: &[&str]) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
-/// What `unseen --help` lists.
-fn commands() -> Vec<String> {
+/// The commands that `unseen --help` lists, and those that it hides, in the order of docs/commands.md.
+fn commands() -> (Vec<String>, Vec<String>) {
+    let headings = include_str!("../docs/commands.md").lines().filter_map(|line| line.strip_prefix("## "));
+    let documented = headings.filter(|heading| *heading != "Tracing").flat_map(|heading| heading.split([',', ' ']));
+    let documented: Vec<_> = documented.filter(|word| !["", "and"].contains(word)).map(str::to_owned).collect();
     let help = unseen(&["--help"]);
-    let list = help.split_once("Commands:\n").unwrap().1.split_once("\n\n").unwrap().0;
-    let names: Vec<_> = list.lines().filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-    names.into_iter().map(str::to_owned).collect()
+    documented.into_iter().partition(|name| help.lines().any(|line| line.starts_with(&format!("  {name} "))))
+}
+
+#[test]
+fn help_lists_the_commands_in_the_order_of_the_documents() {
+    let (listed, hidden) = commands();
+    assert_eq!(hidden, ["schema", "completions", "man"]);
+    let help = unseen(&["--help"]);
+    let (_, groups) = help.split_once("Deduplicate:\n").unwrap();
+    let (groups, _) = groups.split_once("Options:\n").unwrap();
+    let names: Vec<_> = groups.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
+    assert_eq!(names, listed);
 }
 
 #[test]
 fn shells_complete_every_command_and_each_has_a_manual_page() {
-    let commands = commands();
+    let (commands, _) = commands();
     assert!(commands.len() > 5, "{commands:?}");
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = unseen(&["completions", shell]);

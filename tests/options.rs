@@ -37,7 +37,7 @@ const ONE_ID: Depends = No("a text or a number is the same id in every format");
 const STABLE: &[(&str, &str)] = &[("filter.kind", "\"stable\""), ("filter.capacity", "")];
 
 /// Every option of a topic, in the order of the configuration.
-const ROWS: [Row; 31] = [
+const ROWS: [Row; 30] = [
     row("input", ["\"in\"", "\"other\""], OF_TOPIC, Yes),
     row("output", ["\"out\"", "\"other\""], OF_TOPIC, OF_RECORD),
     row("space", ["\"s\"", "\"s\""], No("it is what makes a space"), No("a state is stored under the name of its space")),
@@ -76,7 +76,6 @@ const ROWS: [Row; 31] = [
     row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, NEXT_SLICE),
     // Cells cannot be laid out anew.
     Row { with: STABLE_SIZED, ..row("filter.false_positive_rate", ["1e-4", "1e-5"], Yes, Yes) },
-    row("filter.rate_is", ["\"peak\"", "\"mean\""], Yes, NEXT_SLICE),
     row("filter.slices", ["4", "8"], Yes, Yes),
     Row { with: STABLE, ..row("filter.memory", ["\"1MiB\"", "\"2MiB\""], Yes, Yes) },
     row("filter.confirm", ["true", "false"], Yes, Yes),

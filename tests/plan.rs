@@ -47,7 +47,6 @@ fn a_table_of_all_kinds_is_printed() {
     let named: Vec<_> = costs.lines().skip(5).filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(named, KINDS);
     assert!(rest.contains("\n  filter = { kind = \"aging\", capacity = \"10M\", false_positive_rate = 1e-4, slices = 4 }\n"), "{rest}");
-    assert!(rest.contains("\n        load: keys in a window over the planned 10M\n"), "{rest}");
     assert!(text.lines().all(|line| line.chars().count() <= 80 || line.starts_with("  filter = ")), "{text}");
 }
 
@@ -79,7 +78,6 @@ fn json_has_the_fields_that_help_tells_of() {
             "k",
             "reads",
             "mean_rate",
-            "by_mean",
             "loads",
             "curve",
             "remembers",
@@ -97,7 +95,7 @@ fn json_has_the_fields_that_help_tells_of() {
         assert_eq!(fields(&loads[0]), BTreeSet::from(["load", "rate", "memory_bytes"]));
         assert!(loads.iter().all(|point| point["rate"].as_f64().is_some_and(|rate| (0.0..=1.0).contains(&rate))), "{row}");
     }
-    for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0], &kinds[0]["by_mean"]] {
+    for value in [&report, &report["ask"], &report["sample"], &kinds[0], &kinds[0]["loads"][0]] {
         let missing: Vec<_> = fields(value).into_iter().filter(|&field| !words.contains(field)).collect();
         assert!(missing.is_empty(), "--help does not tell of {missing:?}: {documented}");
     }
@@ -144,26 +142,6 @@ fn a_sample_of_kcat_is_counted_exactly() {
         "window_keys": null,
     });
     assert_eq!((&report["sample"], &report["ask"]["keys"]), (&expected, &json!(2)));
-}
-
-#[test]
-fn a_picture_is_written() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let path = directory.path().join("plan.svg");
-    let name = path.to_str().expect("UTF-8");
-    let beside = printed(&mut plan(&["--keys", "10M", "--svg", name]));
-    assert_eq!(beside, printed(&mut plan(&["--keys", "10M"])), "the tables are printed all the same");
-    let picture = fs::read_to_string(&path).expect("the picture");
-    assert!(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" ") && picture.ends_with("</svg>\n"), "{picture}");
-    // An element for each that begins, none empty of a name; each that is not closed at once is closed later.
-    let (closed, ends) = (picture.matches("/>").count(), picture.matches("</").count());
-    assert_eq!(picture.matches('<').count(), closed + 2 * ends);
-    assert!(KINDS.iter().all(|kind| picture.contains(&format!(">{kind}"))), "{picture}");
-
-    let nowhere = directory.path().join("none").join("plan.svg");
-    let message = refused(&mut plan(&["--keys", "10M", "--svg", nowhere.to_str().expect("UTF-8")]), 1);
-    assert!(message.starts_with(&format!("error: cannot write {}: ", nowhere.display())), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The plain Bloom filter: k bits anywhere among m. Bloom: "Space/Time Trade-offs in Hash Coding with Allowable Errors", 1970.
 
+use crate::Kind;
 use crate::bits::{Bits, bloom_size, place};
-use crate::ring::Generation;
 use unseen::key::Fingerprint;
 
 pub struct Bloom {
@@ -16,7 +16,7 @@ impl Bloom {
     }
 }
 
-impl Generation for Bloom {
+impl Kind for Bloom {
     fn insert(&mut self, key: Fingerprint) {
         (0..self.k).for_each(|number| self.bits.set(place(key.low(), number, self.bits.len)));
     }
@@ -44,7 +44,7 @@ impl Fast {
     }
 }
 
-impl Generation for Fast {
+impl Kind for Fast {
     fn insert(&mut self, key: Fingerprint) {
         self.0.insert_hash(key.low());
     }

@@ -1,8 +1,8 @@
 //! The partitioned Bloom filter: k parts of m/k bits, with one bit of a key in each. Mullin: "A Second Look at Bloom Filters",
 //! 1983; Almeida: "A Case for Partitioned Bloom Filters", 2020.
 
+use crate::Kind;
 use crate::bits::{Bits, bloom_size, place};
-use crate::ring::Generation;
 use unseen::key::Fingerprint;
 
 pub struct Partitioned {
@@ -16,7 +16,7 @@ impl Partitioned {
     }
 }
 
-impl Generation for Partitioned {
+impl Kind for Partitioned {
     fn insert(&mut self, key: Fingerprint) {
         self.parts.iter_mut().enumerate().for_each(|(number, part)| part.set(place(key.low(), number, part.len)));
     }

@@ -8,14 +8,6 @@ use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use unseen::key::Fingerprint;
 
-/// An element of a ring.
-pub trait Generation {
-    fn insert(&mut self, key: Fingerprint);
-    fn contains(&self, key: Fingerprint) -> bool;
-    fn clear(&mut self);
-    fn bytes(&self) -> usize;
-}
-
 pub struct Ring<G> {
     /// Generations, newest first.
     generations: VecDeque<G>,
@@ -24,7 +16,7 @@ pub struct Ring<G> {
     slice_keys: usize,
 }
 
-impl<G: Generation> Ring<G> {
+impl<G: Kind> Ring<G> {
     /// Creates a ring whose window holds `keys`, with generations made for a number of keys and a rate.
     pub fn new(keys: usize, rate: f64, make: impl Fn(usize, f64) -> G) -> Self {
         let rate = unseen::filter::rate_per_generation(rate, SLICES as u32 + 1);
@@ -33,7 +25,7 @@ impl<G: Generation> Ring<G> {
     }
 }
 
-impl<G: Generation> Kind for Ring<G> {
+impl<G: Kind> Kind for Ring<G> {
     fn insert(&mut self, key: Fingerprint) {
         if self.keys == self.slice_keys {
             self.generations.rotate_right(1);
@@ -49,7 +41,7 @@ impl<G: Generation> Kind for Ring<G> {
     }
 
     fn bytes(&self) -> usize {
-        self.generations.iter().map(Generation::bytes).sum()
+        self.generations.iter().map(Kind::bytes).sum()
     }
 }
 

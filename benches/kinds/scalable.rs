@@ -4,8 +4,8 @@
 //! It starts with a fifteenth of the keys, so that four filters (1 + 2 + 4 + 8) are exactly full at capacity: its best case. With
 //! one more key, the fifth filter doubles its memory.
 
+use crate::Kind;
 use crate::bloom::Bloom;
-use crate::ring::Generation;
 use unseen::key::Fingerprint;
 
 const TIGHTENING: f64 = 0.5;
@@ -26,7 +26,7 @@ impl Scalable {
     }
 }
 
-impl Generation for Scalable {
+impl Kind for Scalable {
     fn insert(&mut self, key: Fingerprint) {
         if self.room == 0 {
             let depth = self.layers.len();
@@ -47,6 +47,6 @@ impl Generation for Scalable {
     }
 
     fn bytes(&self) -> usize {
-        self.layers.iter().map(Generation::bytes).sum()
+        self.layers.iter().map(Kind::bytes).sum()
     }
 }

@@ -2,6 +2,12 @@
 
 use super::interrupt::Interrupt;
 use super::topic;
+use crate::broker::Record as _;
+use crate::config::{Config, flags};
+use crate::kafka::{self, Capture, Message, Wanted};
+use crate::record::Timestamp;
+use crate::replay::{Captured, parse_rfc3339};
+use crate::runtime;
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use std::fs::Permissions;
@@ -10,12 +16,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
-use unseen::broker::Record as _;
-use unseen::config::{Config, flags};
-use unseen::kafka::{self, Capture, Message, Wanted};
-use unseen::record::Timestamp;
-use unseen::replay::{Captured, parse_rfc3339};
-use unseen::runtime;
 
 const FORMAT_HELP: &str = "\
 Output, one line of JSON a record, as `kcat -J` prints it but for bytes that are no text:

@@ -1,10 +1,10 @@
 //! `unseen check`: what is wrong with a configuration, or what it comes to.
 
 use super::table::{size, table};
+use crate::config::{Config, Topic, window_text};
+use crate::{follower, kafka};
 use std::fs::File;
 use std::path::Path;
-use unseen::config::{Config, Topic, window_text};
-use unseen::{follower, kafka};
 
 /// Options of `unseen check`.
 #[derive(clap::Args)]
@@ -22,7 +22,7 @@ pub struct Args {
 /// Says "ok" and what each topic comes to.
 ///
 /// # Errors
-/// [`unseen::config::Errors`] with everything that is wrong.
+/// [`crate::config::Errors`] with everything that is wrong.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
     args.config.check_properties(&config)?;

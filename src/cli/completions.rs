@@ -1,6 +1,5 @@
 //! `unseen completions`: what shells complete of the command line. Prints, and installs nothing.
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 #[derive(clap::Args)]
@@ -15,6 +14,6 @@ pub struct Args {
 /// When they cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut super::Cli::command(), "unseen", &mut script);
+    clap_complete::generate(args.shell, &mut super::command(), "unseen", &mut script);
     super::print(&String::from_utf8(script)?)
 }

@@ -2,17 +2,17 @@
 
 use super::interrupt::Interrupt;
 use super::{replay, schemas, topic};
+use crate::config::{Config, Topic};
+use crate::explain::{self, Captured, Cause, Explanation, Explanations, VerdictName, Waiting};
+use crate::kafka;
+use crate::record::Offset;
+use crate::replay::format_rfc3339;
 use anyhow::ensure;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use unseen::config::{Config, Topic};
-use unseen::explain::{self, Captured, Cause, Explanation, Explanations, VerdictName, Waiting};
-use unseen::kafka;
-use unseen::record::Offset;
-use unseen::replay::format_rfc3339;
 
 /// Options of `unseen explain`.
 #[derive(clap::Args)]

@@ -2,14 +2,14 @@
 
 use super::table::{size, table};
 use super::topic;
+use crate::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
+use crate::checkpoint::{Settings, merge};
+use crate::config::Config;
+use crate::key::Scratch;
+use crate::replay::format_rfc3339;
 use anyhow::{Context as _, ensure};
 use indicatif::HumanCount;
 use std::path::PathBuf;
-use unseen::checkpoint::inspect::{Asked, Inspection, Question, StoredPartition, inspect};
-use unseen::checkpoint::{Settings, merge};
-use unseen::config::Config;
-use unseen::key::Scratch;
-use unseen::replay::format_rfc3339;
 
 /// Options of `unseen inspect`.
 #[derive(clap::Args)]

@@ -1,13 +1,13 @@
 //! What a running worker logs: lines, the events of the dashboard, and, if it is asked to, spans to a collector.
 
 use super::otlp::{self, Sending};
+use crate::config::{Log, LogFormat};
+use crate::http::Events;
 use anyhow::Context as _;
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::{EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
-use unseen::config::{Log, LogFormat};
-use unseen::http::Events;
 
 /// Whether log lines are JSON, now that there are any.
 static IS_JSON: AtomicBool = AtomicBool::new(false);

@@ -1,7 +1,6 @@
 //! `unseen man`: the manual pages. Prints one, or writes all; installs nothing.
 
 use anyhow::Context as _;
-use clap::CommandFactory as _;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -15,7 +14,7 @@ pub struct Args {
 /// # Errors
 /// When they cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let command = super::Cli::command().disable_help_subcommand(true).long_version(None);
+    let command = super::command().disable_help_subcommand(true);
     if let Some(dir) = &args.dir {
         return clap_mangen::generate_to(command, dir).with_context(|| format!("cannot write the manual pages into {}", dir.display()));
     }

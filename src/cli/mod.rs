@@ -1,4 +1,4 @@
-//! The command line: one file a command. The only place where clap and anyhow are used.
+//! The command line: one file per command. The only module that uses clap and anyhow.
 
 mod capture;
 mod check;
@@ -21,56 +21,66 @@ mod service;
 mod table;
 mod test;
 mod topic;
-mod version;
 
+use crate::config::{self, Config};
+use crate::kafka;
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::io::{ErrorKind, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use unseen::config::{self, Config};
-use unseen::kafka;
 
 /// Exit code of a bad configuration: `EX_CONFIG` of sysexits.h.
 const EXIT_CONFIG: u8 = 78;
 
-/// Emits each Kafka record once: what was seen within its window is not emitted again.
+/// Deduplicate Kafka topics: emit the first record of every key exactly once
 #[derive(Parser)]
-#[command(version, long_version = version::LONG.as_str(), propagate_version = true, arg_required_else_help = true)]
+#[command(version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// The commands by purpose. The others are hidden.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Deduplicate", &["run", "serve", "seed"]),
+    ("Configure and test", &["check", "test", "plan", "capture", "replay"]),
+    ("Diagnose", &["explain", "inspect"]),
+    ("Try", &["demo"]),
+];
+
 #[derive(Subcommand)]
 enum Command {
-    /// Deduplicate the configured topics until told to stop.
+    /// Run the worker until SIGTERM
     Run(run::Args),
-    /// Answer which keys were seen, to clients of Redis and over HTTP, beside the workers.
+    /// Answer lookups of seen keys, for Redis clients and over HTTP
     Serve(serve::Args),
-    /// Say everything that is wrong with a configuration.
-    Check(check::Args),
-    /// Print the JSON schema of a configuration, for editors.
-    Schema,
-    /// Write records of a topic to a file, for replay and plan.
-    Capture(capture::Args),
-    /// Put a recorded stream through the same deduplication, without Kafka.
-    Replay(replay::Args),
-    /// Run tests of a configuration: records in, and what is to become of them.
-    Test(test::Args),
-    /// Begin a group with keys that were seen before, by another tool.
+    /// Initialize a consumer group with keys that another tool has already emitted
     Seed(seed::Args),
-    /// Say what became of a record, and why.
-    Explain(explain::Args),
-    /// Show what a state directory holds, or join several.
-    Inspect(inspect::Args),
-    /// Compare kinds of filter: memory, error over load, promises.
+    /// Validate a configuration file
+    Check(check::Args),
+    /// Run the tests of a configuration: input records and their expected results
+    Test(test::Args),
+    /// Compare the memory, errors, and guarantees of the filter kinds
     Plan(Box<plan::Args>),
-    /// Show the whole thing on an in-process broker, in under half a minute.
+    /// Write the records of a topic to a file, for replay and plan
+    Capture(capture::Args),
+    /// Deduplicate a recorded stream without Kafka
+    Replay(replay::Args),
+    /// Show what happened to a record, and why
+    Explain(explain::Args),
+    /// Show the contents of state directories, or merge them
+    Inspect(inspect::Args),
+    /// Run a worker on an in-process broker for a few seconds
     Demo(demo::Args),
-    /// Print completions for a shell.
+    /// Print the JSON schema of the configuration, for editors
+    #[command(hide = true)]
+    Schema,
+    /// Print completions for a shell
+    #[command(hide = true)]
     Completions(completions::Args),
-    /// Print the manual page, or write all of them.
+    /// Print the manual page, or write all of them
+    #[command(hide = true)]
     Man(man::Args),
 }
 
@@ -121,9 +131,34 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Parses the command line, does what it says, and turns failures into one sentence and an exit code.
-pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+/// The command line, whose help lists the commands by purpose.
+fn command() -> clap::Command {
+    let command = Cli::command();
+    let group = |(heading, names): &(&str, &[&str])| {
+        let about = |name: &&str| command.find_subcommand(name).and_then(clap::Command::get_about).map(ToString::to_string);
+        let lines = names.iter().map(|name| format!("  {name:<8}  {}\n", about(name).unwrap_or_default()));
+        format!("{heading}:\n{}\n", lines.collect::<String>())
+    };
+    let groups: String = GROUPS.iter().map(group).collect();
+    command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}"))
+}
+
+/// The version, and everything that distinguishes two builds of it.
+fn long_version(commit: &str) -> String {
+    let features = [("cli", true), ("worker", cfg!(feature = "worker")), ("faults", cfg!(feature = "faults"))];
+    let features: Vec<_> = features.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
+    format!(
+        "{}\ncommit: {commit}\nfeatures: {}\nlibrdkafka: {}",
+        env!("CARGO_PKG_VERSION"),
+        features.join(", "),
+        kafka::librdkafka_version()
+    )
+}
+
+/// Runs the command line. An error becomes one message and an exit code.
+pub fn main(commit: &str) -> ExitCode {
+    let matches = command().long_version(&*long_version(commit).leak()).get_matches();
+    let result = match Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),

@@ -1,22 +1,22 @@
 //! `unseen plan`: what each kind of filter costs, how often it is wrong, and what it promises.
 
+use crate::config::{Config, Topic, flags};
+use crate::content::CompareContent;
+use crate::filter::Window;
+use crate::format::{Format as ValueFormat, NoSchemas, Schemas};
+use crate::key::{Field, KeySpec, Part};
+use crate::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
+use crate::replay::Format;
+use crate::stats::wrong_unit;
 use anyhow::Context;
 use clap::ArgGroup;
 use clap::error::ErrorKind;
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use unseen::config::{Config, Topic, flags};
-use unseen::content::CompareContent;
-use unseen::filter::Window;
-use unseen::format::{Format as ValueFormat, NoSchemas, Schemas};
-use unseen::key::{Field, KeySpec, Part};
-use unseen::plan::{Ask, Comparison, Proposal, Sample, SampleOptions};
-use unseen::replay::Format;
-use unseen::stats::wrong_unit;
 
 /// What is planned for where nothing says it.
 const RATE: f64 = 1e-4;
@@ -29,9 +29,8 @@ JSON (--json), one object; sizes in bytes, of the whole topic unless they say ot
   proposal null, or of a sample without --key and -c: records, is_cut, time, candidates[] of key, distinct, repeats, conflicts,
            conflict_share and differ_in[], reasons[], window_ms, capacity, configuration (null if no key fits)
   kinds[]  kind, memory_bytes, partition_bytes, steady_partition_bytes (once slices have sized themselves), pod_bytes (of a pod
-           that has all of it), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds to compare), by_mean
-           (where the rate is the mean: memory_bytes, steady_partition_bytes, bits_per_key and peak_rate; null for kinds that do not
-           take it), loads[] and curve[] of load, rate and memory_bytes; remembers, forgets (share of repeats a window old that are
+           that has all of it), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds to compare),
+           loads[] and curve[] of load, rate and memory_bytes; remembers, forgets (share of repeats a window old that are
            called unseen), can_retract, overfull, fits and rate_within_memory (null without --memory), configuration";
 
 /// Options of `unseen plan`.
@@ -87,9 +86,6 @@ pub struct Args {
     /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
-    /// Also write the curves as a picture.
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
     /// Print one JSON object instead of tables; --help says what is in it.
     #[arg(long)]
     json: bool,
@@ -98,7 +94,7 @@ pub struct Args {
 /// Prints the comparison.
 ///
 /// # Errors
-/// When the sample is at fault, or the picture cannot be written.
+/// When the sample cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.sample.is_some() && Format::from(args.format) == Format::Kcat && args.time.is_some() {
         usage("--time: lines of a capture bring the record's own time");
@@ -127,11 +123,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut report = Comparison::new(ask, &args.kinds, sample).unwrap_or_else(|error| usage(format!("--kinds: {error}")));
     report.proposal = proposal;
-    if let Some(path) = &args.svg {
-        fs::write(path, report.svg()).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     let proposed = report.proposal.as_ref().map_or_else(String::new, |proposal| proposal.text() + "\n");
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { format!("{proposed}{}\n{}", report.table(), report.curve()) };
+    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { proposed + &report.table() };
     super::print(&text)
 }
 

@@ -1,6 +1,14 @@
 //! `unseen replay`: a recorded stream through the same deduplication, without Kafka.
 
 use super::topic;
+use crate::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
+use crate::content::Conflicts;
+use crate::dedup::Late;
+use crate::record::Timestamp;
+use crate::replay::{Counts, Error, Format, Options, Replay, Summary};
+use crate::runtime;
+use crate::stats::RecentTimes;
+use crate::values::Counted;
 use anyhow::Context;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
@@ -8,14 +16,6 @@ use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use unseen::config::{OnDuplicate, OnInvalid, OnTombstone, Topic};
-use unseen::content::Conflicts;
-use unseen::dedup::Late;
-use unseen::record::Timestamp;
-use unseen::replay::{Counts, Error, Format, Options, Replay, Summary};
-use unseen::runtime;
-use unseen::stats::RecentTimes;
-use unseen::values::Counted;
 
 /// Most values that a line is printed for, beside one for the rest.
 const VALUES_MAX: usize = 10;

@@ -1,20 +1,20 @@
 //! `unseen run`: the workers, the signals that end them, and the limit on how long that may take.
 
 use super::{ConfigArgs, schemas, service};
+use crate::broker::Broker as _;
+use crate::checkpoint::Store;
+use crate::config::Config;
+use crate::format::{NoSchemas, Schemas};
+use crate::http::{self, Disk, Events, View};
+use crate::kafka::KafkaBroker;
+use crate::stats::{Stats, Totals, get};
+use crate::worker::{Rebuilder, Shared, Worker};
+use crate::{broker, worker};
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
-use unseen::broker::Broker as _;
-use unseen::checkpoint::Store;
-use unseen::config::Config;
-use unseen::format::{NoSchemas, Schemas};
-use unseen::http::{self, Disk, Events, View};
-use unseen::kafka::KafkaBroker;
-use unseen::stats::{Stats, Totals, get};
-use unseen::worker::{Rebuilder, Shared, Worker};
-use unseen::{broker, worker};
 
 /// After it, a line says what joining the group may be waiting for: an ordinary one takes less.
 const JOIN_PATIENCE: Duration = Duration::from_secs(4);

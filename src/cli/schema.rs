@@ -5,5 +5,5 @@
 /// # Errors
 /// When nobody reads it.
 pub fn run() -> anyhow::Result<()> {
-    super::print(&format!("{:#}\n", unseen::config::schema()))
+    super::print(&format!("{:#}\n", crate::config::schema()))
 }

@@ -1,10 +1,10 @@
 //! Schemas for commands: who has those of the configured topics.
 
+use crate::config::{Config, SchemaRegistry, Topic};
+use crate::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
+use crate::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
-use unseen::config::{Config, SchemaRegistry, Topic};
-use unseen::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
-use unseen::registry::Registry;
 
 /// How long a command that can do nothing else waits for a schema.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -2,17 +2,17 @@
 
 use super::interrupt::Interrupt;
 use super::{replay, schemas, topic};
+use crate::config::{Config, Partitioner, Start, Topic, flags};
+use crate::dedup::Late;
+use crate::record::Timestamp;
+use crate::replay::{format_rfc3339, parse_rfc3339};
+use crate::runtime;
+use crate::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
 use anyhow::Context as _;
 use indicatif::HumanCount;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use unseen::config::{Config, Partitioner, Start, Topic, flags};
-use unseen::dedup::Late;
-use unseen::record::Timestamp;
-use unseen::replay::{format_rfc3339, parse_rfc3339};
-use unseen::runtime;
-use unseen::seed::{self, Counts, Format, Group, Options, Seeded, Seeds, Waiting};
 
 const FORMAT_HELP: &str = "\
 Formats:

@@ -2,12 +2,12 @@
 
 use super::interrupt::EXIT_INTERRUPTED;
 use super::{ConfigArgs, service};
+use crate::config::Config;
+use crate::follower::Follower;
+use crate::http::Events;
+use crate::serve::Server;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
-use unseen::config::Config;
-use unseen::follower::Follower;
-use unseen::http::Events;
-use unseen::serve::Server;
 
 #[derive(clap::Args)]
 pub struct Args {

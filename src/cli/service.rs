@@ -1,10 +1,10 @@
 //! How a command begins that runs until it is told to stop.
 
 use super::{ConfigArgs, log};
+use crate::config::Config;
+use crate::http::Events;
 use std::process;
 use std::sync::Arc;
-use unseen::config::Config;
-use unseen::http::Events;
 
 /// Reads the configuration, starts logging, and does the work on this thread.
 pub fn run(args: &ConfigArgs, events: Events, work: impl AsyncFnOnce(Arc<Config>) -> anyhow::Result<()>) -> anyhow::Result<()> {

@@ -1,14 +1,14 @@
 //! `unseen test`: what a configuration makes of records, against what a file says that it should.
 
 use super::schemas;
+use crate::config::{self, Config};
+use crate::format::Schemas;
+use crate::testing::{self, Report, TestFile};
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use unseen::config::{self, Config};
-use unseen::format::Schemas;
-use unseen::testing::{self, Report, TestFile};
 
 /// Options of `unseen test`.
 #[derive(clap::Args)]

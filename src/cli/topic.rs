@@ -2,8 +2,8 @@
 //!
 //! Owns how it is chosen, and what is said where the choice is missing or wrong.
 
+use crate::config::{Config, Topic};
 use anyhow::{anyhow, bail};
-use unseen::config::{Config, Topic};
 
 /// The topic whose input has that name; without a name, the only one.
 ///

@@ -1,7 +1,7 @@
 //! What remembers a topic's keys: kind, size, and what may become of them.
 
 use super::error::{Diagnostics, integer};
-use super::kind::{Kind, RateIs};
+use super::kind::Kind;
 use super::raw;
 use super::units::{KEYS, Length};
 use crate::filter::{AgingSizing, AtMaxMemory, CuckooSizing, Growth, Spec, StableSizing, Window};
@@ -25,8 +25,6 @@ pub struct Filter {
     pub capacity: Option<u64>,
     /// Share of unseen records that may be dropped wrongly, at capacity.
     pub false_positive_rate: f64,
-    /// When: at the peak, or on average.
-    pub rate_is: RateIs,
     /// Memory of the whole topic in bytes, for the kind that is sized by it.
     pub memory: Option<u64>,
     /// Whether what it calls seen is looked up exactly before a record is dropped.
@@ -47,41 +45,22 @@ impl Filter {
     /// shared out over them. A window by count is kept in full by each, or its promise would not hold.
     #[must_use]
     pub fn spec(&self, window: Window, partitions: u32) -> Option<Spec> {
-        let Share { keys, growth } = self.share(window, partitions);
-        let peak = self.peak_rate(window, partitions);
-        match self.kind {
-            Kind::Aging => Some(Spec::Aging(AgingSizing::new(window, keys, peak).with_growth(growth))),
-            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, peak))),
-            Kind::Stable => {
-                let memory = self.memory.unwrap_or_default() / u64::from(partitions.max(1));
-                Some(Spec::Stable(stable(memory, peak)))
-            }
-            Kind::Exact => None,
-        }
-    }
-
-    /// The rate that the filter of one of `partitions` partitions is sized for, and never passes: the configured one, or a
-    /// higher one with that mean. It differs with the number of partitions, for a filter is made of whole blocks or bits.
-    #[must_use]
-    pub fn peak_rate(&self, window: Window, partitions: u32) -> f64 {
-        match self.rate_is {
-            RateIs::Peak => self.false_positive_rate,
-            RateIs::Mean => {
-                let Share { keys, growth } = self.share(window, partitions);
-                peak_of(Mean { rate: self.false_positive_rate, kind: self.kind, window, keys, growth })
-            }
-        }
-    }
-
-    /// What one of `partitions` partitions has of the topic.
-    fn share(&self, window: Window, partitions: u32) -> Share {
         let partitions = u64::from(partitions.max(1));
         let keys = match (self.capacity, window) {
             (Some(capacity), Window::Time { .. }) => capacity.div_ceil(partitions),
             (_, Window::Keys { slice_keys, slices }) => slice_keys.saturating_mul(slices.into()),
             (None, Window::Time { .. }) => 1,
         };
-        Share { keys, growth: Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth } }
+        let rate = self.false_positive_rate;
+        match self.kind {
+            Kind::Aging => {
+                let growth = Growth { max_bytes: self.growth.max_bytes.map(|bytes| bytes / partitions), ..self.growth };
+                Some(Spec::Aging(AgingSizing::new(window, keys, rate).with_growth(growth)))
+            }
+            Kind::Cuckoo => Some(Spec::Cuckoo(CuckooSizing::new(window, keys, rate))),
+            Kind::Stable => Some(Spec::Stable(stable(self.memory.unwrap_or_default() / partitions, rate))),
+            Kind::Exact => None,
+        }
     }
 
     /// What is wrong with `max_memory` for a topic of so many partitions, if anything: a bound that filters do not even keep at
@@ -89,8 +68,10 @@ impl Filter {
     #[must_use]
     pub fn memory_problem(&self, window: Window, partitions: u32) -> Option<String> {
         let most = self.growth.max_bytes?;
-        let takes = |filter: &Self| Some(filter.spec(window, partitions)?.bytes(window).saturating_mul(partitions.max(1).into()));
-        let needed = takes(self).filter(|&needed| needed > most)?;
+        let needed = self.spec(window, partitions)?.bytes(window).saturating_mul(partitions.max(1).into());
+        if needed <= most {
+            return None;
+        }
         let subject = match (window, partitions) {
             (_, 0 | 1) => "the filter takes".to_owned(),
             (Window::Time { .. }, _) => format!("the filters of {partitions} partitions take"),
@@ -100,15 +81,8 @@ impl Filter {
                 ));
             }
         };
-        // What is planned for a mean is less than that, for it is of slices that may become larger.
-        let unbounded = Self { growth: Growth { max_bytes: None, ..self.growth }, ..self.clone() };
-        let reason = if self.rate_is == RateIs::Mean && takes(&unbounded)? <= most {
-            ": with rate_is = \"mean\", slices that size themselves need an eighth more than is planned"
-        } else {
-            ""
-        };
         Some(format!(
-            "{subject} {needed} bytes at capacity, got {most}{reason}; raise it, or lower capacity, or allow a higher false_positive_rate"
+            "{subject} {needed} bytes at capacity, got {most}; raise it, or lower capacity, or allow a higher false_positive_rate"
         ))
     }
 
@@ -132,15 +106,8 @@ impl Filter {
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Stored state depends on what is shown. A new option does not compile until somebody has said whether it does.
-        let Self {
-            kind,
-            capacity: _,
-            false_positive_rate: _,
-            rate_is: _, // A size, as the rate is; of the kind whose size counts there is one only.
-            memory,
-            confirm: _,
-            growth: Growth { adapt: _, max_bytes: _, at_max: _ },
-        } = self;
+        let Self { kind, capacity: _, false_positive_rate: _, memory, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } } =
+            self;
         f.write_str(kind.name())?;
         if let Some(memory) = memory {
             // Its cells cannot be laid out anew, so stored ones are of use to the same size only.
@@ -148,48 +115,6 @@ impl fmt::Display for Filter {
         }
         if self.confirm { f.write_str(", confirmed") } else { Ok(()) }
     }
-}
-
-/// What one partition's filter is sized by.
-struct Share {
-    keys: u64,
-    growth: Growth,
-}
-
-/// A rate on average, and all else that its peak depends on.
-#[derive(Clone, Copy, PartialEq)]
-struct Mean {
-    rate: f64,
-    kind: Kind,
-    window: Window,
-    keys: u64,
-    growth: Growth,
-}
-
-/// Most peaks that are kept. A process has few topics, and each has one number of partitions.
-const PEAKS_MAX: usize = 256;
-
-/// Peaks that were found. To find one takes tens of milliseconds, and a follower asks for each of its partitions.
-static PEAKS: Mutex<Vec<(Mean, f64)>> = Mutex::new(Vec::new());
-
-/// The peak of a filter with that mean; of kinds that have no other peak, the mean.
-fn peak_of(mean: Mean) -> f64 {
-    // Who else wants it meanwhile waits for it.
-    let mut peaks = PEAKS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(&(_, peak)) = peaks.iter().find(|(known, _)| *known == mean) {
-        return peak;
-    }
-    let Mean { rate, kind, window, keys, growth } = mean;
-    let peak = match kind {
-        Kind::Aging => AgingSizing::peak_of_mean(window, keys, rate, growth),
-        Kind::Cuckoo => CuckooSizing::peak_of_mean(window, keys, rate),
-        Kind::Stable | Kind::Exact => rate,
-    };
-    if peaks.len() >= PEAKS_MAX {
-        peaks.clear();
-    }
-    peaks.push((mean, peak));
-    peak
 }
 
 pub(super) fn resolve(
@@ -205,7 +130,6 @@ pub(super) fn resolve(
         diagnostics
             .add(&at("false_positive_rate"), format!("expected a rate of at least {RATE_MIN:e}, got {:e}", raw.false_positive_rate.0));
     }
-    rate_is(raw, &at("rate_is"), diagnostics);
     if raw.confirm.0 && raw.kind == Kind::Exact {
         diagnostics.add(&at("confirm"), "not for kind \"exact\", which is never wrong");
     }
@@ -215,23 +139,11 @@ pub(super) fn resolve(
         kind: raw.kind,
         capacity: raw.capacity.map(|count| count.0),
         false_positive_rate: raw.false_positive_rate.0,
-        rate_is: raw.rate_is,
         confirm: raw.confirm.0,
         growth: Growth { adapt: raw.adapt.0, max_bytes: raw.max_memory.map(|bytes| bytes.0), at_max: raw.at_max_memory },
     };
     max_memory(&filter, window, path, diagnostics);
     filter
-}
-
-/// A mean is another rate only where the rate rises and falls.
-fn rate_is(raw: &raw::Filter, path: &str, diagnostics: &mut Diagnostics) {
-    match (raw.rate_is, raw.kind) {
-        (RateIs::Mean, Kind::Stable) => {
-            diagnostics.add(path, "\"mean\" is not for kind \"stable\", whose rate rises to its peak once and stays there");
-        }
-        (RateIs::Mean, Kind::Exact) => diagnostics.add(path, "\"mean\" is not for kind \"exact\", which is never wrong"),
-        (RateIs::Peak, _) | (RateIs::Mean, Kind::Aging | Kind::Cuckoo) => {}
-    }
 }
 
 fn capacity(raw: &raw::Filter, length: Option<Length>, path: &str, diagnostics: &mut Diagnostics) {

@@ -71,7 +71,7 @@ fn leaf(mut place: Map<String, Value>) -> Result<Part, String> {
         Some(("record", "key")) => Ok(Part::RecordKey),
         Some(("record", "value")) => Ok(Part::RecordValue),
         Some(("header", name)) => Ok(Part::Header(name.to_owned())),
-        Some(("field" | "json", pointer)) => Ok(Part::Field(pointer.to_owned())),
+        Some(("field", pointer)) => Ok(Part::Field(pointer.to_owned())),
         Some(("key_field", pointer)) => Ok(Part::KeyField(pointer.to_owned())),
         Some(("cloudevent", name)) => Ok(Part::CloudEvent(name.to_owned())),
         _ => Err(unknown_part(&Value::Object(place))),
@@ -170,7 +170,7 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
         ] },
         "minItems": 1,
     });
-    let places = ["record", "header", "field", "key_field", "json", "cloudevent"].map(|name| json!({ "required": [name] }));
+    let places = ["record", "header", "field", "key_field", "cloudevent"].map(|name| json!({ "required": [name] }));
     let part = json!({
         "type": "object",
         "properties": {
@@ -179,7 +179,6 @@ pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
             "ignore_case": switch("True if the header's name may be in any case."),
             "field": pointer("A field of the value, as an RFC 6901 pointer."),
             "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
-            "json": pointer("The same as `field`."),
             "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
             "optional": optional,
             "normalize": normalize,

@@ -47,14 +47,3 @@ impl Kind {
         }
     }
 }
-
-/// Which rate of a filter is the configured one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RateIs {
-    /// That of the worst moment, when all slices are full: no other is higher.
-    #[default]
-    Peak,
-    /// The mean over a window that shows the planned keys.
-    Mean,
-}

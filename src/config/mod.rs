@@ -32,7 +32,7 @@ mod vars;
 
 pub use error::{Error, Errors};
 pub use filter::Filter;
-pub use kind::{Kind, RateIs};
+pub use kind::Kind;
 pub use load::document;
 pub use partitioner::Partitioner;
 #[cfg(feature = "worker")]

@@ -6,7 +6,7 @@
 use super::format::FormatOption;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
-use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, RateIs, Start};
+use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
 use super::{forms, key};
 use crate::content::CompareContent;
 use crate::dedup::Late;
@@ -348,8 +348,6 @@ pub(super) struct Filter {
     pub(super) capacity: Option<Count>,
     /// Share of unseen records that may be dropped wrongly, at capacity.
     pub(super) false_positive_rate: Rate,
-    /// Which rate that is, for `aging` and `cuckoo`: the peak, when all slices are full, or the mean over a window, in less memory.
-    pub(super) rate_is: RateIs,
     /// Parts that a window is forgotten in: a key stays for at most one part longer than the window. 1 to 64.
     pub(super) slices: Count,
     /// Memory of the whole topic. Required for kind `stable`, and for no other.
@@ -370,7 +368,6 @@ impl Default for Filter {
             kind: Kind::Aging,
             capacity: None,
             false_positive_rate: Rate(1e-4),
-            rate_is: RateIs::default(),
             slices: Count(4),
             memory: None,
             confirm: Switch(false),

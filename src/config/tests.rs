@@ -2,7 +2,7 @@
 
 use super::raw::{Filter, Http, Kafka, Log, Raw, SchemaRegistry, Serve, State, Topic, Worker};
 use super::{Config, OnDuplicate, OnInvalid};
-use crate::filter::{Spec, Window};
+use crate::filter::Window;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
@@ -67,7 +67,7 @@ fn examples_mention_every_option() {
         names::<Topic>(),
         names::<Filter>(),
     ];
-    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 10]);
+    assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [8, 7, 7, 4, 1, 2, 5, 11, 19, 9]);
     for name in all.iter().flatten() {
         for (file, assigned) in [("example.toml", " ="), ("example.yaml", ":")] {
             let known = example(file).1.lines().any(|line| {
@@ -97,7 +97,7 @@ fn examples_are_twins_and_state_the_defaults() {
             })
             .collect();
         let changed = stated.iter().zip(text.lines()).filter(|(a, b)| a != b).count();
-        assert_eq!(changed, 46, "{name}: defaults that are stated");
+        assert_eq!(changed, 45, "{name}: defaults that are stated");
         shown.push(format!("{:#?}", load_as(name, &stated.join("\n"), &[], &[]).unwrap()));
     }
     for other in &shown[1..] {
@@ -161,7 +161,7 @@ fn all_errors_at_once() {
         level = "wran"
         [[topics]]
         input = "in"
-        key = [{ json = "user" }, { jsn = "/a" }]
+        key = [{ field = "user" }, { feld = "/a" }]
         window = "1 fortnight"
         filter = { capacity = "ten", false_positive_rate = 2 }
         [[topics]]
@@ -182,7 +182,7 @@ x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got 
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: write `/user`
-x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" }, { content = "value" } or { first_of = [...] }, got {"jsn":"/a"}
+x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" }, { content = "value" } or { first_of = [...] }, got {"feld":"/a"}
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
 x.toml: topics[1].filter.slices: expected a number from 1 to 64, got 100
@@ -451,15 +451,7 @@ fn what_remembers_must_fit_together() {
         ("kind = \"exact\", confirm = true", "confirm: not for kind \"exact\", which is never wrong"),
         ("kind = \"exact\", max_memory = \"1GiB\"", "max_memory: not for kind \"exact\""),
         ("capacity = \"10M\", at_max_memory = \"saturate\"", "at_max_memory: means nothing without max_memory"),
-        (
-            "kind = \"stable\", memory = \"1MiB\", rate_is = \"mean\"",
-            "rate_is: \"mean\" is not for kind \"stable\", whose rate rises to its peak once and stays there",
-        ),
-        (
-            "capacity = 9000000000000000000, rate_is = \"mean\"",
-            "capacity: expected a number from 1 to 100000000000, got 9000000000000000000",
-        ),
-        ("kind = \"exact\", rate_is = \"mean\"", "rate_is: \"mean\" is not for kind \"exact\", which is never wrong"),
+        ("capacity = 9000000000000000000", "capacity: expected a number from 1 to 100000000000, got 9000000000000000000"),
         ("capacity = 5, false_positive_rate = 1e-10", "false_positive_rate: expected a rate of at least 1e-9, got 1e-10"),
     ] {
         let refusal = refused("{ capacity = \"10M\" }", &format!("{{ {filter} }}"));
@@ -773,71 +765,6 @@ fn flags_name_places_of_lists_either_way_and_hold_tables() {
 }
 
 #[test]
-fn a_mean_is_held_by_a_higher_peak_in_less_memory() {
-    let filter = |options: &str| {
-        let topic =
-            load(&MINIMAL.replace("capacity = \"10M\"", options)).unwrap_or_else(|errors| panic!("{options}: {errors}")).topics.remove(0);
-        let (bytes, peak) = (topic.filter.spec(topic.window, 4).unwrap().bytes(topic.window), topic.filter.peak_rate(topic.window, 4));
-        (bytes, peak, topic.filter)
-    };
-    for (kind, rate, least, most) in [("aging", 1e-4_f64, 2.0, 3.0), ("cuckoo", 1e-4, 1.0, 1.0), ("cuckoo", 1.1e-4, 1.05, 1.15)] {
-        let options = format!("kind = \"{kind}\", capacity = \"10M\", false_positive_rate = {rate:e}");
-        let (bytes, peak, by_peak) = filter(&options);
-        let (fewer, higher, by_mean) = filter(&format!("{options}, rate_is = \"mean\""));
-        assert!(peak.to_bits() == rate.to_bits() && by_mean.false_positive_rate.to_bits() == rate.to_bits());
-        assert!((least..=most).contains(&(higher / rate)), "{options}: {higher}");
-        assert_eq!(fewer < bytes, higher > rate, "{options}");
-        // What is stored is of use to both.
-        assert_eq!(by_mean.to_string(), by_peak.to_string());
-    }
-    let counted = MINIMAL.replace("window = \"24h\"", "window = { keys = 100000 }").replace("capacity = \"10M\"", "rate_is = \"mean\"");
-    let counted = load(&counted).unwrap().topics.remove(0);
-    // Each partition has a window by count in full.
-    for partitions in [1, 3_000] {
-        let peak = counted.filter.peak_rate(counted.window, partitions);
-        assert!((1.1..1.3).contains(&(peak / 1e-4)), "{peak}");
-    }
-}
-
-/// A topic of ten million keys whose rate is a mean, within so much memory.
-fn within(most: &str) -> Result<super::Topic, String> {
-    let options = format!("capacity = \"10M\", rate_is = \"mean\", max_memory = \"{most}\"");
-    load(&MINIMAL.replace("capacity = \"10M\"", &options)).map(|mut config| config.topics.remove(0))
-}
-
-#[test]
-fn a_mean_holds_in_however_many_partitions() {
-    // Some of these leave room for slices to become larger, and others do not, for they are made of whole blocks.
-    for most in ["41500kB", "40MiB", "1GiB"] {
-        let topic = within(most).unwrap();
-        for partitions in [1, 7, 64, 300, 1_000, 3_000, 20_000] {
-            let Some(Spec::Aging(sizing)) = topic.filter.spec(topic.window, partitions) else { panic!("it is aging") };
-            let mean = sizing.mean_rate(topic.window);
-            assert!(mean <= 1e-4, "{most}, {partitions} partitions: {mean:e}");
-        }
-    }
-    // Where it does not fit into the memory of so many, that is said.
-    let problem = |most: &str, partitions| within(most).unwrap().filter.memory_problem(Window::time(1, 4), partitions);
-    assert_eq!((problem("40MiB", 1), problem("40MiB", 1_000), problem("41MiB", 3_000)), (None, None, None));
-    let refusal = problem("40MiB", 3_000).expect("they do not fit");
-    let start = "the filters of 3000 partitions take 42240000 bytes at capacity, got 41943040: with rate_is = \"mean\", slices that size";
-    assert!(refusal.starts_with(start), "{refusal}");
-}
-
-#[test]
-fn a_mean_that_lacks_memory_for_larger_slices_says_so() {
-    let refusal = within("37MiB").unwrap_err();
-    let start = "x.toml: topics[0].filter.max_memory: the filter takes ";
-    let reason = "got 38797312: with rate_is = \"mean\", slices that size themselves need an eighth more than is planned; raise it, or lower capacity";
-    assert!(refusal.starts_with(start) && refusal.contains(reason), "{refusal}");
-    // It is not the eighth that too little memory for any slices lacks, nor is it in question where the rate is the peak.
-    let refusal = within("30MiB").unwrap_err();
-    assert!(refusal.starts_with(start) && refusal.contains("got 31457280; raise it"), "{refusal}");
-    let refusal = refused("capacity = \"10M\"", "capacity = \"10M\", max_memory = \"37MiB\"");
-    assert!(refusal.starts_with(start) && refusal.contains("got 38797312; raise it"), "{refusal}");
-}
-
-#[test]
 fn a_content_key_names_what_does_not_count() {
     let with = |part: &str| MINIMAL.replace("{ record = \"key\" }", part);
     let config = load(&with("{ content = \"value\", except = [\"/ts\", \"/a/b\"] }")).unwrap();
@@ -847,7 +774,7 @@ fn a_content_key_names_what_does_not_count() {
     for (part, error) in [
         ("{ content = \"key\" }", expected(r#"{"content":"key"}"#)),
         ("{ content = \"value\", except = \"/a\" }", expected(r#"{"content":"value","except":"/a"}"#)),
-        ("{ content = \"value\", json = \"/a\" }", expected(r#"{"content":"value","json":"/a"}"#)),
+        ("{ content = \"value\", field = \"/a\" }", expected(r#"{"content":"value","field":"/a"}"#)),
         (
             "{ content = \"value\", except = [\"\"] }",
             "x.toml: topics[0].key: a content key that leaves out the whole value has nothing left".to_owned(),

@@ -194,7 +194,7 @@ fn growth_text(growth: Growth) -> String {
 }
 
 /// What the topics of a space must agree on, as it is shown.
-fn rules(topic: &Topic) -> [(&'static str, String); 13] {
+fn rules(topic: &Topic) -> [(&'static str, String); 12] {
     // Each option by name: a new one does not compile until somebody has said whether a space must agree on it.
     let Topic {
         input: _,
@@ -205,15 +205,7 @@ fn rules(topic: &Topic) -> [(&'static str, String); 13] {
         repartition: _,
         window: _,
         filter:
-            Filter {
-                kind: _,
-                capacity: _,
-                false_positive_rate: _,
-                rate_is: _,
-                memory: _,
-                confirm: _,
-                growth: Growth { adapt: _, max_bytes: _, at_max: _ },
-            },
+            Filter { kind: _, capacity: _, false_positive_rate: _, memory: _, confirm: _, growth: Growth { adapt: _, max_bytes: _, at_max: _ } },
         retract: _, // A record that another topic does not take for a retraction is one more key.
         refresh: _,
         max_future: _,
@@ -232,7 +224,6 @@ fn rules(topic: &Topic) -> [(&'static str, String); 13] {
         ("filter.kind", topic.filter.kind.name().to_owned()),
         ("filter.capacity", topic.filter.capacity.map_or_else(|| "none".to_owned(), |keys| keys.to_string())),
         ("filter.false_positive_rate", format!("{:e}", topic.filter.false_positive_rate)),
-        ("filter.rate_is", json!(topic.filter.rate_is).to_string()),
         ("filter.memory", topic.filter.memory.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())),
         ("filter.confirm", topic.filter.confirm.to_string()),
         ("filter", growth_text(topic.filter.growth)),

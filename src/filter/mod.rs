@@ -379,7 +379,7 @@ pub enum MergeError {
     #[error("the windows differ in length or slices")]
     Window,
     /// Their sizes differ.
-    #[error("the filters differ in size: joined can be only what had the same capacity, rate, rate_is and slices")]
+    #[error("the filters differ in size: joined can be only what had the same capacity, rate and slices")]
     Size,
     /// The windows count keys, and each counts its own.
     #[error("windows by count cannot be joined: each counts its own keys")]

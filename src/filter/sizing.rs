@@ -26,10 +26,6 @@ pub const CHAIN_SHARE: f64 = 1.0 / 128.0;
 /// more memory: below a rate of about 7e-6 for one filter, regardless of the number of keys.
 const WORTH_A_BLOCK: f64 = 1.19;
 
-/// Maximum ratio of peak to mean for which a filter is sized, and maximum rate.
-const PEAK_SHARE_MAX: f64 = 64.0;
-const PEAK_MAX: f64 = 0.99;
-
 /// False-positive rate of a blocked filter with `bits_per_key`, and `k` different bits per key.
 #[must_use]
 pub fn blocked_rate(bits_per_key: f64, k: u32) -> f64 {
@@ -153,17 +149,6 @@ pub fn mean_between(from: f64, to: f64, rate: impl Fn(f64) -> f64) -> f64 {
     (0..=STEPS).map(at).sum::<f64>() / f64::from(3 * STEPS)
 }
 
-/// Returns the greatest peak, within a thousandth, for which `is_good` is true, starting at one that is good, up to rates at
-/// which a filter is useless. If there are greater good peaks above a bad one, it may return the last one before that.
-pub(super) fn greatest_peak(from: f64, is_good: impl Fn(f64) -> bool) -> f64 {
-    let (mut low, mut high) = (from, (from * PEAK_SHARE_MAX).min(PEAK_MAX).max(from));
-    while high / low > 1.001 {
-        let middle = (low * high).sqrt();
-        if is_good(middle) { low = middle } else { high = middle }
-    }
-    low
-}
-
 /// Returns the smallest blocked filter that holds `keys` at `rate`, with two blocks per key if that makes it much smaller.
 ///
 /// `rate` must be in (0, 1). The result is capped at 512 bits per key, which is far below any rate that 128-bit fingerprints
@@ -267,14 +252,6 @@ mod tests {
             assert!((got / expected - 1.0).abs() < 1e-3, "x^{power}: {got}, expected {expected}");
         }
         assert!((mean_between(4.0, 5.0, |share| share) - 4.5).abs() < 1e-12);
-    }
-
-    #[test]
-    fn the_greatest_peak_is_found() {
-        for (from, most, expected) in [(1e-3, 3e-3, 3e-3), (1e-3, 1.0, 64e-3), (0.9, 1.0, 0.99), (0.999, 1.0, 0.999)] {
-            let peak = greatest_peak(from, |peak| peak <= most);
-            assert!(peak <= expected && peak > expected * 0.998, "{peak}, expected {expected}");
-        }
     }
 
     #[test]

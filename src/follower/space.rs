@@ -41,7 +41,7 @@ pub struct Space {
     /// True if the number of partitions has changed since the start. The partition of an older key is then not known.
     pub(super) was_resized: AtomicBool,
     /// The last result of [`Space::sized`], for that number of partitions.
-    sized: Mutex<Option<(u32, Rules, f64)>>,
+    sized: Mutex<Option<(u32, Rules)>>,
     pub(super) restarts: AtomicU64,
     pub(super) seen: AtomicU64,
     pub(super) unseen: AtomicU64,
@@ -107,23 +107,13 @@ impl Space {
         &self.topic.filter
     }
 
-    /// The rate that the filters of its partitions are sized for, and never pass.
-    #[must_use]
-    pub fn peak_rate(&self) -> f64 {
-        self.sized(self.count()).1
-    }
-
-    /// Returns the rules of one of so many partitions, and the rate that its filter never passes. Sizing a filter takes
-    /// milliseconds, and clients ask for the same one as often as they like.
-    fn sized(&self, partitions: u32) -> (Rules, f64) {
+    /// Returns the rules of one of so many partitions. Sizing a filter takes milliseconds, and clients ask for the same one as
+    /// often as they like.
+    fn sized(&self, partitions: u32) -> Rules {
         let mut last = self.sized.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {
-            Some((of, rules, peak)) if of == partitions => (rules, peak),
-            _ => {
-                let (rules, peak) = (self.topic.rules(partitions), self.topic.filter.peak_rate(self.topic.window, partitions));
-                *last = Some((partitions, rules, peak));
-                (rules, peak)
-            }
+            Some((of, rules)) if of == partitions => rules,
+            _ => last.insert((partitions, self.topic.rules(partitions))).1,
         }
     }
 
@@ -320,7 +310,7 @@ impl Space {
 
     /// The rules of one of so many partitions. Nothing is confirmed: fingerprints on disk are the worker's.
     pub(super) fn rules(&self, partitions: u32) -> Rules {
-        let rules = Rules { exact: false, ..self.sized(partitions).0 };
+        let rules = Rules { exact: false, ..self.sized(partitions) };
         // Which slice a key belongs to is said by who counts them: the worker, if it has slices.
         let window = match rules.window {
             Window::Keys { slices, .. } if self.written.clock == self.origin.clock => Window::Keys { slice_keys: u64::MAX, slices },

@@ -124,11 +124,6 @@ fn filters(status: &Status, encoder: &mut Encoder<'_>) -> Result<(), Error> {
         gauge(|space| space.false_positives.target),
     )?;
     encoder.gauges(
-        "unseen_filter_peak_fpr_ratio",
-        "The most that it may be when all slices are full: the target, or more where that is the mean",
-        gauge(|space| space.false_positives.peak),
-    )?;
-    encoder.gauges(
         "unseen_filter_estimated_fpr_ratio",
         "The same by formula, from what the worst partition holds",
         gauge(|space| Some(space.false_positives.estimated)),
@@ -226,7 +221,6 @@ pub(super) fn of_process(
     encoder.seconds_counter("process_cpu_seconds_total", "Processor time", cpu_seconds)
 }
 
-/// A histogram of durations.
 fn histogram(encoder: &mut Encoder<'_>, name: &str, help: &str, durations: &Durations) -> Result<(), Error> {
     let mut below = 0;
     let each = durations.buckets.iter().map(|&(bound, count)| {

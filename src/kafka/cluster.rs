@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn partitions_whose_shares_are_whole_blocks_are_warned_of_and_not_refused() {
-        let timed = |partitions| compared("\"24h\"", "capacity = \"10M\", max_memory = \"40MiB\", rate_is = \"mean\"", partitions);
+        let timed = |partitions| compared("\"24h\"", "capacity = \"10M\", max_memory = \"41MiB\"", partitions);
         assert_eq!([timed(1000), timed(3000)], [(0, 0), (1, 0)]);
         // Each partition has all of a window by count.
         let counted = |partitions| compared("{ keys = \"1M\" }", "max_memory = \"8MiB\"", partitions);

@@ -39,7 +39,6 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) place: Place,
-    /// Hashes, by record.
     pub(super) hashes: Vec<u64>,
     /// Number of records in which the field is a time.
     times: usize,

@@ -32,12 +32,7 @@ pub(super) struct Candidate {
     pub(super) configuration: Option<String>,
     /// Average share of unseen keys reported as seen over a window that has the planned keys, if a topic can use the kind.
     pub(super) mean: Option<f64>,
-    /// Returns the peak that has a given mean, for kinds that can be sized by their mean.
-    pub(super) peak_of_mean: Option<PeakOfMean>,
 }
-
-/// Maps a mean rate to its peak rate.
-type PeakOfMean = Box<dyn Fn(f64) -> f64>;
 
 impl Candidate {
     /// Creates a candidate that remembers keys, cannot retract, and is in memory only.
@@ -54,7 +49,6 @@ impl Candidate {
             elastic: false,
             configuration: None,
             mean: None,
-            peak_of_mean: None,
         }
     }
 }
@@ -101,15 +95,14 @@ fn window(slices: u32) -> Window {
 fn aging(ask: &Ask, rate: f64, slices: u32) -> Candidate {
     // By default, slices adapt to the stream.
     let growth = Growth { adapt: true, ..Growth::default() };
-    let (keys, window) = (keys(ask), window(slices));
-    let sizing = filter::AgingSizing::new(window, keys, rate).with_growth(growth);
+    let window = window(slices);
+    let sizing = filter::AgingSizing::new(window, keys(ask), rate).with_growth(growth);
     let (k, reads) = generations(&sizing, window);
     let overfull = "chains more filters: the error holds, memory grows";
     Candidate {
         steady_bytes: Some(sizing.steady_bytes(window)),
         configuration: Some(configured("aging", ask, rate, slices)),
         mean: Some(sizing.mean_rate(window)),
-        peak_of_mean: Some(Box::new(move |mean| filter::AgingSizing::peak_of_mean(window, keys, mean, growth))),
         ..Candidate::new(move |load| sizing.predict(window, load), k, reads, overfull)
     }
 }
@@ -160,8 +153,8 @@ fn stable(ask: &Ask, rate: f64) -> Candidate {
 
 /// A cuckoo filter whose slots store the generation of their key.
 fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
-    let (keys, window) = (keys(ask), window(ask.slices));
-    let sizing = CuckooSizing::new(window, keys, rate);
+    let window = window(ask.slices);
+    let sizing = CuckooSizing::new(window, keys(ask), rate);
     // The filter's capacity includes the open slice, so the load is the same for both.
     let predict = move |load| sizing.predict(window, load);
     let overfull = "chains more tables: the error holds, memory grows";
@@ -169,7 +162,6 @@ fn cuckoo(ask: &Ask, rate: f64) -> Candidate {
         can_retract: true,
         configuration: Some(configured("cuckoo", ask, rate, ask.slices)),
         mean: Some(sizing.mean_rate(window)),
-        peak_of_mean: Some(Box::new(move |mean| CuckooSizing::peak_of_mean(window, keys, mean))),
         ..Candidate::new(predict, CUCKOO_SLOTS, format!("2 buckets, {CUCKOO_SLOTS} slots"), overfull)
     }
 }

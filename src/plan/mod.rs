@@ -1,17 +1,15 @@
 //! Predicts what a filter will cost, and how often it will be wrong.
 //!
-//! Compares the kinds of filters by memory, error at each load, and guarantees, as a table, a curve, and an SVG. Counts a sample,
-//! and proposes a configuration for it. Builds no filter.
+//! Compares the kinds of filters by memory, error at each load, and guarantees. Counts a sample, and proposes a configuration for
+//! it. Builds no filter.
 
 mod columns;
-mod curve;
 mod kinds;
 mod proposal;
 mod sample;
-mod svg;
 mod text;
 
-pub use proposal::{Candidate, Proposal};
+pub use proposal::Proposal;
 pub use sample::{Sample, SampleError, SampleOptions};
 
 use kinds::{KINDS, Make, UNCHAINED, whole};
@@ -56,7 +54,6 @@ pub struct Comparison {
 /// Costs and guarantees of one kind. Sizes are for the whole topic unless stated otherwise. Rates have four digits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Name of the kind.
     pub kind: String,
     /// Memory when a window has the planned keys, in bytes, without caches.
     pub memory_bytes: u64,
@@ -80,8 +77,6 @@ pub struct Row {
     pub loads: Vec<Point>,
     /// Predicted average rate over a window that has the planned keys, or `None` for kinds that are included for comparison.
     pub mean_rate: Option<f64>,
-    /// Costs with `rate_is = "mean"`, where the requested rate is the mean, or `None` for kinds without that option.
-    pub by_mean: Option<ByMean>,
     /// True if an inserted key is seen for the whole window, without exception.
     pub remembers: bool,
     /// Share of duplicates, one whole window after their key was inserted, that are reported as unseen.
@@ -98,19 +93,6 @@ pub struct Row {
     pub configuration: Option<String>,
     /// Predictions at loads from 0 to 4, in steps of a twentieth.
     pub curve: Vec<Point>,
-}
-
-/// Costs of a kind that is sized by its mean.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ByMean {
-    /// Memory of the whole topic when a window has the planned keys, in bytes.
-    pub memory_bytes: u64,
-    /// Memory of one partition once slices have adapted, in bytes.
-    pub steady_partition_bytes: u64,
-    /// Memory of the topic per planned key, in bits.
-    pub bits_per_key: f64,
-    /// Maximum rate when all slices are full, for any number of keys.
-    pub peak_rate: f64,
 }
 
 /// The prediction at one load.
@@ -201,7 +183,6 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         reads: kind.reads.clone(),
         loads: LOADS.map(point).to_vec(),
         mean_rate: kind.mean.map(rounded),
-        by_mean: by_mean(&kind, make, ask),
         remembers: kind.forgets.is_none(),
         forgets: rounded(kind.forgets.unwrap_or(0.0)),
         can_retract: kind.can_retract,
@@ -212,15 +193,6 @@ fn row(name: &str, make: Make, ask: &Ask) -> Row {
         // Rounded to two digits, so that accumulated rounding errors are not visible.
         curve: (0..=CURVE_STEPS).map(|step| point((f64::from(step) * CURVE_STEP * 100.0).round() / 100.0)).collect(),
     }
-}
-
-fn by_mean(kind: &kinds::Candidate, make: Make, ask: &Ask) -> Option<ByMean> {
-    let peak = kind.peak_of_mean.as_ref()?(ask.false_positive_rate);
-    let sized = make(ask, peak);
-    let partition_bytes = (sized.predict)(1.0).bytes;
-    let memory_bytes = partition_bytes.saturating_mul(ask.partitions.into());
-    let steady_partition_bytes = sized.steady_bytes.unwrap_or(partition_bytes);
-    Some(ByMean { memory_bytes, steady_partition_bytes, bits_per_key: bits_per_key(ask, memory_bytes), peak_rate: rounded(peak) })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]

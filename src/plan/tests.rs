@@ -61,7 +61,7 @@ fn aging_keeps_its_rate_however_full() {
 }
 
 #[test]
-fn a_mean_is_below_the_peak_and_may_be_asked_for() {
+fn a_mean_is_below_the_peak() {
     let report = report(ask(10_000_000, 1e-4), &[]);
     let of = |kind: &str| report.kinds.iter().find(|row| row.kind == kind).unwrap();
     // Adapted slices are at most 8/9 full, so the mean is a third of the peak.
@@ -69,17 +69,8 @@ fn a_mean_is_below_the_peak_and_may_be_asked_for() {
     close(of("cuckoo").mean_rate.unwrap(), 0.9 * rate_at(of("cuckoo"), 1.0), 1e-3);
     close(of("stable").mean_rate.unwrap(), 1e-4, 0.05);
     assert_eq!((of("exact").mean_rate, of("bloom").mean_rate, of("unchained").mean_rate), (Some(0.0), None, None));
-    for kind in ["aging", "pair"] {
-        let (row, mean) = (of(kind), of(kind).by_mean.unwrap());
-        assert!(mean.memory_bytes < row.memory_bytes && mean.bits_per_key < row.bits_per_key && mean.peak_rate > 2e-4, "{row:?}");
-    }
-    // Fingerprints are whole bits: at this rate none is saved, and at a slightly higher rate one is.
-    assert_eq!(of("cuckoo").by_mean.map(|mean| (mean.memory_bytes, mean.peak_rate)), Some((of("cuckoo").memory_bytes, 1e-4)));
-    let higher = row(ask(10_000_000, 1.1e-4), "cuckoo");
-    close(higher.bits_per_key - higher.by_mean.unwrap().bits_per_key, 1.25 / 0.95, 0.1);
-    assert!(["stable", "exact", "bloom", "unchained"].iter().all(|kind| of(kind).by_mean.is_none()));
     let table = report.table();
-    assert!(table.contains("\nstable") && table.contains("mean    over a window  rate_is = \"mean\"  bits/key"), "{table}");
+    assert!(table.contains("\nrate at        1x    1.5x      2x      4x    mean\n"), "{table}");
 }
 
 /// Slices adapt to the fullest of the previous slices plus an eighth. A plan for a pod has room for that.
@@ -103,55 +94,16 @@ fn a_steady_filter_takes_what_is_planned_for_a_pod() {
 }
 
 #[test]
-fn what_is_sized_by_its_mean_takes_no_more_memory() {
-    for slices in [1, 4, 16] {
-        for rate in [0.5, 1e-1, 1e-2, 1e-3, 1e-4, 3e-5, 1e-5, 1e-6, 1e-9] {
-            let report = report(Ask { slices, ..ask(1_000_000, rate) }, &["aging", "cuckoo"]);
-            for row in report.kinds.iter().filter(|row| row.by_mean.is_some()) {
-                let mean = row.by_mean.unwrap();
-                assert!(mean.memory_bytes <= row.memory_bytes && mean.peak_rate >= rate && mean.peak_rate < 1.0, "{slices}, {row:?}");
-            }
-        }
-    }
-}
-
-#[test]
-fn every_mean_is_sized_as_planned() {
+fn a_worker_builds_what_is_planned() {
     // Exact to the byte, for any number of keys per partition.
     for (keys, rate, partitions) in [(10_000_000, 1e-3, 4), (10_000_000, 1e-4, 3_000), (1_000_000, 1e-4, 1_000), (7, 1e-2, 3)] {
         for name in ["aging", "cuckoo", "pair"] {
-            assert_planned(name, &Ask { partitions, ..ask(keys, rate) });
+            let row = row(Ask { partitions, ..ask(keys, rate) }, name);
+            let topic = configured(row.configuration.as_ref().unwrap());
+            let worker = topic.filter.spec(topic.window, partitions).unwrap().bytes(topic.window) * u64::from(partitions);
+            assert_eq!(worker, row.memory_bytes, "{name}, {keys} keys at {rate}, {partitions} partitions");
         }
     }
-}
-
-#[test]
-fn every_bit_that_a_cuckoo_filter_saves_by_its_mean_is_planned() {
-    // One bit is saved at this rate, except for some sizes, because tables have whole buckets.
-    let savings = (100_000..1_000_000).step_by(37_013).flat_map(|keys| {
-        [2, 3, 8, 16, 64].map(|partitions| {
-            let ask = Ask { partitions, ..ask(keys, 1.1e-4) };
-            let saved = make("cuckoo")(&ask, 1.1e-4).peak_of_mean.unwrap()(1.1e-4) > 1.1e-4;
-            assert_planned("cuckoo", &ask);
-            saved
-        })
-    });
-    assert_eq!(savings.filter(|&saved| !saved).count(), 0);
-}
-
-fn make(name: &str) -> Make {
-    KINDS.iter().find(|(kind, _)| *kind == name).unwrap().1
-}
-
-/// Checks that the plan for a mean matches what a worker builds from the configuration line, for all partitions together.
-fn assert_planned(name: &str, ask: &Ask) {
-    let kind = make(name)(ask, ask.false_positive_rate);
-    let mean = by_mean(&kind, make(name), ask).unwrap();
-    let topic = configured(&kind.configuration.unwrap().replace(" }", ", rate_is = \"mean\" }"));
-    let worker = topic.filter.spec(topic.window, ask.partitions).unwrap().bytes(topic.window) * u64::from(ask.partitions);
-    assert_eq!(worker, mean.memory_bytes, "{name}, {ask:?}");
-    let peak = topic.filter.peak_rate(topic.window, ask.partitions);
-    assert_eq!(rounded(peak).to_bits(), mean.peak_rate.to_bits(), "{name}, {ask:?}");
 }
 
 #[test]
@@ -315,9 +267,6 @@ fn json_round_trips() {
         row.rate_within_memory = row.rate_within_memory.map(rounded);
         row.forgets = rounded(row.forgets);
         row.mean_rate = row.mean_rate.map(rounded);
-        if let Some(mean) = &mut row.by_mean {
-            mean.peak_rate = rounded(mean.peak_rate);
-        }
         row.loads.iter_mut().chain(&mut row.curve).for_each(|point| point.rate = rounded(point.rate));
     }
     assert_eq!(back, report);
@@ -327,7 +276,7 @@ fn json_round_trips() {
 fn tables_fit_a_terminal() {
     let wide = Ask { partitions: 100, slices: 16, memory_bytes: Some(10 << 30), ..ask(99_999_999_999, 1e-9) };
     let report = report(wide, &[]);
-    for line in report.table().lines().chain(report.curve().lines()).filter(|line| !line.starts_with("  filter")) {
+    for line in report.table().lines().filter(|line| !line.starts_with("  filter")) {
         assert!(line.chars().count() <= 80, "{line}");
     }
 }
@@ -357,63 +306,4 @@ fn a_table_says_what_was_counted() {
         "{text}"
     );
     assert!(text.contains("at its pace: --rate 1800/h --window 1h\n"), "{text}");
-}
-
-#[test]
-fn the_curve_is_drawn() {
-    // Only the plain filter, because its formula is the least likely to change.
-    let expected = "\
-share of unseen keys called seen
-     1 ┤                ┊                                           ⢀⣀⣀⣀
-       │                ┊                           ⢀●⣀⡠⠤⠤⠤⠒⠒⠒⠒⠊⠉⠉⠉●⠁
-       │                ┊                   ⢀⣀⠤⠔⠒⠒⠉⠉⠁
-       │                ┊             ⣀●⠤⠔⠒⠉⠁
-  1e-1 ┤                ┊         ⣀⠤⠔⠊
-       │                ┊      ⣀⠔⠊
-       │                ┊   ⢠⠔⠉
-       │                ┊ ⡠⠒⠁
-       │                ⡠●
-  1e-2 ┤┈┈┈┈┈┈┈┈┈┈┈┈┈┈⢀⠎┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈┈
-       │             ⡠⠃ ┊
-       │            ⡜   ┊
-       │           ⡎    ┊
-  1e-3 ┤          ⡜     ┊
-       │         ⡜      ┊
-       │        ⡸       ┊
-       │       ⢠⠃       ┊
-  1e-4 ┤       ⠃        ┊
-       └┬───────────────┬───────────────┬──────────────┬───────────────┬
-        0x              1x              2x             3x              4x
-        load: keys in a window over the planned 10M
-        ● bloom
-";
-    assert_eq!(report(ask(10_000_000, 1e-2), &["bloom"]).curve(), expected);
-}
-
-#[test]
-fn the_picture_is_well_formed() {
-    let report = report(ask(10_000_000, 1e-4), &[]);
-    let svg = report.svg();
-    assert_eq!(svg, report.svg());
-    let mut open = Vec::new();
-    for tag in svg.split('<').skip(1) {
-        let (tag, text) = tag.split_once('>').expect("a tag ends");
-        assert!(!text.contains(['>', '&']), "{text}");
-        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
-        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
-        match () {
-            () if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
-            () if !tag.ends_with('/') => open.push(name),
-            () => {}
-        }
-    }
-    assert!(open.is_empty());
-    for kind in names() {
-        assert!(svg.contains(&format!(">{kind}")), "{kind} is in the legend");
-    }
-    assert!(!svg.contains("NaN") && !svg.contains("inf"));
-    // The corner where the requested rate meets the planned load, and the end of the overfull plain filter.
-    assert!(svg.contains("<line class=\"plan\" x1=\"205.0\" y1=\"40.0\" x2=\"205.0\" y2=\"400.0\"/>"));
-    assert!(svg.contains("<line class=\"plan\" x1=\"70.0\" y1=\"280.0\" x2=\"610.0\" y2=\"280.0\"/>"));
-    assert!(svg.contains(" 610.0,63.3\"/>"));
 }

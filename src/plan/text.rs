@@ -18,7 +18,7 @@ impl Comparison {
             ask.slices,
             ask.false_positive_rate
         );
-        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.means(), false), (self.promises(), true)] {
+        for (table, ends_in_words) in [(self.costs(), true), (self.errors(), false), (self.promises(), true)] {
             if table.len() == 1 {
                 continue;
             }
@@ -28,8 +28,8 @@ impl Comparison {
         if let Some(row) = self.kinds.iter().find(|row| row.configuration.is_some()) {
             _ = writeln!(text, "a pod with one worker thread, kind {}: at most {} of memory\n", row.kind, size(row.pod_bytes));
         }
-        if self.kinds.iter().any(|row| row.by_mean.is_some()) {
-            text += "mean: while each window shows the planned keys";
+        if self.kinds.iter().any(|row| row.mean_rate.is_some()) {
+            text += "mean: over a window that shows the planned keys";
             if self.kinds.iter().any(|row| row.steady_partition_bytes > row.partition_bytes) {
                 text += ". Slices of aging are then larger\n      than planned, by an eighth (adapt), which only the pod's memory counts";
             }
@@ -80,11 +80,13 @@ impl Comparison {
         let mut head: Vec<String> = vec!["rate at".to_owned()];
         let loads = self.kinds.first().map_or(&[][..], |row| &row.loads);
         head.extend(loads.iter().map(|point| format!("{}x", point.load)));
+        head.push("mean".to_owned());
         let within = self.ask.memory_bytes.map(|bytes| format!("best within {}", size(bytes)));
         head.extend(within.clone());
         let row = |row: &Row| {
             let mut cells = vec![row.kind.clone()];
             cells.extend(row.loads.iter().map(|point: &Point| rate(point.rate)));
+            cells.push(row.mean_rate.map_or_else(|| "-".to_owned(), rate));
             if within.is_some() {
                 cells.push(row.rate_within_memory.map_or_else(|| "does not fit".to_owned(), rate));
             }
@@ -92,27 +94,6 @@ impl Comparison {
         };
         let head: Vec<_> = head.iter().map(String::as_str).collect();
         table(&head, self.kinds.iter().map(row))
-    }
-
-    /// The mean of each kind that a topic can use, and the savings of sizing by it.
-    fn means(&self) -> Vec<Vec<String>> {
-        let row = |row: &Row| {
-            let mut cells = vec![row.kind.clone(), rate(row.mean_rate?)];
-            cells.extend(row.by_mean.map_or_else(
-                || ["-"; 4].map(str::to_owned),
-                |mean| {
-                    let bits = format!("{:.1}", mean.bits_per_key);
-                    [
-                        size(mean.memory_bytes),
-                        bits,
-                        format!("{} %", percent(saved(row.memory_bytes, mean.memory_bytes))),
-                        rate(mean.peak_rate),
-                    ]
-                },
-            ));
-            Some(cells)
-        };
-        table(&["mean", "over a window", "rate_is = \"mean\"", "bits/key", "saves", "peak then"], self.kinds.iter().filter_map(row))
     }
 
     fn promises(&self) -> Vec<Vec<String>> {
@@ -124,7 +105,6 @@ impl Comparison {
     }
 }
 
-/// The counts of a sample.
 fn counted(sample: &Sample, window_ms: Option<u64>) -> String {
     let mut text = format!(
         "sample: {} records, {} distinct keys, {} repeats ({} %)",
@@ -186,12 +166,6 @@ pub(super) fn columns(rows: &[Vec<String>], ends_in_words: bool) -> String {
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
 fn scaled(bytes: u64, load: f64) -> String {
     size(super::whole(bytes as f64 * load))
-}
-
-/// The share of memory that is saved.
-#[expect(clippy::cast_precision_loss, reason = "a ratio")]
-fn saved(before: u64, after: u64) -> f64 {
-    before.saturating_sub(after) as f64 / before.max(1) as f64
 }
 
 /// Formats a number of bytes with one decimal.

@@ -252,7 +252,6 @@ fn cut(words: &str) -> String {
     words.chars().take(WORDS_MAX).collect()
 }
 
-/// The certificates of a file.
 fn certificates(file: &Path) -> Result<RootCerts, String> {
     let failed = |error: &dyn std::fmt::Display| format!("schema_registry.ca_location: {}: {error}", file.display());
     let pem = std::fs::read(file).map_err(|error| failed(&error))?;

@@ -30,15 +30,7 @@ fn topic(parts: Vec<Part>) -> Topic {
 
 fn filter(false_positive_rate: f64) -> config::Filter {
     let growth = Growth::default();
-    config::Filter {
-        kind: config::Kind::Aging,
-        capacity: Some(1_000),
-        false_positive_rate,
-        rate_is: config::RateIs::Peak,
-        confirm: false,
-        memory: None,
-        growth,
-    }
+    config::Filter { kind: config::Kind::Aging, capacity: Some(1_000), false_positive_rate, confirm: false, memory: None, growth }
 }
 
 fn by_id() -> Topic {

@@ -17,7 +17,6 @@ pub enum Error {
     /// A pointer is malformed.
     #[error("{option}")]
     Pointer {
-        /// The option that has it.
         option: &'static str,
         /// What is wrong with it.
         #[source]
@@ -26,7 +25,6 @@ pub enum Error {
     /// A line is at fault.
     #[error("line {line}: {fault}")]
     Line {
-        /// Its number, from 1.
         line: u64,
         /// What is wrong with it.
         fault: Fault,
@@ -88,7 +86,6 @@ pub enum Fault {
     /// It names a partition that the topic does not have.
     #[error("it is of partition {partition}, and the topic has {partitions}")]
     Partition {
-        /// What it names.
         partition: i32,
         /// How many there are.
         partitions: u32,

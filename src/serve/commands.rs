@@ -129,11 +129,6 @@ fn other(name: &str, session: &mut Session, server: &Server, command: Command<'_
             let is_there = space(server, command.get(1).unwrap_or_default()).is_ok();
             answers.simple(if is_there { "MBbloom--" } else { "none" });
         }
-        "KEYS" => {
-            command.has(2..=2)?;
-            info::spaces_like(server, command.get(1).unwrap_or_default(), answers);
-        }
-        "SCAN" => info::scan(server, command, answers)?,
         "BF.INFO" | "CF.INFO" => info::filter(name, server, command, answers)?,
         "BF.CARD" => {
             command.has(2..=2)?;

@@ -4,7 +4,6 @@
 
 use super::Server;
 use super::command::{Command, Refusal, refusal, space};
-use super::names::is_like;
 use super::resp::Answers;
 use super::writes::is_write;
 use crate::follower::{Space, SpaceReport};
@@ -13,7 +12,7 @@ use crate::stats::get;
 use std::fmt::Write as _;
 
 /// Name, number of parts (at least so many if negative), and where the names of spaces stand: first, last, step.
-const COMMANDS: [(&str, i64, [i64; 3]); 39] = [
+const COMMANDS: [(&str, i64, [i64; 3]); 37] = [
     ("auth", -2, [0, 0, 0]),
     ("bf.add", 3, [1, 1, 1]),
     ("bf.card", 2, [1, 1, 1]),
@@ -43,14 +42,12 @@ const COMMANDS: [(&str, i64, [i64; 3]); 39] = [
     ("exists", -2, [1, -1, 1]),
     ("hello", -1, [0, 0, 0]),
     ("info", -1, [0, 0, 0]),
-    ("keys", 2, [0, 0, 0]),
     ("multi", 1, [0, 0, 0]),
     ("ping", -1, [0, 0, 0]),
     ("quit", -1, [0, 0, 0]),
     ("readonly", 1, [0, 0, 0]),
     ("readwrite", 1, [0, 0, 0]),
     ("reset", 1, [0, 0, 0]),
-    ("scan", -2, [0, 0, 0]),
     ("select", 2, [0, 0, 0]),
     ("type", 2, [1, 1, 1]),
 ];
@@ -158,41 +155,6 @@ pub(super) fn filter(name: &str, server: &Server, command: Command<'_>, answers:
             answers.count(*value);
         }
         _ => return Err(command.wrong_number()),
-    }
-    Ok(())
-}
-
-/// Lists the spaces whose names are like a pattern.
-pub(super) fn spaces_like(server: &Server, pattern: &[u8], answers: &mut Answers) {
-    let names: Vec<_> =
-        server.follower.spaces().iter().map(|space| space.name().as_bytes()).filter(|name| is_like(name, pattern)).collect();
-    answers.array(names.len());
-    for name in names {
-        answers.bulk(name);
-    }
-}
-
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: all spaces at once, for they are few.
-pub(super) fn scan(server: &Server, command: Command<'_>, answers: &mut Answers) -> Result<(), Refusal> {
-    if command.get(1).is_none_or(|cursor| cursor.is_empty() || !cursor.iter().all(u8::is_ascii_digit)) {
-        return Err(("ERR", "invalid cursor".to_owned()));
-    }
-    let (mut pattern, mut is_type) = (&b"*"[..], true);
-    for at in (2..command.len()).step_by(2) {
-        let value = command.get(at + 1).ok_or_else(|| ("ERR", "syntax error".to_owned()))?;
-        match command.text(at).to_ascii_uppercase().as_str() {
-            "MATCH" => pattern = value,
-            "COUNT" => {}
-            "TYPE" => is_type = value.eq_ignore_ascii_case(b"MBbloom--"),
-            _ => return Err(("ERR", "syntax error".to_owned())),
-        }
-    }
-    answers.array(2);
-    answers.bulk(b"0");
-    if is_type && command.get(1) == Some(b"0") {
-        spaces_like(server, pattern, answers);
-    } else {
-        answers.array(0);
     }
     Ok(())
 }

@@ -49,7 +49,6 @@ struct Metrics {
 }
 
 impl Metrics {
-    /// A value of each space.
     fn each<T>(&self, value: impl Fn(&SpaceReport) -> T) -> impl Iterator<Item = (Labels<1>, T)> {
         self.spaces.iter().map(move |(name, report)| ([("space", name.clone())], value(report)))
     }

@@ -84,31 +84,6 @@ impl<'n> Iterator for Texts<'n> {
 
 impl ExactSizeIterator for Texts<'_> {}
 
-/// Whether a text is like a pattern in which `*` is anything, `?` one character, and `\` takes the next as it is.
-pub(super) fn is_like(text: &[u8], pattern: &[u8]) -> bool {
-    // Where to go on if what follows the last `*` does not fit: that takes one character more.
-    let (mut at, mut of, mut star) = (0, 0, None);
-    while at < text.len() {
-        match pattern.get(of) {
-            Some(b'*') => {
-                star = Some((of + 1, at));
-                of += 1;
-            }
-            Some(b'?') => (at, of) = (at + 1, of + 1),
-            Some(b'\\') if pattern.get(of + 1) == Some(&text[at]) => (at, of) = (at + 1, of + 2),
-            Some(byte) if *byte != b'\\' && *byte == text[at] => (at, of) = (at + 1, of + 1),
-            _ => match star {
-                Some((after, taken)) => {
-                    (at, of) = (taken + 1, after);
-                    star = Some((after, taken + 1));
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[of.min(pattern.len())..].iter().all(|&byte| byte == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,17 +107,5 @@ mod tests {
             assert_eq!(texts(name, "n7"), None, "{name}");
         }
         assert!(Name::parse(b"\xff").is_none());
-    }
-
-    #[test]
-    fn patterns_are_those_of_redis() {
-        for (text, pattern) in
-            [("news", "*"), ("news", "n*s"), ("news", "n?ws"), ("news", "news"), ("a*b", "a\\*b"), ("", "*"), ("aaab", "*a*b")]
-        {
-            assert!(is_like(text.as_bytes(), pattern.as_bytes()), "{text} {pattern}");
-        }
-        for (text, pattern) in [("news", "n"), ("news", "?"), ("news", "x*"), ("news", ""), ("axb", "a\\*b"), ("news", "*x")] {
-            assert!(!is_like(text.as_bytes(), pattern.as_bytes()), "{text} {pattern}");
-        }
     }
 }

@@ -19,9 +19,7 @@ pub(super) struct ServeStats {
     pub(super) dropped: AtomicU64,
     /// Closed, for they could not be encrypted.
     pub(super) unencrypted: AtomicU64,
-    /// Passwords that were wrong.
     pub(super) wrong_passwords: AtomicU64,
-    /// Commands.
     pub(super) commands: AtomicU64,
     /// Records that were written for clients, and that were not.
     pub(super) written: AtomicU64,

@@ -145,14 +145,16 @@ fn reserve(name: &str, space: &Space, command: Command<'_>, answers: &mut Answer
     };
     let (rate, capacity) = if name == "BF.RESERVE" { (number(2)?, number(3)?) } else { (1.0, number(2)?) };
     let filter = space.filter();
-    let (has_room, peak) = (filter.capacity.is_none_or(|there| crate::http::float(there) >= capacity), space.peak_rate());
-    if has_room && peak <= rate {
+    let has_room = filter.capacity.is_none_or(|there| crate::http::float(there) >= capacity);
+    if has_room && filter.false_positive_rate <= rate {
         answers.simple("OK");
         return Ok(());
     }
     let there = filter.capacity.map_or_else(|| "its window".to_owned(), |capacity| format!("{capacity} keys"));
-    let sentence =
-        format!("key spaces are configured, and this one has room for {there} at a rate of {peak:e}; change the filter of its topic");
+    let sentence = format!(
+        "key spaces are configured, and this one has room for {there} at a rate of {:e}; change the filter of its topic",
+        filter.false_positive_rate
+    );
     Err(("ERR", sentence))
 }
 

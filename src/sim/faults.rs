@@ -106,6 +106,8 @@ pub struct Faults {
     pub fenced_init: u32,
     /// The markers of a transaction are written up to [`Faults::slow_by`] after its end.
     pub slow_marker: u32,
+    /// The time that the brokers need for each record of a transaction: they answer when they have written it.
+    pub record_time: Duration,
     /// The mean time between outages: an unavailable broker, an election, a slow broker, or lagging followers.
     pub outage_every: Option<Duration>,
     /// The longest outage.
@@ -129,6 +131,7 @@ impl Faults {
             queue_full: 0,
             fenced_init: 0,
             slow_marker: 0,
+            record_time: Duration::ZERO,
             outage_every: None,
             outage_for: Duration::from_secs(15),
         }

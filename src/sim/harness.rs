@@ -163,8 +163,9 @@ impl Simulation {
     /// Ends such a transaction in a partition.
     pub fn end_transaction(&self, pid: u64, of: &TopicPartition, is_commit: bool) {
         self.change(|world| {
+            let now = world.broker_clock();
             if let Ok(partition) = world.cluster.partition_mut(of) {
-                partition.log.end_transaction(pid, 0, is_commit);
+                partition.log.end_transaction(pid, 0, is_commit, now);
                 world.appended(of);
             }
         });

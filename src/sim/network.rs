@@ -28,6 +28,7 @@ pub(super) enum Code {
     UnknownTopic,
     TopicExists,
     OffsetOutOfRange,
+    PolicyViolation,
     TooLarge,
     InvalidRecords(Vec<(usize, bool, String)>),
     OutOfOrderSequence,

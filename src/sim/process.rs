@@ -3,7 +3,7 @@
 use super::Simulation;
 use super::scheduler::{Killed, State};
 use super::{Action, Micros, Signal, World, micros};
-use crate::record::Timestamp;
+use crate::record::{Offset, Timestamp};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +45,8 @@ pub enum Effect {
     Stop(Duration),
     /// The step fails.
     Fail,
+    /// Every partition gets another leader, whose high watermark is behind by so many records for a moment.
+    Elect(Offset),
 }
 
 impl World {
@@ -252,6 +254,7 @@ impl Simulation {
                     world.after(micros(time), move |world| world.resume(process));
                 }
                 Effect::Fail => fails = true,
+                Effect::Elect(lag) => world.elect_all(lag),
             }
         }
         drop(world);

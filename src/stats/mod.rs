@@ -171,8 +171,6 @@ pub struct StateReport {
     pub bytes: u64,
     /// What is filled now over what it is meant for.
     pub load: f64,
-    /// Share of unseen keys that the filter is made to call seen at most.
-    pub peak: f64,
     /// Share of unseen keys that the filter calls seen, by formula.
     pub estimated: f64,
     /// The same as it was observed; none where every drop is confirmed.
@@ -427,7 +425,9 @@ impl Tally {
 
     /// Counts verdicts.
     pub fn count_each(&mut self, verdicts: &[Verdict]) {
-        verdicts.iter().for_each(|&verdict| self.count(verdict));
+        for &verdict in verdicts {
+            self.count(verdict);
+        }
     }
 
     /// Adds it to what all workers have counted, and begins anew.

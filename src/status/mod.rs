@@ -163,8 +163,6 @@ pub struct SpaceStatus {
 pub struct FalsePositives {
     /// As configured; null where nothing can be wrong.
     pub target: Option<f64>,
-    /// What the filter is sized for, and no load passes: the target, or more where the target is the mean; null where nothing can be wrong.
-    pub peak: Option<f64>,
     /// Of the worst partition, by the formula of its kind and what it holds.
     pub estimated: f64,
     /// As it was observed on a share of the keys; null where every drop is confirmed.
@@ -403,8 +401,6 @@ fn space(space: &KeySpace<'_>, counts: &SpaceCounts, states: &[&StateReport]) ->
         fill_ratio: worst(|state| state.load),
         false_positives: FalsePositives {
             target: (!is_exact).then_some(topic.filter.false_positive_rate),
-            // Of no partition nothing is known but that it is no less than the target.
-            peak: (!is_exact).then(|| worst(|state| state.peak).max(topic.filter.false_positive_rate)),
             estimated: worst(|state| state.estimated),
             observed: (!is_exact).then(|| observed.unwrap_or_default().into()),
         },

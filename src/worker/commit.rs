@@ -75,7 +75,7 @@ impl<B: Broker> Worker<B> {
         if self.assignment.is_replaying() {
             return self.abort(source, SinkError::Abort("not all of its records were read again yet".to_owned())).map(|()| Flow::Rewound);
         }
-        if self.is_unsure {
+        if self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
             return self.abort(source, SinkError::Abort("a rebalance is not handled yet".to_owned())).map(|()| Flow::Rewound);
         }
         let _span = tracing::debug_span!("commit", records = self.writer.in_flight.len()).entered();
@@ -128,7 +128,7 @@ impl<B: Broker> Worker<B> {
 
     /// Replaces the producer if a delayed request could act on its next transaction.
     fn fence_late_request(&mut self) -> Result<(), Error> {
-        if !self.writer.sink.has_late_request() {
+        if !self.writer.sink.has_late_request() || fault::defect("late_request_not_fenced") {
             return Ok(());
         }
         tracing::info!("a request of the last transaction was never answered; replacing the producer to fence it");
@@ -139,7 +139,7 @@ impl<B: Broker> Worker<B> {
     /// any in the changelog. A member that was replaced while it was suspended, and has since read an announcement of its successor,
     /// would outrank that. Without transactions, nobody would void what it writes, but its commit is refused.
     fn prove_membership(&mut self, source: &B::Consumer) -> Result<(), SinkError> {
-        if self.writer.sink.transactional() {
+        if self.writer.sink.transactional() || fault::defect("membership_not_proved") {
             return Ok(());
         }
         let held = self.assignment.unannounced();

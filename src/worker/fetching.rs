@@ -25,10 +25,10 @@ impl<B: Broker> Worker<B> {
         if stopped.is_empty() { Ok(()) } else { self.restart_fetching(source, &stopped) }
     }
 
-    /// Has librdkafka fetch partitions again, from where they stand; those that wait go on waiting.
+    /// Restarts fetching partitions from their positions. Paused partitions stay paused.
     ///
-    /// librdkafka takes the partitions away and assigns them again. If a rebalance waits to be handled, it takes that for the answer to it:
-    /// another member may own revoked partitions before this one knows.
+    /// librdkafka unassigns the partitions and assigns them again. If a rebalance waits to be handled, librdkafka takes this for the answer
+    /// to it. Another member may then own revoked partitions before this one knows.
     pub(super) fn restart_fetching(&mut self, source: &B::Consumer, partitions: &[TopicPartition]) -> Result<(), Error> {
         source.restart(partitions, &self.assignment.positions())?;
         self.is_unsure |= source.generation() != self.generation;

@@ -10,7 +10,7 @@ use crate::runtime;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often members ask whether the group has begun.
+/// Time between two checks whether the group has begun.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 impl<B: Broker> Worker<B> {

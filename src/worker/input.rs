@@ -22,7 +22,7 @@ pub(super) const STALLED: Duration = Duration::from_secs(30);
 /// The delay before the status shows that a partition cannot be read.
 const UNREADABLE_MS: Timestamp = 5_000;
 
-/// How an input waits: see `pausing`.
+/// The wait of an input: see `pausing`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// Not at all.

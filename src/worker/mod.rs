@@ -61,7 +61,7 @@ use writer::TransactionWriter;
 /// The longest wait for records. Rebalances and a request to stop are noticed within this time.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a worker waits for an answer before its status shows it.
+/// The wait for an answer after which the status shows it.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// One worker.
@@ -84,7 +84,8 @@ pub struct Worker<B: Broker> {
     rejoins: Vec<Instant>,
 }
 
-/// What to do with the records that were read and not processed yet.
+/// The next step for records that were read and not processed yet.
+#[derive(Clone, Copy)]
 enum Flow {
     Continue,
     /// Drop them. Positions were set back, so they will be read again.

@@ -35,8 +35,10 @@ impl<B: Broker> Worker<B> {
             }
             Rebalance::Revoked { partitions, lost } => {
                 tracing::info!(partitions = %partition::names(&partitions), lost, "partitions revoked");
-                if lost || self.is_unsure {
-                    self.lose(source, &partitions)?;
+                if lost || self.is_unsure && !fault::defect("unhandled_rebalance_ignored") {
+                    if !fault::defect("lost_partitions_kept") {
+                        self.lose(source, &partitions)?;
+                    }
                 } else {
                     fault::point("revoke.begin");
                     self.step_over_control_records(source)?;

@@ -20,8 +20,8 @@ use crate::stats::Tally;
 use crate::values::CountBy;
 use std::sync::PoisonError;
 
-/// Whether the record there is one of the sample of one in 32 that are counted by a value: to look for it in each would cost as
-/// much as the key does. They are chosen by a hash, for producers may take turns.
+/// True if the record at this offset is in the sample of one in 32 that are counted by a value. Extracting the value of every record would
+/// cost as much as extracting its key. The sample is chosen by a hash, because producers may take turns.
 const fn is_counted_by_value(offset: Offset) -> bool {
     offset.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 59 == 0
 }

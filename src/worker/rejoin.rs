@@ -20,10 +20,10 @@ use crate::broker::{self, Broker};
 use crate::runtime;
 use std::time::Duration;
 
-/// How often a member may rejoin within [`MEMORY`].
+/// Most times that a member rejoins within [`MEMORY`].
 const REJOINS_MAX: usize = 3;
 
-/// How long each time counts: much longer than two processes need to take the name from each other.
+/// The time for which each rejoin counts: much longer than two processes need to take the name from each other.
 const MEMORY: Duration = Duration::from_secs(600);
 
 /// The wait before a member rejoins.

@@ -166,7 +166,6 @@ fn state_report(space: SpaceId, topic: &InputTopic, state: &mut PartitionState) 
         keys: usage.keys,
         bytes: usage.bytes,
         load: usage.load,
-        peak: topic.peak,
         estimated,
         observed: state.dedup.observed(),
         stream_time: state.dedup.stream_time(),

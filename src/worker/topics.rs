@@ -27,8 +27,6 @@ pub(super) struct InputTopic {
     pub(super) read: CountsId,
     /// Number of keys for which a partition's filter is sized.
     pub(super) capacity: u64,
-    /// The false positive rate at that size.
-    pub(super) peak: f64,
     pub(super) settings: checkpoint::Settings,
     /// The settings that the fingerprints in its changelog depend on.
     pub(super) origin: Origin,
@@ -78,7 +76,6 @@ impl Topics {
                 counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: rules.capacity().unwrap_or(0),
-                peak: topic.filter.peak_rate(topic.window, partitions(&topic.input)),
                 origin: settings.origin(config, &topic, &rules),
                 settings,
                 changelog: config.changelog(&topic.space),
@@ -100,7 +97,6 @@ impl Topics {
                 counted: CountsId(number),
                 read: read(&topic.input),
                 capacity: 0,
-                peak: 0.0,
                 settings: judged.settings.clone(),
                 origin: judged.origin,
                 changelog: None,

@@ -3,6 +3,7 @@
 //! Owns the limit: the configured one, or less if brokers did not accept as much before a transaction timed out. It must never become
 //! smaller than a record, or stay small if the brokers accept more.
 
+use crate::fault;
 use std::time::{Duration, Instant};
 
 /// Bytes of keys and values at which a transaction is full. Records that are not sent yet take memory.
@@ -94,7 +95,7 @@ impl Limit {
 
     /// Lowers the limit to a part of a load that was too large. Returns false if that is a single record already.
     fn shrink(&mut self, load: Load, divisor: usize) -> bool {
-        if load.records < 2 || self.current.records < 2 {
+        if load.records < 2 || self.current.records < 2 || fault::defect("transactions_never_shrink") {
             return false;
         }
         self.too_much = load;
@@ -176,8 +177,8 @@ mod tests {
         assert_eq!(limit.current(), load(1000, 64 << 20), "no more than is configured");
     }
 
-    /// What brokers take of records of 100 bytes in an hour, if it is so many bytes a second, and `each` for a commit; and how
-    /// often a transaction was too much.
+    /// Returns the bytes that brokers accept in an hour, at `speed` bytes per second plus `each` per commit, and the number of transactions
+    /// that were too large. Records have 100 bytes.
     fn an_hour(limit: &mut Limit, speed: u32, each: Duration) -> (u128, u32) {
         let (mut taken, mut passed, mut too_much) = (0, Duration::ZERO, 0);
         while passed < Duration::from_secs(3600) {

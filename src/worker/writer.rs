@@ -14,10 +14,10 @@ use crate::runtime;
 use crate::stats::{Stats, add};
 use std::time::{Duration, Instant};
 
-/// How often a producer may be replaced without a commit in between.
+/// Most times that a producer is replaced without a commit in between.
 const REPLACEMENTS_MAX: u32 = 10;
 
-/// How often another producer may fence this one, and how long each time counts.
+/// Most times that another producer fences this one, and the time for which each counts.
 const FENCINGS_MAX: usize = 4;
 const FENCINGS_MEMORY: Duration = Duration::from_secs(600);
 

@@ -290,8 +290,6 @@ const claims = {
     assert.equal(new Set(Object.values(colours)).size, 3, 'good, a warning and bad have a colour each');
     const miscoloured = Object.entries(verdicts).filter(([name, [, colour]]) => colour && by[name].colour !== colours[colour]);
     assert.deepEqual(miscoloured, [], 'spaces in another colour than theirs');
-    const peaks = () => [...document.querySelectorAll('.space')].filter((card) => card.querySelector('.legend .peak').checkVisibility()).map((card) => card.querySelector('h3').textContent);
-    assert.deepEqual(await browser.run(peaks), Object.keys(spaces).filter((name) => name.startsWith('mean')), 'the peak is shown where it is not the target');
     await picture('spaces');
   },
 

@@ -42,15 +42,12 @@ function moving(statuses, at) {
   };
 }
 
-function verdict({ target, peak, estimated, observed }) {
+function verdict({ target, estimated, observed }) {
   if (!observed) return 'confirmed';
   const { rate, low } = observed.checked ? observed : { rate: 0, low: 0 };
-  if (target === peak && low > target) return 'above';
-  if (target === peak && rate > target) return 'perhaps';
-  if (target === peak && estimated > target) return 'estimated';
-  if (low > peak) return 'above_peak';
-  if (target < peak && low > target) return 'perhaps';
-  if (estimated > peak) return 'estimated_peak';
+  if (low > target) return 'above';
+  if (rate > target) return 'perhaps';
+  if (estimated > target) return 'estimated';
   return observed.checked ? 'within' : 'unchecked';
 }
 
@@ -85,7 +82,7 @@ export function expected(got) {
   for (const space of now.spaces) {
     const prefix = `spaces.${space.space}`;
     each(prefix, space, ['space', 'kind', 'window', 'slices', 'partitions', 'keys', 'capacity_keys', 'memory_bytes', 'fill_ratio', 'rotations',
-      'next_rotation_seconds', 'corrected', 'evicted', 'cross_partition_keys', 'stream_time_ms', 'false_positives.target', 'false_positives.peak', 'false_positives.estimated',
+      'next_rotation_seconds', 'corrected', 'evicted', 'cross_partition_keys', 'stream_time_ms', 'false_positives.target', 'false_positives.estimated',
       ...['rate', 'low', 'high', 'checked', 'wrong'].map((name) => `false_positives.observed.${name}`)]);
     fields.set(`${prefix}.derived.verdict`, verdict(space.false_positives));
     fields.set(`${prefix}.derived.topics`, space.topics.join(', '));

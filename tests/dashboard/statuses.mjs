@@ -44,18 +44,12 @@ const observed = (rate, low, high, checked, wrong) => ({ rate, low, high, checke
 
 /** All that a space may say of its false positives; and the extremes of fill and window. */
 export const spaces = {
-  above: space('above', 'aging', { target: 1e-4, peak: 1e-4, estimated: 2e-5, observed: observed(9e-4, 6e-4, 1.3e-3, 40_000, 36) }),
-  perhaps: space('perhaps', 'stable', { target: 1e-4, peak: 1e-4, estimated: 2e-5, observed: observed(1.3e-4, 4e-5, 4e-4, 15_000, 2) }, { window: '1000000 keys', window_seconds: null, window_keys: 1_000_000, next_rotation_seconds: null }),
-  estimated: space('estimated', 'aging', { target: 1e-4, peak: 1e-4, estimated: 3e-4, observed: observed(0, 0, 9e-3, 400, 0) }, { fill_ratio: 1.7, evicted: 9, cross_partition_keys: 4 }),
-  within: space('within', 'cuckoo', { target: 1e-4, peak: 1e-4, estimated: 2e-5, observed: observed(3e-5, 1e-5, 6e-5, 200_000, 6) }),
-  unchecked: space('unchecked', 'per_entity', { target: 1e-4, peak: 1e-4, estimated: 0, observed: observed(0, 0, 1, 0, 0) }, { fill_ratio: 0, stream_time_ms: null }),
-  confirmed: space('confirmed', 'exact', { target: null, peak: null, estimated: 0, observed: null }, { confirm: true }),
-  // Where the target is the mean, slices may be this full, and what is observed lies above the target half of the time.
-  mean: space('mean', 'cuckoo', { target: 1e-4, peak: 2.2e-4, estimated: 1.5e-4, observed: observed(1.1e-4, 7e-5, 1.7e-4, 200_000, 22) }),
-  mean_perhaps: space('mean_perhaps', 'aging', { target: 1e-4, peak: 2.4e-4, estimated: 1.5e-4, observed: observed(1.6e-4, 1.1e-4, 2.2e-4, 200_000, 32) }),
-  mean_above: space('mean_above', 'aging', { target: 1e-4, peak: 2.4e-4, estimated: 1.5e-4, observed: observed(3.5e-4, 2.7e-4, 4.4e-4, 200_000, 70) }),
-  mean_estimated: space('mean_estimated', 'aging', { target: 1e-4, peak: 2.4e-4, estimated: 3e-4, observed: observed(1.1e-4, 7e-5, 1.7e-4, 200_000, 22) }),
-  mean_unchecked: space('mean_unchecked', 'aging', { target: 1e-4, peak: 2.4e-4, estimated: 0, observed: observed(0, 0, 1, 0, 0) }),
+  above: space('above', 'aging', { target: 1e-4, estimated: 2e-5, observed: observed(9e-4, 6e-4, 1.3e-3, 40_000, 36) }),
+  perhaps: space('perhaps', 'stable', { target: 1e-4, estimated: 2e-5, observed: observed(1.3e-4, 4e-5, 4e-4, 15_000, 2) }, { window: '1000000 keys', window_seconds: null, window_keys: 1_000_000, next_rotation_seconds: null }),
+  estimated: space('estimated', 'aging', { target: 1e-4, estimated: 3e-4, observed: observed(0, 0, 9e-3, 400, 0) }, { fill_ratio: 1.7, evicted: 9, cross_partition_keys: 4 }),
+  within: space('within', 'cuckoo', { target: 1e-4, estimated: 2e-5, observed: observed(3e-5, 1e-5, 6e-5, 200_000, 6) }),
+  unchecked: space('unchecked', 'per_entity', { target: 1e-4, estimated: 0, observed: observed(0, 0, 1, 0, 0) }, { fill_ratio: 0, stream_time_ms: null }),
+  confirmed: space('confirmed', 'exact', { target: null, estimated: 0, observed: null }, { confirm: true }),
 };
 
 /** What is due to each, and the colour's name. */
@@ -66,11 +60,6 @@ export const verdicts = {
   within: ['within target', 'good'],
   unchecked: ['nothing checked yet', null],
   confirmed: ['every drop confirmed', 'good'],
-  mean: ['within target', 'good'],
-  mean_perhaps: ['perhaps above target', 'warn'],
-  mean_above: ['above peak', 'bad'],
-  mean_estimated: ['estimated above peak', 'warn'],
-  mean_unchecked: ['nothing checked yet', null],
 };
 
 const records = { unseen: 818_070, duplicate: 818_530, late: 3, invalid: 7, retracted: 0, tombstone: 0 };

@@ -113,6 +113,18 @@ fn every_plan_is_exact() {
     run_seeds(0..100, FAULTS, None);
 }
 
+/// Offsets and changelog records of all partitions, which do not fit into one request.
+#[test]
+fn one_worker_reads_and_commits_two_thousand_partitions() {
+    let has = |plan: &Plan, choices: &[&str]| choices.iter().all(|choice| plan.options.has(choice));
+    let choices = ["delivery = \"exactly_once\"", "state.changelog = true", "repartition = false", "workers = 1", "plain records"];
+    let plan = (0..).map(|seed| Plan::draw(seed, 0)).find(|plan| has(plan, &choices)).expect("there is one");
+    let plan = Plan { partitions: 2_000, records: 3_000, begin_kills: None, server: None, ..plan };
+    if let Outcome::Failed(reason) = run(&plan, None) {
+        panic!("{reason}\n{plan}");
+    }
+}
+
 #[test]
 fn a_plan_depends_on_its_seed_alone() {
     for seed in [3, 17] {

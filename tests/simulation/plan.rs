@@ -36,6 +36,15 @@ pub struct Plan {
     pub server: Option<ServerFilter>,
     /// True if requests and answers are lost, late, or refused.
     pub network: bool,
+    /// The time that brokers need for each record of a transaction.
+    #[serde(default)]
+    pub record_ms: u64,
+    /// Partitions of every topic.
+    #[serde(default = "Plan::few")]
+    pub partitions: i32,
+    /// Milliseconds by which the wall clock of each process is ahead of the brokers' clock when it first starts.
+    #[serde(default)]
+    pub clocks_ms: [i64; MEMBERS],
     #[serde(skip)]
     pub steps: Vec<Step>,
 }
@@ -74,6 +83,12 @@ pub enum Fault {
     FailAt(String, u32),
     /// The process is frozen for a while.
     Stop {
+        ms: u64,
+    },
+    /// The process is frozen for a while at the n-th passing of a fault point.
+    StopAt {
+        point: String,
+        count: u32,
         ms: u64,
     },
     /// SIGTERM, and a start.
@@ -121,14 +136,35 @@ pub enum Fault {
     FormerLeader,
     /// All processes end, and the input is deleted and created again.
     RecreateInput,
+    /// The same, and the processes start without their disks.
+    RecreateInputAndDisks,
     /// All processes end, and the group's offset of a partition is set past the end of its log, as if the log had become shorter.
     ShortLog {
         partition: i32,
     },
     /// Everything is read, and all processes end. A transaction of another producer is aborted, and all records of the input expire.
     ExpireInput,
+    /// Everything is read. A transaction of another producer is aborted, and all records of the input expire under the running processes,
+    /// while another one joins.
+    ExpireUnderWay,
     /// All processes end, and the changelog is deleted.
     DeleteChangelog,
+    /// Everything is read, and all processes end. The repartition topic is deleted.
+    DeleteRepartitionTopic,
+    /// Everything is read, and all processes end. The group's offset of a partition is set back by hand.
+    ResetOffset {
+        partition: i32,
+        back: i64,
+    },
+    /// The broker gets an `EndTxn` request late, after the client has sent it again.
+    LateEnd {
+        ms: u64,
+    },
+    /// `kill -9`, and a start, with the checkpoints of the beginning if there is no changelog. When the new process has restored its
+    /// partitions, all partitions get other leaders, which know only a part of what is committed for a moment.
+    ElectAfterRestore {
+        lag: i64,
+    },
     /// The wall clock of a process steps.
     StepClock {
         ms: i64,
@@ -150,6 +186,10 @@ pub fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
 }
 
 impl Plan {
+    const fn few() -> i32 {
+        4
+    }
+
     /// The plan of a seed.
     pub fn draw(seed: u64, faults: usize) -> Self {
         let mut random = SplitMix(seed ^ 0x5eed);
@@ -167,6 +207,9 @@ impl Plan {
             aborted_seed: false,
             server: None,
             network: random.below(2) == 0,
+            record_ms: 0,
+            partitions: Self::few(),
+            clocks_ms: [0; MEMBERS],
             options,
             steps: Vec::new(),
         };
@@ -184,11 +227,31 @@ impl Plan {
         };
         let steps = (0..faults).map(step).collect();
         plan.steps = steps;
+        if plan.has(&Fault::AddPartitions) {
+            // The new repartition topic would have more partitions, so keys would move away from their states.
+            plan.steps.retain(|step| step.fault != Fault::DeleteRepartitionTopic);
+        }
         plan.begin_kills = (plan.options.has("state.changelog = true") && random.below(3) == 0)
             .then(|| [1 + random.next() % 300, 1 + random.next() % 300]);
         let server = pick(&mut random, &[None, None, Some(ServerFilter::Worker), Some(ServerFilter::Aging), Some(ServerFilter::Cuckoo)]);
         plan.aborted_seed = plan.options.has("state.changelog = true") && random.below(4) == 0;
-        plan.server = server.filter(|_| plan.options.has("state.changelog = true"));
+        if random.below(4) == 0 {
+            plan.clocks_ms = std::array::from_fn(|_| pick(&mut random, &[0, -10_000_000, -60_000, 500, 60_000, 10_000_000]));
+        }
+        // Of the records that were decided, some must be written together unless the changelog has them.
+        let is_atomic = plan.options.has("delivery = \"exactly_once\"") && plan.options.has("state.changelog = true");
+        if is_atomic && plan.transaction_records > 300 && random.below(8) == 0 {
+            plan.record_ms = pick(&mut random, &[20, 50]);
+        }
+        if random.below(20) == 0 {
+            plan.partitions = pick(&mut random, &[50, 100]);
+            // A transaction of all partitions takes up to some seconds.
+            plan.transaction_ms = 10_000;
+        }
+        // A server that asks for so many keys in so many partitions takes most of the time. Nothing tells a server what it forgets with a
+        // changelog.
+        let may_serve = plan.options.has("state.changelog = true") && plan.partitions == Self::few() && !plan.has(&Fault::DeleteChangelog);
+        plan.server = server.filter(|_| may_serve);
         plan
     }
 
@@ -200,18 +263,36 @@ impl Plan {
         Ok(plan)
     }
 
+    fn has(&self, fault: &Fault) -> bool {
+        self.steps.iter().any(|step| step.fault == *fault)
+    }
+
     /// The rows of docs/contributing/promises.md that it meets.
     pub fn rows(&self) -> Vec<&str> {
         let has = |choice| self.options.has(choice);
+        // Checkpoints have what a deleted changelog had, and the input has what they lack.
+        let lacks_changelog = has("state.changelog = false") || self.has(&Fault::DeleteChangelog);
         let faults = self.steps.iter().filter_map(|step| {
             Some(match step.fault {
-                Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk
-                    if has("state.changelog = false") =>
+                Fault::LoseDisk { .. } | Fault::DamageDisk { .. } | Fault::OldDisk | Fault::DeleteDisk if lacks_changelog => {
+                    "the state directory is lost or harmed, without a changelog"
+                }
+                // A member that joins has no checkpoint of partitions that it never had, and may not look for their keys.
+                Fault::DeleteChangelog if has("cold_start = \"empty\"") => "the state directory is lost or harmed, without a changelog",
+                Fault::RecreateInput
+                | Fault::RecreateInputAndDisks
+                | Fault::ExpireInput
+                | Fault::ExpireUnderWay
+                | Fault::ShortLog { .. }
+                | Fault::Change(_)
+                    if self.has(&Fault::DeleteChangelog) =>
                 {
                     "the state directory is lost or harmed, without a changelog"
                 }
+                // What was emitted since is emitted again, as by a group that has lost its offsets.
+                Fault::ResetOffset { .. } => "the group's offsets are lost, without a changelog",
                 Fault::LoseOffsets if has("repartition = true") => "the group's offsets are lost, with repartition",
-                Fault::LoseOffsets if has("state.changelog = false") => "the group's offsets are lost, without a changelog",
+                Fault::LoseOffsets if lacks_changelog => "the group's offsets are lost, without a changelog",
                 Fault::AddPartitions if has("repartition = true") => "partitions are added, with repartition",
                 Fault::AddPartitions => "partitions are added",
                 Fault::Change(Change::Stable) => "a change to or from stable",
@@ -257,7 +338,7 @@ impl Fault {
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
-            return match random.below(43) {
+            return match random.below(53) {
                 0..=4 => Self::Kill,
                 5..=8 => Self::KillAfter(1 + random.next() % 400),
                 9..=13 => {
@@ -281,12 +362,25 @@ impl Fault {
                 33 if is_spared => Self::LoseOffsets,
                 34 => Self::Outage { ms },
                 35 => Self::Elect { partition: pick(random, &[0, 1, 2, 3]), lag: pick(random, &[0, 1, 5]) },
-                36 if has_changelog && by_keys => Self::RecreateInput,
+                36 if has_changelog && by_keys && killed => Self::RecreateInput,
+                36 if has_changelog && by_keys => Self::RecreateInputAndDisks,
                 37 if has_changelog => Self::Server { killed, ms },
                 40 if has("on_truncation = \"continue\"") => Self::ShortLog { partition: pick(random, &[0, 1, 2, 3]) },
                 // The worker cannot know that nothing was between its checkpoint and what is left, so `cold_start` applies.
                 41 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireInput,
                 42 => Self::FormerLeader,
+                43 if has_changelog && by_keys && has("start = \"earliest\"") && !has("cold_start = \"fail\"") => Self::DeleteChangelog,
+                44 if has("repartition = true") => Self::DeleteRepartitionTopic,
+                45 if is_spared && by_keys && has("repartition = false") && has("a space of one topic") => {
+                    Self::ResetOffset { partition: pick(random, &[0, 1, 2, 3]), back: pick(random, &[1, 5, 1000]) }
+                }
+                48 => Self::LateEnd { ms: pick(random, &[20, 100, 400]) },
+                46..=47 => Self::ElectAfterRestore { lag: pick(random, &[1, 5, 20]) },
+                49..=51 => {
+                    let point = pick(random, unseen::fault::POINTS);
+                    Self::StopAt { point: point.to_owned(), count: 1 + u32::try_from(random.below(4)).unwrap_or(0), ms }
+                }
+                52 if has_changelog && by_keys && has("cold_start = \"rebuild\"") => Self::ExpireUnderWay,
                 38 => Self::StepClock { ms: pick(random, &[-3_600_000, -60_000, 60_000, 3_600_000]) },
                 39 => Self::OpenTransaction { partition: pick(random, &[0, 1, 2, 3]), ms },
                 _ => continue,

@@ -312,3 +312,24 @@ fn static_members_restart_one_by_one() {
     let steps = [step(60, Fault::Join), step(80, Fault::Join), step(120, Fault::Roll), step(200, Fault::Roll)];
     check(&plan(&[STATIC], steps));
 }
+
+/// A new leader that does not know yet how much is committed reports the end of its partition too early. Drawn plans seldom have a
+/// warm-up at that moment, so this plan also checks that the simulation notices a worker that believes the leader.
+#[test]
+fn an_early_end_of_a_partition_does_not_end_its_warm_up() {
+    let options = [STATIC, COVERS_ALL, WITHOUT_CHANGELOG, "kind = \"exact\"", "a space that topics share"];
+    let plan = Plan { checkpoint_ms: NEVER_MS, ..plan(&options, [step(150, Fault::ElectAfterRestore { lag: 20 })]) };
+    check(&plan);
+    assert!(matches!(run(&plan, Some("early_end_ends_warm_up")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+/// A copy of an `EndTxn` request that arrives during the next transaction would commit a part of it (KIP-890). Drawn plans seldom have
+/// one open at that moment.
+#[test]
+fn a_late_end_of_a_transaction_is_fenced() {
+    let options = [STATIC, COVERS_ALL, "kind = \"exact\"", "on_invalid = \"drop\""];
+    let steps = (40..=250).step_by(30).map(|at| step(at, Fault::LateEnd { ms: 300 }));
+    let plan = Plan { commit_ms: 200, checkpoint_ms: NEVER_MS, ..plan(&options, steps) };
+    check(&plan);
+    assert!(matches!(run(&plan, Some("late_request_not_fenced")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}

@@ -2,6 +2,13 @@
 
 mod news;
 
+use crate::checkpoint::Store;
+use crate::config::Config;
+use crate::format::NoSchemas;
+use crate::kafka::{self, Embedded, Generator, KafkaBroker, Reader};
+use crate::runtime;
+use crate::stats::{Stats, Totals};
+use crate::worker::{Rebuilder, Shared, Worker};
 use anyhow::Context as _;
 use news::NewsFormat;
 use std::collections::{HashMap, HashSet};
@@ -10,13 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use unseen::checkpoint::Store;
-use unseen::config::Config;
-use unseen::format::NoSchemas;
-use unseen::kafka::{self, Embedded, Generator, KafkaBroker, Reader};
-use unseen::runtime;
-use unseen::stats::{Stats, Totals};
-use unseen::worker::{Rebuilder, Shared, Worker};
 
 const PARTITIONS: i32 = 4;
 /// Most records between writer and reader: the embedded broker forgets what is not read soon.

@@ -1,7 +1,7 @@
 //! The size of an aging filter, and its predicted rate and memory. Only arithmetic.
 
 use crate::filter::bloom::BloomLayout;
-use crate::filter::sizing::{CHAIN_SHARE, greatest_peak, layout_for, mean_between, rate_per_generation, shape_rate};
+use crate::filter::sizing::{CHAIN_SHARE, layout_for, mean_between, rate_per_generation, shape_rate};
 use crate::filter::{Growth, Prediction, Window};
 
 /// Sizes, computed once for all partitions that share a configuration.
@@ -81,34 +81,6 @@ impl Sizing {
         let open = (-mean_between(0.0, keys, |keys| shape_rate(layout, keys))).ln_1p();
         // 1 - closed^slices * open, without cancellation.
         -(closed * f64::from(window.slices()) + open).exp_m1()
-    }
-
-    /// Returns the peak rate to size for, so that a filter whose window holds `keys` has an average rate of at most `mean` over a
-    /// window, in as little memory as possible. A mean is never higher than its peak, so a peak always exists.
-    #[must_use]
-    pub fn peak_of_mean(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
-        // If slices have room to adapt, a filter is better, so a smaller one is enough. If even the smallest filter has no such
-        // room, no larger one does: slices stay at their planned size, and fill up.
-        let roomy = Self::peak_with_room(window, keys, mean, Growth { max_bytes: None, ..growth });
-        if Self::new(window, keys, roomy).with_growth(growth).mean_rate(window) <= mean {
-            roomy
-        } else {
-            Self::peak_with_room(window, keys, mean, Growth { adapt: false, ..growth })
-        }
-    }
-
-    /// Returns the peak if slices can be as large as they need to be. A smaller filter then has a higher rate, except for
-    /// rounding to whole blocks, which matters if there are few blocks.
-    fn peak_with_room(window: Window, keys: u64, mean: f64, growth: Growth) -> f64 {
-        let sized = |peak| Self::new(window, keys, peak).with_growth(growth);
-        let peak = greatest_peak(mean, |peak| sized(peak).mean_rate(window) <= mean);
-        let blocks = |peak| sized(peak).layout.blocks_per_key;
-        if blocks(peak) == blocks(mean) {
-            return peak;
-        }
-        // Just before a key gets one block instead of two, a filter is smaller and better than just after.
-        let before = greatest_peak(mean, |peak| blocks(peak) == blocks(mean));
-        if sized(before).bytes(window) < sized(peak).bytes(window) { before } else { peak }
     }
 
     /// The sizing once each of the previous slices had the planned keys.

@@ -81,19 +81,6 @@ impl Sizing {
         let layout = self.layout(window, 0);
         mean_between(most * slices / (slices + 1.0), most, |keys| layout.rate(keys))
     }
-
-    /// Returns the peak rate to size for, so that a filter whose window holds `keys` has an average rate of at most `mean` over a
-    /// window. Fingerprints are whole bits, and the mean is more than half of the peak. The result is therefore the peak with one
-    /// bit fewer, if the mean allows it. Otherwise there is nothing to gain, and the result is `mean`.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    pub fn peak_of_mean(window: Window, keys: u64, mean: f64) -> f64 {
-        let own = Self::new(window, keys, mean).layout(window, 0);
-        let fewer = TableLayout { fingerprint_bits: own.fingerprint_bits - 1, ..own };
-        // Slightly more, so that rounding does not decide whether the rate is reached.
-        let peak = fewer.rate(fewer.capacity() as f64) / (1.0 - CHAIN_SHARE) * (1.0 + 1e-6);
-        if peak < 1.0 && Self::new(window, keys, peak).mean_rate(window) <= mean { peak.max(mean) } else { mean }
-    }
 }
 
 /// Returns the table for `keys` with the shortest fingerprints that meet the rate when the table is full.

@@ -66,10 +66,8 @@ const rate = (value) => (value === 0 ? '0' : value >= 0.01 ? percent(value) : va
 
 const VERDICTS = {
   above: 'above target',
-  above_peak: 'above peak',
   perhaps: 'perhaps above target',
   estimated: 'estimated above target',
-  estimated_peak: 'estimated above peak',
   within: 'within target',
   unchecked: 'nothing checked yet',
   confirmed: 'every drop confirmed',
@@ -173,16 +171,12 @@ function derive(status) {
   };
 }
 
-/**
- * Whether a space keeps its target, as far as is known. Where the target is the mean, the peak is above it. What was observed is
- * then about the target, so only an interval that is all above the target says more than chance. The estimate is of this moment.
- */
-function verdict({ target, peak, estimated, observed }) {
+/** Whether a space keeps its target, as far as is known. */
+function verdict({ target, estimated, observed }) {
   if (observed === null) return 'confirmed';
-  const isMean = peak > target;
-  if (observed.checked > 0 && observed.low > peak) return isMean ? 'above_peak' : 'above';
-  if (observed.checked > 0 && (isMean ? observed.low : observed.rate) > target) return 'perhaps';
-  if (estimated > peak) return isMean ? 'estimated_peak' : 'estimated';
+  if (observed.checked > 0 && observed.low > target) return 'above';
+  if (observed.checked > 0 && observed.rate > target) return 'perhaps';
+  if (estimated > target) return 'estimated';
   return observed.checked > 0 ? 'within' : 'unchecked';
 }
 
@@ -266,10 +260,10 @@ function sparkline(tile) {
   tile.querySelector('.last').setAttribute('d', last[series] === null ? '' : `M${x(last)},${y(last)}h0`);
 }
 
-/** Target, estimate and observed interval on one axis of powers of ten; what is too small to show is at its start. Above the peak is too much. */
-function ruler(svg, { target, peak, estimated, observed }) {
+/** Target, estimate and observed interval on one axis of powers of ten; what is too small to show is at its start. Above the target is too much. */
+function ruler(svg, { target, estimated, observed }) {
   const seen = observed?.checked > 0 ? observed : null;
-  const wanted = JSON.stringify([target, peak, estimated, seen]);
+  const wanted = JSON.stringify([target, estimated, seen]);
   if (svg.dataset.drawn === wanted) return;
   svg.dataset.drawn = wanted;
   svg.replaceChildren();
@@ -277,11 +271,11 @@ function ruler(svg, { target, peak, estimated, observed }) {
   if (!(target > 0)) return;
   const goal = Math.log10(target);
   const low = goal - 3;
-  const high = Math.max(goal + 1, ...[peak, estimated, seen?.high].filter((value) => value > 0).map((value) => Math.log10(value) + 0.2));
+  const high = Math.max(goal + 1, ...[estimated, seen?.high].filter((value) => value > 0).map((value) => Math.log10(value) + 0.2));
   const place = (value) => Math.min(1, Math.max(0, ((value > 0 ? Math.log10(value) : low) - low) / (high - low)));
   const at = (value) => `${(place(value) * 100).toFixed(2)}%`;
   const [axis, middle] = [38, 25];
-  draw(svg, 'rect', { class: 'beyond', x: at(peak), y: 12, width: `${((1 - place(peak)) * 100).toFixed(2)}%`, height: axis - 12 });
+  draw(svg, 'rect', { class: 'beyond', x: at(target), y: 12, width: `${((1 - place(target)) * 100).toFixed(2)}%`, height: axis - 12 });
   draw(svg, 'line', { class: 'axis', x1: 0, x2: '100%', y1: axis, y2: axis });
   for (let decade = Math.ceil(low - 1e-9); decade <= high + 1e-9; decade += 1) {
     const x = at(10 ** decade);
@@ -319,7 +313,6 @@ function showSpaces(spaces) {
     fill(card, { ...space, derived: { verdict: found, topics: space.topics.join(', ') } }, name);
     card.dataset.verdict = found;
     card.classList.toggle('is-confirmed', space.confirm);
-    card.classList.toggle('is-mean', space.false_positives.peak > space.false_positives.target);
     card.classList.toggle('is-full', space.fill_ratio > 0.8);
     card.classList.toggle('is-over', space.fill_ratio > 1);
     card.classList.toggle('is-unobserved', !(space.false_positives.observed?.checked > 0));

@@ -55,6 +55,10 @@ impl ChangelogReader for SimReader {
     fn delete_before(&self, partition: &TopicPartition, offset: Offset) -> Result<(), Error> {
         let of = partition.clone();
         let serve = move |world: &mut World| {
+            if world.cluster.topics.get(&of.topic).is_some_and(|topic| topic.options.is_compacted) {
+                // `Partition.deleteRecordsOnLeader`
+                return Err(Code::PolicyViolation);
+            }
             let log = &mut world.cluster.partition_mut(&of)?.log;
             if offset > log.high_watermark {
                 return Err(Code::OffsetOutOfRange);
@@ -128,7 +132,7 @@ impl ChangelogTail for SimTail {
                     TailEvent::Record(Logged { offset: record.offset, time, value: record.value.as_deref().unwrap_or_default() })
                 }
                 Event::End(offset) => TailEvent::End(*offset),
-                Event::OutOfRange => TailEvent::OutOfRange,
+                Event::OutOfRange(_) => TailEvent::OutOfRange,
                 Event::Error(_) => TailEvent::Error,
                 Event::Passed(_) => continue,
             };

@@ -9,8 +9,9 @@ use super::super::{Simulation, TIMEOUT};
 use super::Client;
 use super::fetcher::Event;
 use super::membership::{ConsumerState, JoinState};
+use super::producer::{client_error, seen};
 use super::record::SimRecord;
-use crate::broker::{Batch, ClientError, Committed, Consumer, Error, ErrorCode, Errored, Rebalance};
+use crate::broker::{Batch, ClientError, Committed, Consumer, Error, Errored, Rebalance};
 use crate::config::Config;
 use crate::record::{Offset, Timestamp, TopicPartition};
 use crate::runtime;
@@ -112,7 +113,7 @@ impl SimConsumer {
                 _ if errored.contains(topic, partition) => {}
                 Event::Record(record) => batch.messages.push(SimRecord { topic: Arc::clone(topic), partition, record }),
                 Event::End(offset) => batch.ends.push((of(), offset)),
-                Event::OutOfRange => batch.out_of_range = true,
+                Event::OutOfRange(_) => batch.out_of_range = true,
                 Event::Error(_) => errored.add(of(), runtime::now()),
                 Event::Passed(_) => {}
             }
@@ -334,15 +335,9 @@ impl Consumer for SimConsumer {
     }
 }
 
+/// As `kafka::Source::commit` reports it: librdkafka has repeated the request for as long as it may.
 fn failed(code: &Code) -> ClientError {
-    ClientError {
-        code: ErrorCode::Other,
-        message: format!("cannot commit offsets: {code:?}"),
-        missing_permission: None,
-        is_fatal: false,
-        is_retriable: code.is_retriable(),
-        requires_abort: false,
-    }
+    ClientError { requires_abort: true, ..client_error(seen(code), format!("cannot commit offsets: {code:?}")) }
 }
 
 impl Drop for SimConsumer {

@@ -66,7 +66,8 @@ pub(super) enum Event {
     /// Control records, aborted records, or gaps, up to this offset. The application is not told.
     Passed(Offset),
     End(Offset),
-    OutOfRange,
+    /// This offset is outside the log.
+    OutOfRange(Offset),
     /// A fetch failed at this offset.
     Error(Offset),
 }
@@ -101,7 +102,19 @@ struct Wanted {
     epoch: Option<i32>,
 }
 
-type Fetched = (usize, u64, Result<(Vec<Arc<StoredRecord>>, Offset, Offset, i32), Code>);
+type Fetched = (usize, u64, Result<Part, Code>);
+
+/// What a broker answers of one partition.
+struct Part {
+    records: Vec<Arc<StoredRecord>>,
+    /// The offset to continue at.
+    next: Offset,
+    /// The last stable offset, or the high watermark if the client reads uncommitted records.
+    end: Offset,
+    high_watermark: Offset,
+    /// The leader epoch of the last record.
+    epoch: i32,
+}
 
 impl Fetcher {
     pub(super) const fn new(reports_ends: bool) -> Self {
@@ -236,8 +249,11 @@ impl Fetcher {
                     continue;
                 }
                 // The client takes an error for a record that was read (librdkafka issue 4844).
-                Event::Error(offset) => (position.next, position.app) = (offset + 1, None),
-                Event::End(_) | Event::OutOfRange => position.app = None,
+                Event::Error(offset) | Event::OutOfRange(offset) => {
+                    position.next = offset + 1;
+                    position.app = Some(position.next);
+                }
+                Event::End(_) => position.app = None,
             }
             let position = &self.positions[slot];
             return Some((&position.topic, position.of.partition, event));
@@ -252,15 +268,17 @@ impl Fetcher {
         }
         let push = |queue: &mut VecDeque<Item>, event| queue.push_back(Item { slot, version, event });
         match answer {
-            Ok((records, next, end, epoch)) => {
-                position.end = Some(end);
+            Ok(Part { records, next, end, high_watermark, epoch }) => {
+                // `rktp_hi_offset`
+                position.end = Some(high_watermark);
+                // Not while a new leader does not know that the client's position is committed (`rd_kafka_fetch_reply_handle_partition`).
+                let is_end = end == position.fetch && position.reported_end != Some(end);
                 let has_moved = next > position.fetch;
                 position.fetch = next;
                 if !records.is_empty() {
                     position.epoch = Some(epoch);
                 }
                 position.queued += records.len();
-                let is_end = records.is_empty() && next >= end && position.reported_end != Some(next);
                 if is_end && reports_ends {
                     position.reported_end = Some(next);
                 }
@@ -278,7 +296,7 @@ impl Fetcher {
             }
             Err(Code::OffsetOutOfRange) => {
                 position.is_stopped = true;
-                push(&mut self.queue, Event::OutOfRange);
+                push(&mut self.queue, Event::OutOfRange(position.fetch));
                 false
             }
             Err(Code::UnknownTopic) => {
@@ -339,9 +357,9 @@ impl World {
         } else if self.cluster.partition(&of).is_ok_and(|partition| partition.leader != node) {
             Err(Code::NotLeader)
         } else {
-            self.read_log(&of, from, epoch, isolation, most).map(|(read, end)| {
-                let epoch = self.cluster.partition(&of).map_or(0, |partition| partition.log.epoch_of(read.next - 1));
-                (read.records, read.next, end, epoch)
+            self.read_log(&of, from, epoch, isolation, most).map(|(read, log)| {
+                let (end, high_watermark, epoch) = (log.end_for(isolation), log.high_watermark, log.epoch_of(read.next - 1));
+                Part { records: read.records, next: read.next, end, high_watermark, epoch }
             })
         };
         (slot, version, answer)

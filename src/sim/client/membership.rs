@@ -319,7 +319,7 @@ impl World {
     /// any such call is the answer (`rd_kafka_cgrp_incremental_unassign`, `rd_kafka_cgrp_incremental_assign`). The rebalance itself still
     /// waits to be taken.
     pub(super) fn answered_by_restart(&mut self, client: ClientId) {
-        for _ in 0..1 + self.random.below(2) {
+        for _ in 0..=self.random.below(2) {
             let Some(consumer) = self.consumer(client).filter(|consumer| consumer.state == JoinState::WaitsForAnswer) else { return };
             match consumer.rebalances.back() {
                 Some(Rebalance::Assigned(_)) => self.answered_assign(client),

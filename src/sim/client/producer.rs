@@ -129,10 +129,11 @@ impl ProducerState {
         }
     }
 
-    /// The producer is of no use from now on (`rd_kafka_txn_set_fatal_error`).
+    /// The producer is of no use from now on (`rd_kafka_txn_set_fatal_error`). Queued records are purged.
     pub(super) fn set_fatal(&mut self, code: ErrorCode, message: String) {
         self.state = TxnState::FatalError;
         self.error = Some((code, message));
+        self.purge_queued();
     }
 
     /// The transaction must be aborted (`rd_kafka_txn_set_abortable_error0`). Queued records are purged.
@@ -181,10 +182,17 @@ pub(super) fn retriable(message: String) -> ClientError {
 }
 
 /// An error code as the application sees it (`rd_kafka_txn_normalize_err`).
-pub(super) const fn seen(code: &Code) -> ErrorCode {
+pub(super) fn seen(code: &Code) -> ErrorCode {
     match code {
         Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
         Code::TooLarge => ErrorCode::TooLarge,
+        // `LogValidator.processRecordErrors`
+        Code::InvalidRecords(refused) if refused.iter().any(|(_, is_time, _)| *is_time) => ErrorCode::InvalidTimestamp,
+        Code::InvalidRecords(_) => ErrorCode::InvalidRecord,
+        Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
+        // The coordinator reports a batch of offsets that is too large for its log as an unknown error
+        // (`CoordinatorOperationExceptionHelper.handleOperationException`).
+        Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
         _ => ErrorCode::Other,
     }
 }
@@ -266,7 +274,10 @@ impl ProducerClient<SimBroker> for SimProducer {
     }
 
     fn send<H: HeaderChanges>(&self, record: &OutgoingRecord<'_, SimRecord, H>) -> Result<(), Box<ClientError>> {
-        let refused = |code, message: &str| Err(Box::new(client_error(code, message.to_owned())));
+        let refused = |code, message: &str| {
+            // As `kafka::producer::send_error` reports it.
+            Err(Box::new(ClientError { requires_abort: true, ..client_error(code, message.to_owned()) }))
+        };
         let Some(mut world) = self.simulation.enter() else { return refused(ErrorCode::Fatal, "the process was killed") };
         let is_full = {
             let often = world.faults.queue_full;

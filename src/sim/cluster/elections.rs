@@ -55,10 +55,18 @@ impl World {
         if lag > 0 {
             let log = &mut partition.log;
             log.high_watermark = (log.high_watermark - lag).max(log.start);
-            partition.unsure_until = now + unsure;
+            partition.unsure_until = partition.unsure_until.max(now + unsure);
             partition.lags_until = partition.lags_until.max(now + unsure);
             let of = of.clone();
             self.after(unsure, move |world| world.appended(&of));
+        }
+    }
+
+    /// Makes other brokers the leaders of all partitions.
+    pub(in crate::sim) fn elect_all(&mut self, lag: Offset) {
+        for of in self.cluster.all_partitions() {
+            let leader = (self.cluster.leader(&of) + 1) % self.cluster.nodes.len();
+            self.elect(&of, leader, lag);
         }
     }
 
@@ -88,14 +96,9 @@ impl World {
         // Most outages are short.
         let time = if self.random.chance(2500) { self.random.below(longest) } else { self.random.below(longest / 10 + 1) };
         let node = self.random.index(self.cluster.nodes.len());
-        let partitions: Vec<_> = self
-            .cluster
-            .topics
-            .iter()
-            .flat_map(|(topic, of)| (0..).take(of.partitions.len()).map(|number| (topic.clone(), number)))
-            .collect();
+        let partitions = self.cluster.all_partitions();
         let chosen = self.random.index(partitions.len());
-        let partition = partitions.into_iter().nth(chosen).map(|(topic, partition)| TopicPartition { topic, partition });
+        let partition = partitions.into_iter().nth(chosen);
         match (self.random.below(7), partition) {
             (0 | 1, _) => self.take_down(node, time),
             (2, _) => (0..self.cluster.nodes.len()).for_each(|node| self.take_down(node, time / 2)),

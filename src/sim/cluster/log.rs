@@ -47,8 +47,8 @@ pub(in crate::sim) struct Producer {
 
 enum Kind {
     Data(Vec<Arc<StoredRecord>>),
-    /// A commit marker or an abort marker.
-    Control,
+    /// A commit marker or an abort marker, with its timestamp.
+    Control(Timestamp),
 }
 
 struct Batch {
@@ -106,10 +106,11 @@ pub(in crate::sim) struct Read {
 
 impl Log {
     /// The last stable offset: the first offset of the oldest open transaction, or the high watermark (`UnifiedLog.lastStableOffset`). A
-    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`).
+    /// transaction counts as open until its marker is replicated (`ProducerStateManager.firstUnstableOffset`). It begins no earlier than
+    /// the log (`UnifiedLog.maybeIncrementFirstUnstableOffset`).
     pub(in crate::sim) fn last_stable(&self) -> Offset {
         let open = self.producers.values().filter_map(|producer| producer.first);
-        open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min)
+        open.chain(self.unreplicated.iter().map(|&(first, _)| first)).fold(self.high_watermark, Offset::min).max(self.start)
     }
 
     /// The end of the log for a reader.
@@ -183,7 +184,7 @@ impl Log {
 
     /// Ends a producer's transaction with a marker, which takes an offset (`UnifiedLog.appendAsLeader` with
     /// `AppendOrigin.COORDINATOR`).
-    pub(in crate::sim) fn end_transaction(&mut self, pid: Pid, epoch: i16, is_commit: bool) {
+    pub(in crate::sim) fn end_transaction(&mut self, pid: Pid, epoch: i16, is_commit: bool, now: Timestamp) {
         let state = self.producers.entry(pid).or_default();
         if epoch > state.epoch {
             state.batches.clear();
@@ -201,7 +202,7 @@ impl Log {
         self.end += 1;
         let producer = Some(Producer { pid, epoch, sequence: -1, is_transactional: true });
         let leader_epoch = self.leader_epoch;
-        self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control });
+        self.batches.push_back(Batch { base: offset, last: offset, leader_epoch, producer, is_aborted: false, kind: Kind::Control(now) });
     }
 
     /// Reads at most `most` records, or up to the end of the batch in which that many are reached.
@@ -223,16 +224,18 @@ impl Log {
         read
     }
 
-    /// The first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Looks below the last stable offset,
-    /// as a consumer that reads committed records asks.
+    /// The first record with this timestamp or a later one (`UnifiedLog.fetchOffsetByTimestamp`). Markers count, too
+    /// (`FileRecords.searchForTimestamp`). Looks below the last stable offset, as a consumer that reads committed records asks.
     pub(in crate::sim) fn offset_at(&self, time: Timestamp) -> Option<Offset> {
-        let end = self.last_stable();
-        let data = self.batches.iter().filter_map(|batch| match &batch.kind {
-            Kind::Data(records) => Some(records),
-            Kind::Control => None,
-        });
-        let mut records = data.flatten().filter(|record| record.offset >= self.start && record.offset < end);
-        records.find(|record| record.time >= time).map(|record| record.offset)
+        let (start, end) = (self.start, self.last_stable());
+        let first = |batch: &Batch| match &batch.kind {
+            Kind::Data(records) => {
+                let mut records = records.iter().filter(|record| record.offset >= start && record.time >= time);
+                records.next().map(|record| record.offset)
+            }
+            Kind::Control(at) => (batch.base >= start && *at >= time).then_some(batch.base),
+        };
+        self.batches.iter().find_map(first).filter(|&offset| offset < end)
     }
 
     /// Deletes everything below an offset (retention or `DeleteRecords`; `UnifiedLog.maybeIncrementLogStartOffset`).
@@ -270,7 +273,7 @@ impl Log {
                 state.epoch = producer.epoch;
             }
             match &batch.kind {
-                Kind::Control => state.first = None,
+                Kind::Control(_) => state.first = None,
                 Kind::Data(_) => {
                     let count = i32::try_from(batch.last - batch.base + 1).unwrap_or(i32::MAX);
                     state.batches.push_back((producer.sequence, count, batch.base));

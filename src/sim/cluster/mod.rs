@@ -35,6 +35,8 @@ pub(super) struct Cluster {
     pub(super) topics: BTreeMap<String, Topic>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) transactions: Transactions,
+    /// When the brokers will have written everything that they have taken, if they are slow.
+    writes_until: Micros,
     /// Makes topic ids and member ids.
     ids: Random,
 }
@@ -42,7 +44,8 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(nodes: usize, seed: u64) -> Self {
         let nodes = (0..nodes.max(1)).map(|_| Node::default()).collect();
-        Self { nodes, topics: BTreeMap::new(), groups: BTreeMap::new(), transactions: Transactions::default(), ids: Random::new(seed) }
+        let (topics, groups, transactions) = (BTreeMap::new(), BTreeMap::new(), Transactions::default());
+        Self { nodes, topics, groups, transactions, writes_until: 0, ids: Random::new(seed) }
     }
 
     pub(super) fn is_down(&self, node: NodeId, now: Micros) -> bool {
@@ -75,6 +78,14 @@ impl Cluster {
     pub(super) fn partition_mut(&mut self, of: &TopicPartition) -> Result<&mut topic::Partition, Code> {
         let topic = self.topics.get_mut(&of.topic).ok_or(Code::UnknownTopic)?;
         topic.partitions.get_mut(usize::try_from(of.partition).unwrap_or(usize::MAX)).ok_or(Code::UnknownTopic)
+    }
+
+    /// All partitions of all topics.
+    fn all_partitions(&self) -> Vec<TopicPartition> {
+        let of_topic = |(topic, of): (&String, &Topic)| {
+            (0..).take(of.partitions.len()).map(|partition| TopicPartition { topic: topic.clone(), partition }).collect::<Vec<_>>()
+        };
+        self.topics.iter().flat_map(of_topic).collect()
     }
 
     /// A new random id in Kafka's form (`Uuid.toString`: 16 bytes in base64).

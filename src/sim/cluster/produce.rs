@@ -1,8 +1,8 @@
 //! What a partition leader does with records of a producer, and with readers.
 
-use super::super::World;
 use super::super::network::Code;
-use super::log::{Producer, Read, Refused};
+use super::super::{World, micros};
+use super::log::{Log, Producer, Read, Refused};
 use super::{Isolation, StoredRecord};
 use crate::record::{Offset, TopicPartition};
 
@@ -30,6 +30,11 @@ impl World {
             self.cluster.transactions.verify(&producer, to)?;
         }
         topic.validate(to.partition, &mut records, now)?;
+        if producer.is_some() {
+            let time = micros(self.faults.record_time) * records.len() as u64;
+            self.cluster.writes_until = self.cluster.writes_until.max(self.now) + time;
+            self.answer_after = self.cluster.writes_until;
+        }
         match self.cluster.partition_mut(to)?.log.append(producer, records) {
             Ok(offset) => {
                 self.trace_on("append", to, offset);
@@ -37,7 +42,7 @@ impl World {
                 Ok(offset)
             }
             Err(Refused::Duplicate(offset)) => {
-                self.answer_after = self.cluster.partition(to)?.lags_until;
+                self.answer_after = self.answer_after.max(self.cluster.partition(to)?.lags_until);
                 Ok(offset)
             }
             Err(Refused::OutOfOrder) => Err(Code::OutOfOrderSequence),
@@ -53,14 +58,14 @@ impl World {
         epoch: Option<i32>,
         isolation: Isolation,
         most: usize,
-    ) -> Result<(Read, Offset), Code> {
+    ) -> Result<(Read, &Log), Code> {
         self.check_leader(of)?;
         let log = &self.cluster.partition(of)?.log;
         let was_truncated = epoch.is_some_and(|epoch| log.end_of_epoch(epoch) < from);
         if from < log.start || from > log.end || was_truncated {
             return Err(Code::OffsetOutOfRange);
         }
-        Ok((log.read(from, isolation, most), log.end_for(isolation)))
+        Ok((log.read(from, isolation, most), log))
     }
 
     /// The log start offset and the end (`ListOffsets`). A new leader that does not know the high watermark yet asks for patience

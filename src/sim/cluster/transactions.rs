@@ -216,8 +216,9 @@ impl World {
             return;
         }
         let is_commit = self.is_commit(&id);
+        let now = self.broker_clock();
         if let Ok(found) = self.cluster.partition_mut(&partition) {
-            found.log.end_transaction(pid, epoch, is_commit);
+            found.log.end_transaction(pid, epoch, is_commit, now);
             self.trace_on("marker", &partition, i64::from(is_commit));
             self.appended(&partition);
         }

@@ -236,7 +236,7 @@ impl<B: Broker> Worker<B> {
 
     /// Makes an assigned partition whose state is restored an input. Returns the offset from which to read it.
     fn start_input(&mut self, source: &B::Consumer, assigned: AssignedPartition, began: Instant) -> Result<Offset, Error> {
-        let resumption = self.resumption(source, &assigned)?;
+        let resumption = self.resumption(source, &assigned, began)?;
         tracing::info!(
             partition = %assigned.partition, committed = assigned.committed.offset, start = resumption.start, warm_up_records = resumption.warm_until - resumption.start,
             elapsed_ms = runtime::since(began).as_millis(), "partition restored"
@@ -310,7 +310,7 @@ impl<B: Broker> Worker<B> {
             Some(committed) => stored > committed || !assigned.has_id() && committed > assigned.high,
             None => !assigned.has_id() && (stored > assigned.high || self.is_of_another_log(source, assigned, stored)?),
         };
-        if is_beyond {
+        if is_beyond && !fault::defect("checkpoint_past_offset_used") {
             tracing::warn!(partition = %assigned.partition, checkpoint = stored, committed = assigned.committed.offset, end = assigned.high,
                 "checkpoint is past what the group has committed (were its offsets reset?); not using it");
             let rules = self.topics[assigned.topic].rules;
@@ -332,13 +332,19 @@ impl<B: Broker> Worker<B> {
         Ok(later.is_some_and(|later| later < stored))
     }
 
-    fn resumption(&self, source: &B::Consumer, assigned: &AssignedPartition) -> Result<Resumption, Error> {
+    fn resumption(&self, source: &B::Consumer, assigned: &AssignedPartition, began: Instant) -> Result<Resumption, Error> {
         let AssignedPartition { partition, low, high, .. } = assigned;
         let (low, high) = (*low, *high);
         let stored = self.assignment.states.get(&assigned.state(&self.topics)).and_then(|state| state.offset(&assigned.topic_incarnation));
         let Some(committed) = assigned.committed.offset else {
             return match stored {
-                Some(stored) if stored > high => self.truncated(source, assigned, stored),
+                Some(stored) if stored > high => {
+                    let (low, high) = self.watermarks(source, partition, Some(stored), began)?;
+                    if stored > high {
+                        return self.truncated(source, assigned, stored);
+                    }
+                    self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
+                }
                 Some(stored) if stored >= low => {
                     // A checkpoint is written at the starting offset and after commits, so the group had committed at least this.
                     tracing::warn!(partition = %partition, offset = stored, "the group has no committed offset, but a checkpoint does; going on from there");

@@ -36,7 +36,7 @@ pub const DIMENSIONS: &[&[&str]] = &[
         "a window by count that covers all",
     ],
     &["slices = 4", "slices = 1"],
-    &["rate_is = \"peak\"", "rate_is = \"mean\""],
+    &["adapt = true", "adapt = false"],
     &["refresh = false", "refresh = true"],
     &["late = \"emit\"", "late = \"drop\"", "late = \"dead_letter\""],
     &["no retract", "retract"],
@@ -139,7 +139,7 @@ impl Options {
         let accepted = (!has("repartition = true") && has("no seed") || has("state.changelog = true"))
             && (has("late = \"emit\"") || self.window_keys().is_none())
             && (!has("late = \"dead_letter\"") || has("on_invalid = { topic }"))
-            && (!has("rate_is = \"mean\"") || !has("kind = \"exact\"") && !has("kind = \"stable\""))
+            && (!has("adapt = false") || !has("kind = \"exact\"") && !has("kind = \"stable\""))
             && (!has("retract") || !has("kind = \"aging\"") && !has("kind = \"stable\""))
             && (!has("on_invalid = \"fail\"") || !is_invalid.into_iter().any(has))
             && (!has("on_invalid = \"fail\"") || !has("tombstones") || !has("on_tombstone = \"invalid\""))
@@ -176,7 +176,7 @@ impl Options {
             window,
             slices: self.slices(),
             capacity,
-            by_mean: self.has("rate_is = \"mean\""),
+            adapts: self.has("adapt = true"),
             is_resized: false,
         }
     }
@@ -260,7 +260,7 @@ pub struct Memory {
     window: i64,
     slices: u32,
     capacity: usize,
-    by_mean: bool,
+    adapts: bool,
     is_resized: bool,
 }
 
@@ -271,7 +271,7 @@ pub enum Change {
     Kind,
     /// To or from the one that promises no window.
     Stable,
-    /// Capacity, rate, and whether that is the peak or the mean.
+    /// Capacity, rate, and `adapt`.
     Size,
     Slices,
     /// To one twice as long, or half.
@@ -299,20 +299,10 @@ impl Memory {
     /// promise no window.
     pub fn rate_of_follower(&self, retracts: bool) -> Option<f64> {
         match self.kind {
-            0 | 3 | 4 if !retracts => Some(self.peak()),
-            1 => Some(self.peak()),
+            0 | 3 | 4 if !retracts => Some(self.rate()),
+            1 => Some(self.rate()),
             _ => None,
         }
-    }
-
-    /// A peak is less than four times its mean at these rates.
-    fn peak(&self) -> f64 {
-        if self.is_by_mean() { (4.0 * self.rate()).min(0.9) } else { self.rate() }
-    }
-
-    /// A change of size changes that, too.
-    const fn is_by_mean(&self) -> bool {
-        self.by_mean != self.is_resized
     }
 
     /// Of its filter, which `confirm` may put right.
@@ -333,9 +323,10 @@ impl Memory {
         let capacity = if self.is_resized { self.capacity * 10 } else { self.capacity };
         let capacity = if self.by_count { String::new() } else { format!(", capacity = {capacity}") };
         let (kind, rate) = (KINDS[self.kind], self.rate());
-        let rate_is = if self.is_by_mean() { ", rate_is = \"mean\"" } else { "" };
+        // A change of size changes this, too.
+        let adapt = self.adapts != self.is_resized;
         let filter = match self.kind {
-            0 | 1 | 3 | 4 => format!("{kind}{capacity}, false_positive_rate = {rate:e}{rate_is}, slices = {slices}"),
+            0 | 1 | 3 | 4 => format!("{kind}{capacity}, false_positive_rate = {rate:e}, adapt = {adapt}, slices = {slices}"),
             STABLE => format!("{kind}, memory = \"8MiB\", false_positive_rate = 1e-8"),
             _ => format!("{kind}, slices = {slices}"),
         };

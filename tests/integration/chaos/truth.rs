@@ -196,7 +196,7 @@ fn as_written(mut record: TestRecord) -> TestRecord {
 }
 
 /// Without repeats that came out marked, and without marks.
-fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
+pub fn unmarked(output: &[Vec<TestRecord>]) -> Vec<Vec<TestRecord>> {
     let mut output = output.to_vec();
     for records in &mut output {
         records.retain(|record| {

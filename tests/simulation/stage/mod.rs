@@ -1,5 +1,6 @@
 //! Where a plan is carried out: the simulated cluster, the processes of the group, and what becomes of them.
 
+mod faults;
 mod server;
 
 use crate::harness::{News, RETRACT, SplitMix, TestRecord};
@@ -17,15 +18,15 @@ use unseen::broker::Broker as _;
 use unseen::checkpoint::{MemoryDisk, Store};
 use unseen::config::Config;
 use unseen::format::NoSchemas;
-use unseen::record::{Offset, TopicPartition};
+use unseen::record::TopicPartition;
 use unseen::runtime::Task;
-use unseen::sim::{Effect, Ended, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
+use unseen::sim::{Api, Effect, Ended, Fate, Faults, Isolation, NewRecord, Process, SimBroker, Simulation, TopicOptions};
 use unseen::stats::Stats;
 use unseen::status::{self, Identity, Status};
 use unseen::worker::{Rebuilder, Shared, Worker};
 
-const PARTITIONS: i32 = 4;
-const MORE_PARTITIONS: u32 = 6;
+/// Partitions that are added at a time.
+const MORE_PARTITIONS: u32 = 2;
 const GROUP: &str = "group";
 /// Records that are there before the group is.
 const BEFORE: usize = 20;
@@ -41,6 +42,8 @@ const STEPS_MAX: u64 = 5_000_000;
 struct Member {
     name: &'static str,
     disk: MemoryDisk,
+    /// Its disk when the group had just begun.
+    first_disk: MemoryDisk,
     /// Its disk at an earlier moment.
     old_disk: Option<MemoryDisk>,
     running: Option<Life>,
@@ -86,6 +89,8 @@ struct Stage<'p> {
     /// Records of the stream that were appended.
     fed: usize,
     server: Option<server::Server>,
+    /// Keys of records that the group reads again because its offset was set back, and how often each must be emitted by the end.
+    again: BTreeMap<Vec<u8>, usize>,
     /// The configurations so far, by their text and options: sizing a filter takes longer than many a run.
     configs: RefCell<BTreeMap<(String, Vec<String>), Arc<Config>>>,
 }
@@ -140,22 +145,23 @@ impl<'p> Stage<'p> {
             ..endless.clone()
         };
         let other = options.has("a space that topics share");
-        let count = PARTITIONS.unsigned_abs();
+        let count = plan.partitions.unsigned_abs();
         for (name, options) in [("in", &endless), ("out", &output), ("dead", &endless), ("duplicates", &endless)] {
             simulation.create_topic(name, count, options.clone());
         }
         if other {
             simulation.create_topic("other", count, endless);
         }
-        let member = |(number, name)| Member {
+        let member = |((number, name), clock_ahead)| Member {
             name,
             disk: MemoryDisk::new(number),
+            first_disk: MemoryDisk::new(number),
             old_disk: None,
             running: None,
-            clock_ahead: 0,
+            clock_ahead,
             ended: String::new(),
         };
-        let members: Vec<_> = (0..).zip(["a", "b", "c"]).map(member).collect();
+        let members: Vec<_> = (0..).zip(["a", "b", "c"]).zip(plan.clocks_ms).map(member).collect();
         assert_eq!(members.len(), MEMBERS);
         let mut stage = Self {
             plan,
@@ -165,12 +171,13 @@ impl<'p> Stage<'p> {
             members,
             records: records(plan),
             promise: table::promise(plan.rows()),
-            former: vec![Vec::new(); MORE_PARTITIONS as usize],
+            former: vec![Vec::new(); (count + MORE_PARTITIONS) as usize],
             has_more_partitions: false,
             kills: 0,
             other,
             fed: 0,
             server: None,
+            again: BTreeMap::new(),
             configs: RefCell::default(),
         };
         stage.feed_until_exactly(BEFORE);
@@ -183,7 +190,7 @@ impl<'p> Stage<'p> {
         let is_stored = |stage: &Self| {
             Store::open_in_memory(&stage.members[0].disk.copy())
                 .and_then(|store| store.all_metadata())
-                .is_ok_and(|all| all.len() == PARTITIONS as usize)
+                .is_ok_and(|all| i32::try_from(all.len()) == Ok(stage.plan.partitions))
         };
         assert!(stage.wait_for(stage.limit, is_stored), "the first checkpoints are not written");
         stage.terminate(0);
@@ -192,11 +199,11 @@ impl<'p> Stage<'p> {
             disk.forget_instance(number as u64);
             stage.members[number].disk = disk;
         }
+        stage.members.iter_mut().for_each(|member| member.first_disk = member.disk.copy());
         stage.start(0);
         stage.begin_server();
-        if stage.plan.network {
-            stage.simulation.set_faults(Faults::drawn(plan.seed));
-        }
+        let faults = if plan.network { Faults::drawn(plan.seed) } else { Faults::none() };
+        stage.simulation.set_faults(Faults { record_time: stage.record_time(), ..faults });
         if stage.other {
             for record in stage.records.iter().step_by(3).cloned().collect::<Vec<_>>() {
                 stage.append("other", record);
@@ -205,12 +212,16 @@ impl<'p> Stage<'p> {
         stage
     }
 
+    const fn record_time(&self) -> Duration {
+        Duration::from_millis(self.plan.record_ms)
+    }
+
     /// Leaves what a seed leaves that is killed: records of an aborted transaction in every partition of the changelog.
     fn abort_a_seed(&self) {
         let changelog = format!("{GROUP}-news-changelog");
         let endless = TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() };
-        self.simulation.create_topic(&changelog, PARTITIONS.unsigned_abs(), endless);
-        for partition in 0..PARTITIONS {
+        self.simulation.create_topic(&changelog, self.plan.partitions.unsigned_abs(), endless);
+        for partition in 0..self.plan.partitions {
             let of = at(&changelog, partition);
             let record = NewRecord { time: Some(0), key: None, value: Some(b"of a seed".to_vec()), headers: Vec::new() };
             let producer = self.simulation.open_transaction(vec![(of.clone(), record)]);
@@ -398,6 +409,9 @@ impl<'p> Stage<'p> {
                 self.simulation.sleep(Duration::from_millis(*ms));
                 self.life(number).process.resume();
             }
+            Fault::StopAt { point, count, ms } => {
+                self.life(number).process.arm(named(point), *count, Effect::Stop(Duration::from_millis(*ms)));
+            }
             Fault::Terminate => {
                 self.terminate(number);
                 self.start(number);
@@ -454,10 +468,33 @@ impl<'p> Stage<'p> {
             }
             Fault::Elect { partition, lag } => self.simulation.elect(&at("in", *partition), *lag),
             Fault::FormerLeader => self.ask_former_leader(number),
-            Fault::RecreateInput => self.recreate_input(),
+            Fault::RecreateInput => self.recreate_input(false),
+            Fault::RecreateInputAndDisks => self.recreate_input(true),
+            Fault::LateEnd { ms } => self.simulation.set_fate(Api::EndTxn, Fate::Late(Duration::from_millis(*ms))),
             Fault::ShortLog { partition } => self.shorten(&at("in", *partition)),
-            Fault::ExpireInput => self.expire_input(),
+            Fault::ExpireInput => {
+                self.wait_until_read();
+                self.while_all_are_down(|stage| stage.expire_input());
+            }
+            Fault::ExpireUnderWay => {
+                self.wait_until_read();
+                self.expire_input();
+                if let Some(other) = (0..MEMBERS).find(|other| !running.contains(other)) {
+                    self.start(other);
+                }
+            }
             Fault::DeleteChangelog => self.while_all_are_down(|stage| stage.simulation.delete_topic(&format!("{GROUP}-news-changelog"))),
+            Fault::DeleteRepartitionTopic => self.delete_repartition_topic(),
+            Fault::ResetOffset { partition, back } => self.reset_offset(&at("in", *partition), *back),
+            Fault::ElectAfterRestore { lag } => {
+                self.kill(number);
+                if self.plan.options.has("state.changelog = false") {
+                    self.members[number].disk = self.members[number].first_disk.copy();
+                }
+                self.start(number);
+                // Its first assignment may be empty, until the session of the killed process ends.
+                (1..4).for_each(|count| self.life(number).process.arm("assign.restored", count, Effect::Elect(*lag)));
+            }
             Fault::StepClock { ms } => {
                 self.members[number].clock_ahead += ms;
                 let ahead = self.members[number].clock_ahead;
@@ -471,7 +508,7 @@ impl<'p> Stage<'p> {
     /// True if every partition of the changelog has a record.
     fn has_logged(&self) -> bool {
         let of = |partition| at(&format!("{GROUP}-news-changelog"), partition);
-        (0..PARTITIONS).all(|partition| !self.simulation.read(&of(partition), Isolation::ReadCommitted).is_empty())
+        (0..self.plan.partitions).all(|partition| !self.simulation.read(&of(partition), Isolation::ReadCommitted).is_empty())
     }
 
     fn life(&self, number: usize) -> &Life {
@@ -493,127 +530,38 @@ impl<'p> Stage<'p> {
         }
     }
 
-    /// Two processes with the same names, each with the disk of one moment.
-    fn twin(&mut self, number: usize, killed: bool) {
-        self.kill(number);
-        let disk = self.members[number].disk.copy();
-        self.start(number);
-        let twin = self.spawn(&self.members[number], "twin", &disk);
-        self.simulation.sleep(Duration::from_secs(8));
-        if killed {
-            twin.process.kill();
-            twin.process.wait();
-            self.end_of(&twin);
-        } else {
-            self.end(&twin);
-        }
-    }
-
-    fn add_partitions(&mut self) {
-        if std::mem::replace(&mut self.has_more_partitions, true) {
-            return;
-        }
-        let add = |stage: &mut Self| {
-            if stage.plan.options.has("instance_id") {
-                // Static members that return within their session keep the assignment of before, without the new partitions.
-                stage.simulation.sleep(Duration::from_millis(stage.plan.session_ms + 1_000));
-            }
-            for topic in ["in", "other"] {
-                stage.simulation.add_partitions(topic, MORE_PARTITIONS);
-            }
-        };
-        if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
-    }
-
-    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
-    fn ask_former_leader(&mut self, number: usize) {
-        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
-        for partition in 0..self.partitions() {
-            self.simulation.answer_from_former_leader(&at("in", partition), after, time);
-        }
-        self.feed_until_exactly(self.fed + 20);
-        self.simulation.sleep(after);
-        self.terminate(number);
-        self.start(number);
-    }
-
-    /// Everything is read; then the input is deleted and created again, empty.
-    fn recreate_input(&mut self) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
-        self.while_all_are_down(|stage| {
-            let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
-            stage.former.iter_mut().zip(read).for_each(|(former, read)| former.extend(read));
-            let count = stage.partitions().unsigned_abs();
-            stage.simulation.delete_topic("in");
-            stage.simulation.create_topic("in", count, TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() });
-        });
-    }
-
-    /// Everything is read; then the group's offset is past the end of the log.
-    fn shorten(&mut self, of: &TopicPartition) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it becomes shorter");
-        let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
-        self.while_all_are_down(|stage| stage.simulation.set_committed(GROUP, of, Some(offset + 1_000)));
-        let is_noticed = |stage: &Self| stage.simulation.committed(GROUP, of).is_some_and(|(committed, _)| committed <= offset + 100);
-        assert!(self.wait_for(self.limit, is_noticed), "the group does not notice that the log is shorter");
-    }
-
-    /// Everything is read; then a transaction is aborted, and the input expires. So the group's offset is below all that is left.
-    fn expire_input(&mut self) {
-        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it expires");
-        self.while_all_are_down(|stage| {
-            for partition in 0..stage.partitions() {
-                let (of, read) = (at("in", partition), stage.read("in", partition, Isolation::ReadCommitted));
-                stage.former[partition.unsigned_abs() as usize].extend(read);
-                let producer = stage.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
-                stage.simulation.end_transaction(producer, &of, false);
-                stage.simulation.delete_before(&of, Offset::MAX);
-            }
-        });
-    }
-
-    fn open_transaction(&mut self, partition: i32, ms: u64) {
-        let of = at("in", partition);
-        let records = self.records.iter().skip(self.fed).find(|record| record.partition == partition).cloned();
-        let Some(record) = records else { return };
-        let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
-        let new = NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers };
-        let producer = self.simulation.open_transaction(vec![(of.clone(), new)]);
-        self.simulation.sleep(Duration::from_millis(ms));
-        self.simulation.end_transaction(producer, &of, false);
-    }
-
     // ---- The end ----
 
     fn partitions(&self) -> i32 {
-        if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { PARTITIONS }
+        self.plan.partitions + if self.has_more_partitions { MORE_PARTITIONS.cast_signed() } else { 0 }
     }
 
     /// True if followers have fetched all of the input, and the group has committed everything that a reader of committed
     /// records sees.
     fn is_read(&self) -> bool {
         let topics = std::iter::once("in").chain(self.other.then_some("other"));
-        topics.into_iter().all(|topic| {
-            (0..self.partitions()).all(|partition| {
-                let of = at(topic, partition);
-                let is_replicated = self.simulation.offsets(&of).is_none_or(|[.., high_watermark, end]| high_watermark == end);
-                let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
-                let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
-                is_replicated && (last == 0 || is_committed())
-            })
-        })
+        topics.into_iter().all(|topic| (0..self.partitions()).all(|partition| self.is_read_to_end(topic, partition)))
+    }
+
+    fn is_read_to_end(&self, topic: &str, partition: i32) -> bool {
+        let of = at(topic, partition);
+        let is_replicated = self.simulation.offsets(&of).is_none_or(|[.., high_watermark, end]| high_watermark == end);
+        let last = self.simulation.read(&of, Isolation::ReadCommitted).last().map_or(0, |record| record.offset + 1);
+        let is_committed = || self.simulation.committed(GROUP, &of).is_some_and(|(offset, _)| offset >= last);
+        is_replicated && (last == 0 || is_committed())
     }
 
     fn finish(&mut self) {
         self.feed_until(self.records.len());
-        self.simulation.set_faults(Faults::none());
+        // Slow brokers stay slow.
+        self.simulation.set_faults(Faults { record_time: self.record_time(), ..Faults::none() });
         self.members.iter_mut().for_each(|member| member.disk.set_full(false));
         let is_read = self.wait_for(self.limit, Self::is_read);
         let ended: Vec<_> = self.members.iter().map(|member| format!("{} last ended: {}", member.name, member.ended)).collect();
         assert!(is_read, "the group has not read everything; {}", ended.join("; "));
         // A killed process may have left a transaction open. Until it times out, nobody can read what follows it.
         let is_visible = |stage: &Self| {
-            let offsets = (0..PARTITIONS).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
+            let offsets = (0..stage.plan.partitions).filter_map(|partition| stage.simulation.offsets(&at("out", partition)));
             offsets.into_iter().all(|[_, last_stable, _, end]| last_stable == end)
         };
         let inputs = self.inputs();
@@ -632,6 +580,7 @@ impl<'p> Stage<'p> {
         }
         let before: Vec<_> = self.records[..BEFORE].to_vec();
         truth::check(&self.plan.options, self.promise, (&[], &before), &inputs, &self.output());
+        self.check_emitted_again();
         self.judge_server(&inputs);
     }
 
@@ -651,7 +600,7 @@ impl<'p> Stage<'p> {
     }
 
     fn output(&self) -> Vec<Vec<TestRecord>> {
-        (0..PARTITIONS).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
+        (0..self.plan.partitions).map(|partition| self.read("out", partition, Isolation::ReadCommitted)).collect()
     }
 
     /// What the inputs hold that the group is to read.
@@ -722,7 +671,7 @@ fn main(broker: &SimBroker, config: &Arc<Config>, disk: &MemoryDisk, stats: &Arc
 
 /// The records of a plan, and among them some that are not plain.
 fn records(plan: &Plan) -> Vec<TestRecord> {
-    let news = News { seed: plan.seed, count: plan.records + BEFORE, ..News::default() };
+    let news = News { seed: plan.seed, count: plan.records + BEFORE, partitions: plan.partitions.unsigned_abs(), ..News::default() };
     let mut records = news.records();
     let mut random = SplitMix(plan.seed);
     if plan.options.has("retract") {

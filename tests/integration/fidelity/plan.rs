@@ -1,0 +1,118 @@
+//! The calls of a plan, drawn from a seed.
+
+use crate::harness::SplitMix;
+
+/// A producer: the current or the fenced one of a transactional id.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    pub id: usize,
+    pub is_fenced: bool,
+}
+
+/// A topic by its place in [`Names::TOPICS`], and a partition.
+#[derive(Clone, Copy, Debug)]
+pub struct To(pub usize, pub i32);
+
+/// A record to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Plain,
+    NoKey,
+    /// Larger than the strict topic accepts.
+    Large,
+    /// Older than the strict topic accepts.
+    Old,
+    /// Further in the future than any topic accepts.
+    Future,
+    Timeless,
+}
+
+#[derive(Clone, Debug)]
+pub enum Op {
+    Begin(Who),
+    /// Sends records in one batch.
+    Send(Who, To, Vec<Kind>),
+    /// Writes a record again, with other headers.
+    Copy(Who, To, To),
+    /// Adds an offset of the plain topic to the transaction, with metadata of this length, as the member or as a former one.
+    SendOffset {
+        who: Who,
+        partition: i32,
+        offset: i64,
+        metadata: usize,
+        count: usize,
+        is_stale: bool,
+    },
+    Commit(Who),
+    Abort(Who),
+    /// A new producer takes over the transactional id.
+    Fence(usize),
+    /// Writes without a transaction.
+    Write(To, Vec<Kind>),
+    /// Commits an offset without a transaction.
+    CommitOffset {
+        partition: i32,
+        offset: i64,
+        metadata: usize,
+    },
+    /// Reads from an offset, as a member of the group.
+    Read(To, i64),
+    /// Reads from an offset, as a reader of a changelog.
+    Tail(To, i64),
+    /// Asks for the ends of a log, and for the first offset with a timestamp.
+    Look(To, i64),
+    Committed,
+    Trim(To, i64),
+    /// The member leaves, and another one joins.
+    Rejoin,
+    Recreate(usize),
+    AddPartition,
+}
+
+pub fn draw(seed: u64) -> Vec<Op> {
+    let random = &mut SplitMix(seed);
+    // Each of these takes a second on a real broker.
+    let mut heavy = vec![Op::Rejoin, Op::Recreate(random.below(3)), Op::AddPartition];
+    let mut plan: Vec<_> = (0..70).map(|_| light(random)).collect();
+    while let Some(op) = heavy.pop() {
+        plan.insert(10 + random.below(plan.len() - 10), op);
+    }
+    plan
+}
+
+fn light(random: &mut SplitMix) -> Op {
+    // Mostly the current producers.
+    let who = Who { id: random.below(2), is_fenced: random.below(8) == 0 };
+    let to = pick(random, &[To(0, 0), To(0, 0), To(0, 1), To(1, 0), To(2, 0)]);
+    let offset = i64::try_from(random.below(30)).unwrap_or(0);
+    let partition = pick(random, &[0, 1]);
+    let metadata = pick(random, &[0, 40, 4096, 4097]);
+    match random.below(32) {
+        0..=3 => Op::Begin(who),
+        4..=8 => Op::Send(who, to, kinds(random)),
+        9 => Op::Copy(who, To(0, 0), to),
+        10..=11 => Op::SendOffset { who, partition, offset, metadata, count: pick(random, &[1, 1, 300]), is_stale: random.below(4) == 0 },
+        12..=14 => Op::Commit(who),
+        15 => Op::Abort(who),
+        16..=17 => Op::Fence(who.id),
+        18..=20 => Op::Write(to, kinds(random)),
+        21 => Op::CommitOffset { partition, offset, metadata },
+        22..=24 => Op::Read(to, offset),
+        25..=27 => Op::Tail(to, offset),
+        28..=29 => Op::Look(to, offset),
+        30 => Op::Committed,
+        _ => Op::Trim(to, offset),
+    }
+}
+
+/// A batch in which one record may be refused.
+fn kinds(random: &mut SplitMix) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Plain; 1 + random.below(3)];
+    let at = random.below(kinds.len());
+    kinds[at] = pick(random, &[Kind::Plain, Kind::Plain, Kind::NoKey, Kind::Large, Kind::Old, Kind::Future, Kind::Timeless]);
+    kinds
+}
+
+fn pick<T: Copy>(random: &mut SplitMix, choices: &[T]) -> T {
+    choices[random.below(choices.len())]
+}

@@ -1,0 +1,155 @@
+//! Faults of a plan that take more than a line.
+
+use super::{GROUP, MORE_PARTITIONS, STEP, Stage, at};
+use crate::truth;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use unseen::broker::Note;
+use unseen::record::{Offset, TopicPartition};
+use unseen::sim::{Isolation, NewRecord, TopicOptions};
+
+impl Stage<'_> {
+    /// Two processes with the same names, each with the disk of one moment.
+    pub(super) fn twin(&mut self, number: usize, killed: bool) {
+        self.kill(number);
+        let disk = self.members[number].disk.copy();
+        self.start(number);
+        let twin = self.spawn(&self.members[number], "twin", &disk);
+        self.simulation.sleep(Duration::from_secs(8));
+        if killed {
+            twin.process.kill();
+            twin.process.wait();
+            self.end_of(&twin);
+        } else {
+            self.end(&twin);
+        }
+    }
+
+    pub(super) fn add_partitions(&mut self) {
+        if std::mem::replace(&mut self.has_more_partitions, true) {
+            return;
+        }
+        let add = |stage: &mut Self| {
+            if stage.plan.options.has("instance_id") {
+                // Static members that return within their session keep the assignment of before, without the new partitions.
+                // A late heartbeat may prolong a session.
+                let is_empty = || stage.simulation.group(GROUP).1 == 0;
+                assert!(stage.simulation.wait_for(STEP, stage.limit, is_empty), "the sessions of processes that have ended do not end");
+            }
+            for topic in ["in", "other"] {
+                stage.simulation.add_partitions(topic, stage.plan.partitions.unsigned_abs() + MORE_PARTITIONS);
+            }
+        };
+        if self.other || self.plan.options.has("instance_id") { self.while_all_are_down(add) } else { add(self) }
+    }
+
+    /// A leader stands still, the group reads on, and a process restores its partitions while the former leader answers again.
+    pub(super) fn ask_former_leader(&mut self, number: usize) {
+        let (after, time) = (Duration::from_secs(2), Duration::from_secs(2));
+        for partition in 0..self.partitions() {
+            self.simulation.answer_from_former_leader(&at("in", partition), after, time);
+        }
+        self.feed_until_exactly(self.fed + 20);
+        self.simulation.sleep(after);
+        self.terminate(number);
+        self.start(number);
+    }
+
+    /// Everything is read; then the input is deleted and created again, empty.
+    pub(super) fn recreate_input(&mut self, loses_disks: bool) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it is deleted");
+        self.while_all_are_down(|stage| {
+            let read: Vec<_> = (0..stage.partitions()).map(|partition| stage.read("in", partition, Isolation::ReadCommitted)).collect();
+            stage.former.iter_mut().zip(read).for_each(|(former, read)| former.extend(read));
+            let count = stage.partitions().unsigned_abs();
+            if loses_disks {
+                stage.members.iter().for_each(|member| member.disk.delete());
+            }
+            stage.simulation.delete_topic("in");
+            stage.simulation.create_topic("in", count, TopicOptions { after_max_ms: i64::MAX, ..TopicOptions::default() });
+        });
+    }
+
+    /// Everything is read; then the group's offset is past the end of the log.
+    pub(super) fn shorten(&mut self, of: &TopicPartition) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before it becomes shorter");
+        let Some((offset, _)) = self.simulation.committed(GROUP, of) else { return };
+        self.while_all_are_down(|stage| stage.simulation.set_committed(GROUP, of, Some(offset + 1_000)));
+        let is_noticed = |stage: &Self| stage.simulation.committed(GROUP, of).is_some_and(|(committed, _)| committed <= offset + 100);
+        assert!(self.wait_for(self.limit, is_noticed), "the group does not notice that the log is shorter");
+    }
+
+    /// Waits until everything is read.
+    pub(super) fn wait_until_read(&mut self) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input");
+    }
+
+    /// Aborts a transaction, and has the input expire. So the group's offset is below all that is left.
+    pub(super) fn expire_input(&mut self) {
+        for partition in 0..self.partitions() {
+            let (of, read) = (at("in", partition), self.read("in", partition, Isolation::ReadCommitted));
+            self.former[partition.unsigned_abs() as usize].extend(read);
+            let producer = self.simulation.open_transaction(vec![(of.clone(), NewRecord::default())]);
+            self.simulation.end_transaction(producer, &of, false);
+            self.simulation.delete_before(&of, Offset::MAX);
+        }
+    }
+
+    pub(super) fn open_transaction(&mut self, partition: i32, ms: u64) {
+        let of = at("in", partition);
+        let records = self.records.iter().skip(self.fed).find(|record| record.partition == partition).cloned();
+        let Some(record) = records else { return };
+        let headers = record.headers.into_iter().map(|(name, value)| (name.into_bytes(), value)).collect();
+        let new = NewRecord { time: Some(record.timestamp), key: record.key, value: record.value, headers };
+        let producer = self.simulation.open_transaction(vec![(of.clone(), new)]);
+        self.simulation.sleep(Duration::from_millis(ms));
+        self.simulation.end_transaction(producer, &of, false);
+    }
+
+    /// Everything is read, from the repartition topic too; then that topic is deleted.
+    pub(super) fn delete_repartition_topic(&mut self) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before the repartition topic is deleted");
+        let topics = ["in", "other"].map(|input| format!("{GROUP}-{input}-repartition"));
+        let is_judged =
+            |stage: &Self| topics.iter().all(|topic| (0..stage.plan.partitions).all(|partition| stage.is_read_to_end(topic, partition)));
+        assert!(self.wait_for(self.limit, is_judged), "the group has not read the repartition topic before it is deleted");
+        self.while_all_are_down(|stage| topics.iter().for_each(|topic| stage.simulation.delete_topic(topic)));
+    }
+
+    /// Everything is read; then the group's offset is set back. Keys that no earlier record has must be emitted again.
+    pub(super) fn reset_offset(&mut self, of: &TopicPartition, back: Offset) {
+        assert!(self.wait_for(self.limit, Self::is_read), "the group has not read the input before its offset is set back");
+        self.while_all_are_down(|stage| {
+            let Some([low, ..]) = stage.simulation.offsets(of) else { return };
+            let Some((committed, metadata)) = stage.simulation.committed(GROUP, of) else { return };
+            // Nothing before the group's beginning was ever emitted.
+            let first = Note::read(&metadata).first.unwrap_or(low);
+            let to = (committed - back).max(low).max(first);
+            stage.simulation.set_committed(GROUP, of, Some(to));
+            stage.forget_sights();
+            let records = stage.simulation.read(of, Isolation::ReadCommitted);
+            let before = records.iter().filter(|record| record.offset < to).count();
+            let records = stage.read(&of.topic, of.partition, Isolation::ReadCommitted);
+            let former = &stage.former[of.partition.unsigned_abs() as usize];
+            let known: BTreeSet<_> = truth::ids(former).chain(truth::ids(&records[..before])).collect();
+            let emitted = stage.times_emitted();
+            for id in truth::ids(&records[before..]).filter(|id| !known.contains(id)) {
+                stage.again.extend(emitted.get(&id).map(|times| (id, times + 1)));
+            }
+        });
+    }
+
+    fn times_emitted(&self) -> BTreeMap<Vec<u8>, usize> {
+        let mut times = BTreeMap::new();
+        truth::unmarked(&self.output()).iter().flat_map(|records| truth::ids(records)).for_each(|id| *times.entry(id).or_default() += 1);
+        times
+    }
+
+    /// Panics unless all keys were emitted again that must be.
+    pub(super) fn check_emitted_again(&self) {
+        let times = self.times_emitted();
+        let missing = self.again.iter().find(|(id, least)| times.get(*id).is_none_or(|times| times < least));
+        let missing = missing.map(|(id, _)| String::from_utf8_lossy(id));
+        assert!(missing.is_none(), "key {missing:?} was not emitted again after the group's offset was set back");
+    }
+}
