@@ -63,6 +63,7 @@ impl Places {
 
     /// Returns the number of places.
     #[must_use]
+    #[inline]
     pub const fn len(&self) -> usize {
         self.count
     }

@@ -223,6 +223,7 @@ impl KeySpec {
 
     /// Returns the places in the record key, or in the record value.
     #[must_use]
+    #[inline]
     pub const fn places(&self, side: Side) -> &Places {
         match side {
             Side::Key => self.key.places(),
@@ -425,6 +426,7 @@ struct Source<'e, E> {
 }
 
 impl<'e> Source<'e, JsonExtractor> {
+    #[inline]
     const fn json(extractor: &'e JsonExtractor) -> Self {
         Self { extractor, is_json: true, is_framed: false }
     }

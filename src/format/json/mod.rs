@@ -58,6 +58,7 @@ impl JsonExtractor {
 
     /// Returns the places.
     #[must_use]
+    #[inline]
     pub const fn places(&self) -> &Places {
         &self.places
     }
