@@ -179,14 +179,14 @@ fn fault_points_are_those_listed() {
 
 #[test]
 fn defects_are_those_that_the_simulation_must_notice() {
-    let test = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation/defects.rs");
-    let test = fs::read_to_string(test).expect("the list of defects");
+    let read = |name| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulation").join(name)).expect("a test");
     let quoted = |text: &str, before: &str| {
         let names = text.split(before).skip(1).filter_map(|rest| rest.split('"').next());
         names.map(str::to_owned).collect::<BTreeSet<_>>()
     };
     let found: BTreeSet<_> = sources().iter().flat_map(|(_, code)| quoted(code, "fault::defect(\"")).collect();
-    assert_eq!(found, quoted(&test, "Defect { name: \""));
+    let drawn = quoted(&read("defects.rs"), "Defect { name: \"");
+    assert_eq!(found, &drawn | &quoted(&read("plans.rs"), "run(&plan, Some(\""));
 }
 
 #[test]

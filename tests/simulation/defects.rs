@@ -34,7 +34,6 @@ const DEFECTS: &[Defect] = &[
     Defect { name: "idle_partition_warms_up", does: "reports a finished warm-up as unfinished until a record arrives", seeds: 100 },
     Defect { name: "lost_partitions_kept", does: "keeps partitions that the group took from it, and commits them when it is a member again", seeds: 150 },
     Defect { name: "markers_not_stepped_over", does: "does not commit past transaction markers at the end of a partition", seeds: 100 },
-    Defect { name: "membership_not_proved", does: "announces itself in the changelog without proof that it is a member (`at_least_once`)", seeds: 400 },
     Defect { name: "needed_changelog_trimmed", does: "trims the changelog up to its end instead of the oldest slice of the window", seeds: 50 },
     Defect { name: "offsets_committed_before_outputs", does: "commits offsets before the output records are written (`at_least_once`)", seeds: 100 },
     Defect { name: "offsets_outside_transaction", does: "commits offsets after the transaction instead of within it", seeds: 50 },

@@ -4,7 +4,7 @@
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
 use crate::options::{Change, DIMENSIONS};
-use crate::plan::{Fault, Plan, Step};
+use crate::plan::{Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -332,4 +332,18 @@ fn a_late_end_of_a_transaction_is_fenced() {
     let plan = Plan { commit_ms: 200, checkpoint_ms: NEVER_MS, ..plan(&options, steps) };
     check(&plan);
     assert!(matches!(run(&plan, Some("late_request_not_fenced")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+/// A member is frozen while it is assigned partitions. It wakes when another member owns them, and reads that one's announcement in the
+/// changelog. Without proof of its own membership, it would outrank the new owner, and servers would skip what that one logs.
+#[test]
+fn a_replaced_member_does_not_outrank_its_successor() {
+    let stop = Fault::StopAt { point: "assign.committed".to_owned(), count: 1, ms: 3_500 };
+    // The other records arrive after that.
+    let pause = Step { delay_ms: 3_200, ..step(120, Fault::StepClock { ms: 0 }) };
+    let steps = [step(60, Fault::Kill), at_once(60, stop), step(62, Fault::Join), pause];
+    let mut plan = plan(&[STATIC, COVERS_ALL, "delivery = \"at_least_once\"", "kind = \"exact\""], steps);
+    plan.server = Some(ServerFilter::Cuckoo);
+    check(&plan);
+    assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }

@@ -3,6 +3,7 @@
 mod assignor;
 mod changelog;
 mod consumer;
+mod error;
 mod fetcher;
 mod membership;
 mod producer;

@@ -1,10 +1,11 @@
 //! The producer of the seam: its calls, and the state that librdkafka keeps (`rdkafka_txnmgr.c`).
 
 use super::super::cluster::{Header, Pid, StoredRecord};
-use super::super::network::Code;
+
 use super::super::{ClientId, Micros, Signal, World, micros, millis};
 use super::super::{SimBroker, Simulation};
 use super::consumer::SimMembership;
+use super::error::client_error;
 use super::{Client, SimRecord};
 use crate::broker::{
     ClientError, DeliveryFailure, ErrorCode, HeaderChanges, OutgoingRecord, OutgoingTime, ProducerClient, ProducerOptions, Record as _,
@@ -169,31 +170,6 @@ impl ProducerState {
             let (topic, error, reason) = (topic.to_owned(), format!("{code:?}"), reason.to_owned());
             self.failures.push(DeliveryFailure { tag: message.tag, topic, bytes, code, error, reason });
         }
-    }
-}
-
-pub(super) const fn client_error(code: ErrorCode, message: String) -> ClientError {
-    ClientError { code, message, missing_permission: None, is_fatal: false, is_retriable: false, requires_abort: false }
-}
-
-/// A call that may succeed if it is repeated.
-pub(super) fn retriable(message: String) -> ClientError {
-    ClientError { is_retriable: true, ..client_error(ErrorCode::Other, message) }
-}
-
-/// An error code as the application sees it (`rd_kafka_txn_normalize_err`).
-pub(super) fn seen(code: &Code) -> ErrorCode {
-    match code {
-        Code::InvalidProducerEpoch | Code::ProducerFenced => ErrorCode::Fenced,
-        Code::TooLarge => ErrorCode::TooLarge,
-        // `LogValidator.processRecordErrors`
-        Code::InvalidRecords(refused) if refused.iter().any(|(_, is_time, _)| *is_time) => ErrorCode::InvalidTimestamp,
-        Code::InvalidRecords(_) => ErrorCode::InvalidRecord,
-        Code::OffsetMetadataTooLarge => ErrorCode::OffsetMetadataTooLarge,
-        // The coordinator reports a batch of offsets that is too large for its log as an unknown error
-        // (`CoordinatorOperationExceptionHelper.handleOperationException`).
-        Code::InvalidCommitOffsetSize => ErrorCode::Unknown,
-        _ => ErrorCode::Other,
     }
 }
 

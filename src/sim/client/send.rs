@@ -4,7 +4,8 @@ use super::super::cluster::Producer;
 use super::super::faults::Api;
 use super::super::network::Code;
 use super::super::{ClientId, Micros, World, millis};
-use super::producer::{Message, ProducerState, TxnState, seen};
+use super::error::seen;
+use super::producer::{Message, ProducerState, TxnState};
 use crate::broker::ErrorCode;
 use crate::record::{Offset, TopicPartition};
 
