@@ -9,8 +9,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
-use unseen::format::{Body, Format, Formats, LocalSchema, NoSchemas, Reader, RecordFormat, Schema};
-use unseen::key::{KeySpec, Part, Scratch};
+use unseen::format::{Body, Format, Formats, LocalSchema, NoSchemas, RecordFormat, Schema};
+use unseen::key::{KeySpec, Part, Reader, Scratch};
 use unseen::record::Record;
 
 const AVRO: &str = r#"{"type":"record","name":"News","fields":[

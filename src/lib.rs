@@ -42,6 +42,8 @@
 
 pub mod record;
 
+pub mod format;
+
 pub mod key;
 
 #[doc(hidden)]
@@ -49,8 +51,6 @@ pub mod values;
 
 #[doc(hidden)]
 pub mod content;
-
-pub mod format;
 
 pub mod filter;
 

@@ -7,7 +7,8 @@
 //! elements", Science of Computer Programming 2, 1982) estimates its frequency: with `n` counters, each count is at most one
 //! `n`th of the records too low, and never too high. The last names are reserved for more frequent values.
 
-use crate::key::{Field, Scratch};
+use crate::format::{RecordFormat, Schemas};
+use crate::key::{Field, ValueReader};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -29,25 +30,27 @@ const BYTES_MAX: usize = 64;
 pub enum CountBy {
     /// The last header with this name.
     Header(String),
-    /// A field in the record value, which is JSON.
+    /// A field in the record value.
     Field(Field),
 }
 
 impl CountBy {
-    /// Returns the value of a record, or `None` if it has none that is text or a number.
+    /// Returns the value of a record, or `None` if it has none that is text or a number, or its schema is not known.
     #[must_use]
     pub fn text<'a>(
         &self,
+        format: &RecordFormat,
         value: Option<&'a [u8]>,
         headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>,
-        scratch: &mut Scratch,
+        reader: &'a mut ValueReader,
+        schemas: &dyn Schemas,
     ) -> Option<Cow<'a, str>> {
         match self {
             Self::Header(name) => {
                 let (_, value) = headers.filter(|(header, _)| header == name).last()?;
                 str::from_utf8(value?).ok().map(Cow::Borrowed)
             }
-            Self::Field(field) => field.text_in(value?, scratch),
+            Self::Field(field) => reader.text(field, format, value?, headers, schemas),
         }
     }
 }
@@ -141,6 +144,7 @@ pub(crate) fn cut(value: &str, most: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::NoSchemas;
 
     #[test]
     fn what_is_often_there_is_named_and_the_rest_is_counted_together() {
@@ -205,8 +209,10 @@ mod tests {
     #[test]
     fn the_value_is_in_a_header_or_in_a_field() {
         let headers = [("tenant", Some(&b"a"[..])), ("tenant", Some(b"b")), ("other", None)];
-        let text =
-            |by: &CountBy, value: &'static [u8]| by.text(Some(value), headers.into_iter(), &mut Scratch::default()).map(Cow::into_owned);
+        let text = |by: &CountBy, value: &'static [u8]| {
+            let mut reader = ValueReader::default();
+            by.text(&RecordFormat::default(), Some(value), headers.into_iter(), &mut reader, &NoSchemas).map(Cow::into_owned)
+        };
         assert_eq!(text(&CountBy::Header("tenant".to_owned()), b"").as_deref(), Some("b"), "the last counts");
         assert_eq!(text(&CountBy::Header("other".to_owned()), b""), None);
         assert_eq!(text(&CountBy::Header("none".to_owned()), b""), None);

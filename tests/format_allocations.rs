@@ -5,8 +5,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use unseen::format::{Body, Format, Formats, LocalSchema, NoSchemas, Reader, RecordFormat, Schema};
-use unseen::key::{KeySpec, Part, Scratch};
+use unseen::format::{Body, Format, Formats, LocalSchema, NoSchemas, RecordFormat, Schema};
+use unseen::key::{KeySpec, Part, Reader, Scratch};
 use unseen::record::Record;
 
 #[global_allocator]

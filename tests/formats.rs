@@ -5,10 +5,8 @@
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
-use unseen::format::{
-    Body, Format, Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Reference, Schema, SchemaId, Schemas,
-};
-use unseen::key::{Fields, Fingerprint, KeySpec, Part, Scalar, Scratch};
+use unseen::format::{Body, Format, Formats, LocalSchema, Lookup, NoSchemas, RecordFormat, Reference, Schema, SchemaId, Schemas};
+use unseen::key::{Fingerprint, KeySpec, NoKey, Part, Reader, Scratch};
 use unseen::record::{Reason, Record};
 
 fn file(name: &str) -> Value {
@@ -85,19 +83,24 @@ impl Schemas for Registry {
 /// The fingerprint of an id as the files write it; `None` if the record has none.
 fn id(id: &Value) -> Option<Fingerprint> {
     let raw = id.get("bytes").and_then(bytes);
-    let scalar = match id.as_object().and_then(|id| id.iter().next()).map(|(kind, value)| (kind.as_str(), value)) {
-        Some(("text", value)) => Scalar::String(text(value).as_bytes()),
-        Some(("bytes", _)) => Scalar::String(raw.as_deref().expect("hex")),
-        Some(("number", value)) => Scalar::Number(text(value).as_bytes()),
-        Some(("bool", value)) => Scalar::bool(value.as_bool().expect("a boolean")),
-        Some(("null", _)) => Scalar::Null,
-        Some(("absent", _)) => return None,
-        other => panic!("no id {other:?}"),
+    let with_header = |bytes: &[u8]| {
+        let spec = KeySpec::new(vec![Part::Header("a".into()), Part::RecordKey]).expect("a key");
+        spec.fingerprint(&record(None, &[("a", Some(bytes))]), &mut Scratch::default()).expect("an id")
     };
     // A second part: null alone is no key.
-    let spec = KeySpec::new(vec![Part::Field("/a".into()), Part::RecordKey]).expect("a key");
-    let found = spec.fingerprint_of(&record(None, &[]), Fields::Json, Fields::Found(&[Some(scalar)]), &mut Scratch::default());
-    Some(found.expect("an id"))
+    let in_json = |value: &str| {
+        let json = format!("{{\"a\":{value}}}");
+        key("/a").fingerprint(&record(Some(json.as_bytes()), &[]), &mut Scratch::default()).expect("an id")
+    };
+    Some(match id.as_object().and_then(|id| id.iter().next()).map(|(kind, value)| (kind.as_str(), value)) {
+        Some(("text", value)) => with_header(text(value).as_bytes()),
+        Some(("bytes", _)) => with_header(raw.as_deref().expect("hex")),
+        Some(("number", value)) => in_json(text(value)),
+        Some(("bool", value)) => in_json(&value.to_string()),
+        Some(("null", _)) => in_json("null"),
+        Some(("absent", _)) => return None,
+        other => panic!("no id {other:?}"),
+    })
 }
 
 /// A record with a value. Its key is always the same.

@@ -7,8 +7,7 @@ use apache_avro::writer::datum::GenericDatumWriter;
 use apache_avro::{Decimal, Uuid};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-use unseen::format::{Body, Format, Malformed, Message, Schema, Walk};
-use unseen::key::{KeySpec, Part, Scalar};
+use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Scalar, Schema, Unreadable};
 
 /// Schemas, and the places that are asked for. Only the first two have no blocks: there a decoder and a walk read the same.
 const SCHEMAS: [(&str, &[&str]); 4] = [
@@ -56,26 +55,33 @@ const DEEP: &str = "more than 64 containers are within each other";
 struct Case {
     schema: apache_avro::Schema,
     places: &'static [&'static str],
-    walk: Walk,
+    walk: Extractor,
 }
 
 static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
     apache_avro::util::max_allocation_bytes(1 << 16);
     let case = |(text, places): (&str, &'static [&'static str])| {
-        let key = KeySpec::new(places.iter().map(|place| Part::Field((*place).to_owned())).collect()).unwrap();
+        let all = Places::new(places).unwrap();
         let schema = Schema::new(Format::Avro, Body::Text(text.to_owned()), Vec::new());
-        let walk = Walk::compile(&schema, Message::First, key.value_fields().0).unwrap();
+        let walk = Extractor::compile(&schema, Message::First, &all).unwrap();
         Case { schema: apache_avro::Schema::parse_str(text).unwrap(), places, walk }
     };
     SCHEMAS.into_iter().map(case).collect()
 });
+
+fn find<'a>(walk: &'a Extractor, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
+    walk.find(record, &mut Buffers::default(), found).map_err(|error| match *error {
+        Unreadable::Schema(malformed) => malformed,
+        other => panic!("{other}"),
+    })
+}
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, record)) = input.split_first() else { return };
     let number = usize::from(*choice) % CASES.len();
     let Case { schema, places, walk } = &CASES[number];
     let mut found = vec![None; places.len()];
-    let walked = walk.find(record, &mut found);
+    let walked = find(walk, record, &mut found);
     // A decoder has no bound of its own.
     if walked.is_err_and(|malformed| malformed.what == DEEP) {
         return;
@@ -98,7 +104,7 @@ fuzz_target!(|input: &[u8]| {
     // As an encoder writes it, there is nothing to be stricter about, but for the bounds.
     let Ok(record) = GenericDatumWriter::builder(schema).build().unwrap().write_value_to_vec(value.clone()) else { return };
     let mut found = vec![None; places.len()];
-    match walk.find(&record, &mut found) {
+    match find(walk, &record, &mut found) {
         Ok(()) => compare(places, &value, &found),
         // A place may end in an array, where a union has one.
         Err(Malformed { what, .. }) if what.starts_with("the key has ") => {}

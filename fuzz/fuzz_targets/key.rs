@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use std::ops::Range;
-use unseen::key::{Field, KeySpec, Part, Scratch};
+use unseen::key::{Field, KeySpec, Normalizer, Normalizers, Part, Scratch};
 use unseen::record::Record;
 
 #[derive(Arbitrary, Debug)]
@@ -30,7 +30,14 @@ enum AnyPart {
     KeyPointer(Vec<String>),
     Content(Vec<Vec<String>>),
     CloudEvent(String),
+    HeaderInAnyCase(String),
+    Optional(Box<AnyPart>),
+    FirstOf(Box<[AnyPart; 2]>),
+    /// A bit for each step, and the query parameters to drop.
+    Normalized(Box<AnyPart>, u8, Vec<String>),
 }
+
+const STEPS: [&str; 7] = ["to_string", "trim", "unquote", "lowercase", "nfc", "timestamp", "url"];
 
 fn pointer(tokens: &[String]) -> String {
     tokens.iter().map(|token| format!("/{}", token.replace('~', "~0").replace('/', "~1"))).collect()
@@ -45,6 +52,14 @@ fn part(part: AnyPart) -> Part {
         AnyPart::Pointer(tokens) => Part::Field(pointer(&tokens)),
         AnyPart::KeyPointer(tokens) => Part::KeyField(pointer(&tokens)),
         AnyPart::CloudEvent(name) => Part::CloudEvent(name),
+        AnyPart::HeaderInAnyCase(name) => Part::HeaderInAnyCase(name),
+        AnyPart::Optional(inner) => Part::Optional(Box::new(part(*inner))),
+        AnyPart::FirstOf(parts) => Part::FirstOf((*parts).map(part).into()),
+        AnyPart::Normalized(inner, bits, drop_query) => {
+            let steps = STEPS.iter().enumerate().filter(|(at, _)| bits >> at & 1 == 1).filter_map(|(_, name)| Normalizer::named(name));
+            let steps = steps.chain((bits >> 7 == 1).then_some(Normalizer::Url { drop_query })).collect();
+            Part::Normalized(Box::new(part(*inner)), Normalizers::new(steps))
+        }
         AnyPart::Content(except) => Part::Content { except: except.iter().map(|tokens| pointer(tokens)).collect() },
     }
 }

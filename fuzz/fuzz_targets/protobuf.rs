@@ -11,8 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use oracle::{OLD, SCHEMA, Truth, descriptor, place, repacked, truth};
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use std::sync::OnceLock;
-use unseen::format::{Body, Format, Message, Reference, Schema, Walk};
-use unseen::key::{KeySpec, Part, Scalar};
+use unseen::format::{Body, Buffers, Extract, Extractor, Format, Malformed, Message, Places, Reference, Scalar, Schema, Unreadable};
 
 /// Walks to different places, one of which the first byte of an input chooses.
 const WALKS: usize = 256;
@@ -21,7 +20,7 @@ struct Setting {
     maps: MessageDescriptor,
     /// The same with entries instead of maps, of which prost-reflect checks the wire types.
     entries: MessageDescriptor,
-    walks: Vec<(Vec<String>, Walk)>,
+    walks: Vec<(Vec<String>, Extractor)>,
 }
 
 fn setting() -> &'static Setting {
@@ -34,7 +33,7 @@ fn setting() -> &'static Setting {
 }
 
 /// A walk to a few places, always the same for a seed.
-fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Walk) {
+fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Extractor) {
     let mut state = seed;
     let mut choices = || {
         [0; 12].map(|_| {
@@ -46,17 +45,15 @@ fn walk(message: &MessageDescriptor, seed: u64) -> (Vec<String>, Walk) {
     let text = |text: &str| Body::Text(if seed % 2 == 0 { text.to_owned() } else { repacked(text) });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
     let schema = Schema::new(Format::Protobuf, text(SCHEMA), references);
-    let mut parts: Vec<_> = places.iter().cloned().map(Part::Field).collect();
-    parts.push(Part::RecordKey);
-    let key = KeySpec::new(parts).unwrap();
-    let walk = Walk::compile(&schema, Message::Named("truth.All"), key.value_fields().0).unwrap();
+    let all = Places::new(&places).unwrap();
+    let walk = Extractor::compile(&schema, Message::Named("truth.All"), &all).unwrap();
     (places, walk)
 }
 
 /// What the walk finds, unless it leaves it to prost-reflect alone.
-fn found(walk: &Walk, places: &[String], record: &[u8]) -> Option<Vec<Option<Truth>>> {
+fn found(walk: &Extractor, places: &[String], record: &[u8]) -> Option<Vec<Option<Truth>>> {
     let mut found = vec![None; places.len()];
-    match walk.find(record, &mut found) {
+    match find(walk, record, &mut found) {
         Err(error) if error.what == "too many groups are within each other" => return None,
         result => result.expect("prost-reflect takes it for a message"),
     }
@@ -69,11 +66,18 @@ fn found(walk: &Walk, places: &[String], record: &[u8]) -> Option<Vec<Option<Tru
     Some(found.into_iter().map(|found| found.map(owned)).collect())
 }
 
+fn find<'a>(walk: &'a Extractor, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
+    walk.find(record, &mut Buffers::default(), found).map_err(|error| match *error {
+        Unreadable::Schema(malformed) => malformed,
+        other => panic!("{other}"),
+    })
+}
+
 fuzz_target!(|input: &[u8]| {
     let Some((&choice, record)) = input.split_first() else { return };
     let Setting { maps, entries, walks } = setting();
     let (places, walk) = &walks[usize::from(choice)];
-    let _ = walk.find(record, &mut vec![None; places.len()]);
+    let _ = find(walk, record, &mut vec![None; places.len()]);
     let Ok(message) = DynamicMessage::decode(maps.clone(), record) else { return };
     if DynamicMessage::decode(entries.clone(), record).is_ok() {
         if let Some(found) = found(walk, places, record) {

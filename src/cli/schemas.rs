@@ -1,7 +1,7 @@
 //! Schemas for commands: who has those of the configured topics.
 
 use crate::config::{Config, SchemaRegistry, Topic};
-use crate::format::{Format, Message, NoSchemas, RecordFormat, Schemas, missing_fields};
+use crate::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
 use crate::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,10 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
         return Err(format!("the newest schema of subject {subject:?} is for {}, not for {}", schema.format, format.format));
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
-    let missing = missing_fields(&schema, message, &topic.key, is_key)
+    let side = if is_key { Side::Key } else { Side::Value };
+    let missing = topic
+        .key
+        .missing_in(&schema, message, side)
         .map_err(|error| format!("the newest schema of subject {subject:?} cannot be used: {error}"))?;
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),

@@ -6,10 +6,8 @@ use super::error::Diagnostics;
 use super::units::expected;
 use crate::format::{Body, Format, Formats, LocalSchema, RecordFormat, Schema};
 #[cfg(feature = "formats")]
-use crate::format::{Message, Walk};
-#[cfg(feature = "formats")]
-use crate::key::Node;
-use crate::key::{KeySpec, Part};
+use crate::format::{Extractor, Message, Places, Side};
+use crate::key::KeySpec;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fs::File;
@@ -68,11 +66,6 @@ pub(super) fn resolve(
     topic: &str,
     diagnostics: &mut Diagnostics,
 ) -> Option<Formats> {
-    let content = spec.parts().iter().find(|part| matches!(part, Part::Content { .. }));
-    if let (Some(_), Format::Avro | Format::Protobuf) = (content, value.kind) {
-        let message = format!("the content of a value is taken from JSON, not from {}; name its fields instead", value.kind);
-        diagnostics.add(&format!("{topic}.key"), message);
-    }
     let key = side(key, spec, true, &format!("{topic}.key_format"), diagnostics);
     let value = side(value, spec, false, &format!("{topic}.value_format"), diagnostics);
     Some(Formats { key: key?, value: value? })
@@ -120,16 +113,13 @@ fn read(file: &str) -> Result<Vec<u8>, String> {
 /// Whether the schema can be read, and has the fields that the key is made of.
 #[cfg(feature = "formats")]
 fn check(local: &LocalSchema, spec: &KeySpec, is_key: bool) -> Result<(), String> {
-    let is_second_there = || Walk::compile(&local.schema, Message::Indexes(&[1]), &Node::default()).is_ok();
+    let is_second_there = || Extractor::compile(&local.schema, Message::Indexes(&[1]), &Places::default()).is_ok();
     if local.schema.format == Format::Protobuf && local.message.is_none() && is_second_there() {
         return Err("it has more than one message: say which of them a record is, such as message = \"package.Name\"".to_owned());
     }
-    crate::format::missing_fields(&local.schema, local.message(), spec, is_key).map_err(|error| error.to_string()).and_then(|missing| {
-        match &missing[..] {
-            [] => Ok(()),
-            names => Err(format!("the schema has no field `{}`", names.join("`, `"))),
-        }
-    })
+    let side = if is_key { Side::Key } else { Side::Value };
+    let missing = spec.missing_in(&local.schema, local.message(), side).map_err(|error| error.to_string())?;
+    if missing.is_empty() { Ok(()) } else { Err(format!("the schema has no field `{}`", missing.join("`, `"))) }
 }
 
 #[cfg(not(feature = "formats"))]

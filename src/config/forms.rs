@@ -14,7 +14,7 @@ pub(super) const VARIABLE: &str = r"\$\{";
 
 const DURATION: &str = r"0|(\s*[0-9][0-9\s]*(\.[0-9\s]+)?(nanos|nsec|ns|usec|us|µs|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\s*)+";
 
-fn whole(pattern: &str) -> String {
+pub(super) fn whole(pattern: &str) -> String {
     format!("^({pattern})$|{VARIABLE}")
 }
 
@@ -32,39 +32,6 @@ fn duration() -> Schema {
 /// A table of one entry.
 fn entry(name: &str, value: &Schema) -> Schema {
     json_schema!({ "type": "object", "properties": { name: value }, "required": [name], "additionalProperties": false })
-}
-
-/// `{ field = "/pointer" }`, `{ key_field = "/pointer" }`, `{ record = "key" }`, `{ record = "value" }`, `{ header = "name" }`,
-/// `{ cloudevent = "name" }`, `{ content = "value" }`, a list of them, or `"cloudevents"`.
-pub(super) fn key(_: &mut SchemaGenerator) -> Schema {
-    let part = json!({
-        "type": "object",
-        "properties": {
-            "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
-            "header": { "description": "The value of the last header of that name.", "type": "string" },
-            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-            "key_field": { "description": "A field of the record's own key, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
-            "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
-        },
-        "minProperties": 1,
-        "maxProperties": 1,
-        "additionalProperties": false,
-    });
-    let content = json!({
-        "type": "object",
-        "properties": {
-            "content": { "description": "The whole JSON value, whatever its white space and the order of its members.", "type": "string", "const": "value" },
-            "except": {
-                "description": "Fields that do not count, as RFC 6901 pointers.",
-                "type": "array",
-                "items": { "type": "string", "pattern": whole("/.*") },
-            },
-        },
-        "required": ["content"],
-        "additionalProperties": false,
-    });
-    let preset = json!({ "description": "Source and id of a CloudEvent.", "const": "cloudevents" });
-    json_schema!({ "anyOf": [preset, part, content, { "type": "array", "items": { "anyOf": [part, content] }, "minItems": 1 }] })
 }
 
 /// `"json"`, `"json_schema"`, `"avro"`, `"protobuf"`, or a table with a schema.
@@ -87,11 +54,6 @@ fn format() -> Schema {
 pub(super) fn hash(_: &mut SchemaGenerator) -> Schema {
     let secret = json_schema!({ "type": "string", "pattern": whole("[0-9a-fA-F]{32}") });
     json_schema!({ "oneOf": [{ "const": "xxh3" }, entry("siphash", &secret)], "default": "xxh3" })
-}
-
-/// `{ header = "name" }`.
-pub(super) fn retract(_: &mut SchemaGenerator) -> Schema {
-    entry("header", &json_schema!({ "type": "string" }))
 }
 
 /// `{ header = "name" }` or `{ field = "/pointer" }`.

@@ -13,6 +13,7 @@ mod filter;
 pub mod flags;
 mod format;
 mod forms;
+mod key;
 mod kind;
 mod listen;
 mod load;
@@ -48,7 +49,7 @@ use crate::content::CompareContent;
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
-use crate::key::KeySpec;
+use crate::key::{KeySpec, Retract};
 use crate::record::{Reason, Timestamp, TopicId, Verdict};
 use crate::values::CountBy;
 use error::Diagnostics;
@@ -332,8 +333,8 @@ pub struct Topic {
     pub window: Window,
     /// What remembers keys.
     pub filter: Filter,
-    /// The header by which a record retracts its key, if there is one.
-    pub retract: Option<String>,
+    /// How a record retracts its key, if it can.
+    pub retract: Option<Retract>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
@@ -415,16 +416,12 @@ impl Topic {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
     }
 
-    /// Whether a record with these headers retracts its key.
-    #[must_use]
-    pub fn is_retraction(&self, headers: &[(&str, Option<&[u8]>)]) -> bool {
-        self.retract.as_ref().is_some_and(|mark| headers.iter().any(|(name, _)| name == mark))
-    }
-
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
-        self.retract.is_some() || self.key.reads_headers() || self.formats.reads_headers()
+        self.retract.as_ref().is_some_and(|retract| retract.as_header().is_some())
+            || self.key.reads_headers()
+            || self.formats.reads_headers()
     }
 
     /// The verdict of a record that no key can be taken from, for this reason.

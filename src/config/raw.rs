@@ -4,14 +4,14 @@
 //! editors show.
 
 use super::format::FormatOption;
-use super::forms;
 use super::properties::Properties;
 use super::units::{Bytes, Count, Length, Rate, Span, Switch, expected};
 use super::{ColdStart, Delivery, Kind, LogFormat, OnDuplicate, OnInvalid, OnTombstone, OnTruncation, Partitioner, Start};
+use super::{forms, key};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::AtMaxMemory;
-use crate::key::{Field, Hashing, Part};
+use crate::key::{Field, Hashing};
 use crate::values::CountBy;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -266,7 +266,7 @@ pub(super) struct Topic {
     /// What the ids are ids of; topics that share one share what was seen. The input's name by default.
     pub(super) space: Option<String>,
     /// What identifies a record, one part or a list. Required.
-    #[schemars(schema_with = "forms::key")]
+    #[schemars(schema_with = "key::schema")]
     // Read by `resolve`, so that each part's fault has its own path.
     pub(super) key: Option<Value>,
     /// What the records' own keys are, where parts of the key are fields of them: as of `value_format`.
@@ -277,9 +277,9 @@ pub(super) struct Topic {
     /// How keys are hashed: `xxh3`, or for keys that strangers choose `siphash` with a secret.
     #[schemars(schema_with = "forms::hash")]
     pub(super) hash: Option<Value>,
-    /// A record with this header retracts its key: the next record with it goes out again. For kinds `cuckoo` and `exact`, and
-    /// where `filter.confirm` is set.
-    #[schemars(schema_with = "forms::retract")]
+    /// Records that retract their key, so that the next record with the key is emitted: those with a header, or with one of some
+    /// values in a header or a field. For kinds `cuckoo` and `exact`, and if `filter.confirm` is set.
+    #[schemars(schema_with = "key::retract_schema")]
     pub(super) retract: Option<Value>,
     /// Whether records are first brought to the partition that their key asks for, through an internal topic,
     /// `<group_id>-<input>-repartition`: for inputs that are not partitioned by this key. Each record is then written twice.
@@ -425,14 +425,6 @@ pub(super) fn hashing(value: &Value) -> Result<Hashing, String> {
     }
 }
 
-/// `{ header = "name" }`.
-pub(super) fn header(value: &Value) -> Result<String, String> {
-    match entry(value) {
-        Some(("header", name)) => Ok(name.to_owned()),
-        _ => Err(expected("{ header = \"name\" }", value)),
-    }
-}
-
 /// Where a value is that is counted by: `{ header = "name" }` or `{ field = "/pointer" }`.
 pub(super) fn count_by(value: &Value) -> Result<CountBy, String> {
     match entry(value) {
@@ -456,35 +448,6 @@ pub(super) fn key_conflicts(value: &Value) -> Result<Option<CompareContent>, Str
     }
     let except = value.as_object().and_then(except).ok_or_else(|| expected("true, false or { except = [\"/pointer\"] }", value))?;
     CompareContent::new(except).map(Some)
-}
-
-/// One part of a key.
-pub(super) fn part(value: &Value) -> Result<Part, String> {
-    if let Some(table) = value.as_object().filter(|table| table.contains_key("content")) {
-        return content(table).ok_or_else(|| expected("{ content = \"value\", except = [\"/pointer\"] }", value));
-    }
-    match entry(value) {
-        Some(("record", "key")) => Ok(Part::RecordKey),
-        Some(("record", "value")) => Ok(Part::RecordValue),
-        Some(("header", name)) => Ok(Part::Header(name.to_owned())),
-        Some(("field", pointer)) => Ok(Part::Field(pointer.to_owned())),
-        Some(("key_field", pointer)) => Ok(Part::KeyField(pointer.to_owned())),
-        Some(("cloudevent", name)) => Ok(Part::CloudEvent(name.to_owned())),
-        _ => Err(expected(
-            "{ field = \"/pointer\" }, { key_field = \"/pointer\" }, { record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { cloudevent = \"attribute\" } or { content = \"value\" }",
-            value,
-        )),
-    }
-}
-
-/// `{ content = "value", except = ["/pointer"] }`.
-fn content(table: &Map<String, Value>) -> Option<Part> {
-    let except = match table.get("except") {
-        None => Vec::new(),
-        Some(pointers) => pointers.as_array()?.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<_>>()?,
-    };
-    let is_known = table.keys().all(|name| matches!(&**name, "content" | "except"));
-    (is_known && table["content"] == "value").then_some(Part::Content { except })
 }
 
 /// A table's only entry, if it is text.

@@ -182,7 +182,7 @@ x.toml: log.level: expected a level such as "info", or "info,unseen=debug"; got 
 x.toml: topics[0].filter.capacity: expected a whole number such as 5000, "200k" or "10M", got "ten"
 x.toml: topics[0].filter.false_positive_rate: expected a rate between 0 and 1, such as 1e-4, got 2
 x.toml: topics[0].key[0]: `user` is not a JSON pointer: write `/user`
-x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" } or { content = "value" }, got {"feld":"/a"}
+x.toml: topics[0].key[1]: expected { field = "/pointer" }, { key_field = "/pointer" }, { record = "key" }, { record = "value" }, { header = "name" }, { cloudevent = "attribute" }, { content = "value" } or { first_of = [...] }, got {"feld":"/a"}
 x.toml: topics[0].window: expected a duration such as "24h" or { keys = 1000000 }, got "1 fortnight"
 x.toml: topics[1].filter.capacity: not for a window by count, whose count is the capacity
 x.toml: topics[1].filter.slices: expected a number from 1 to 64, got 100
@@ -786,6 +786,64 @@ fn a_content_key_names_what_does_not_count() {
 }
 
 #[test]
+fn parts_are_optional_have_fallbacks_and_are_normalized() {
+    let with = |key: &str| load(&MINIMAL.replace("{ record = \"key\" }", key)).map(|config| config.topics[0].key.to_string());
+    for (key, description) in [
+        ("{ field = \"/sub\", optional = true }", "optional field `/sub`"),
+        ("{ field = \"/sub\", optional = \"false\" }", "field `/sub`"),
+        ("{ header = \"h\", ignore_case = true }", "header `h` in any case"),
+        ("{ record = \"key\", normalize = [\"trim\"] }", "the record key (trim)"),
+        (
+            "{ field = \"/u\", normalize = [{ drop_query = [\"b\", \"a\"] }, \"trim\", \"url\"], optional = true }",
+            "optional field `/u` (trim, url without `a`, `b`)",
+        ),
+        (
+            "[{ first_of = [{ field = \"/a\" }, { content = \"value\" }], normalize = [\"nfc\"] }, { record = \"key\" }]",
+            "the first of field `/a`, the content of the record value (nfc) and the record key",
+        ),
+    ] {
+        assert_eq!(with(key).as_deref(), Ok(description));
+    }
+    for (key, error) in [
+        ("{ field = \"/a\", normalize = [] }", "expected a list of \"to_string\", "),
+        ("{ field = \"/a\", normalize = [\"upper\"] }", "expected one of \"to_string\", "),
+        ("{ field = \"/a\", normalize = [{ drop_query = \"a\" }] }", "got {\"drop_query\":\"a\"}"),
+        ("{ field = \"/a\", optional = 1 }", "expected true or false for optional, got 1"),
+        ("{ field = \"/a\", ignore_case = true }", "expected { field = \"/pointer\" }, "),
+        ("{ first_of = [{ field = \"/a\" }] }", "first_of needs at least two parts"),
+        ("{ first_of = { field = \"/a\" } }", "expected a list of parts for first_of"),
+        ("{ first_of = [{ field = \"/a\", optional = true }, { record = \"key\" }] }", "a part of first_of has no first_of or optional"),
+        ("{ first_of = [{ field = \"a\" }, { record = \"key\" }] }", "`a` is not a JSON pointer: write `/a`"),
+        ("{ content = \"value\", normalize = [\"trim\"] }", "the content of a value cannot be normalized"),
+    ] {
+        let shown = with(key).unwrap_err();
+        assert!(shown.starts_with("x.toml: topics[0].key: ") && shown.contains(error), "{key}: {shown}");
+    }
+}
+
+#[test]
+fn keys_are_retracted_by_headers_or_fields_and_their_values() {
+    let with = |retract: &str| {
+        let filter = format!("filter = {{ kind = \"exact\" }}\nretract = {retract}");
+        load(&MINIMAL.replace("filter = { capacity = \"10M\" }", &filter)).map(|_| ())
+    };
+    for retract in ["{ header = \"x\" }", "{ header = \"x\", one_of = [\"d\", 1] }", "{ field = \"/op\", one_of = [\"d\", true] }"] {
+        assert_eq!(with(retract), Ok(()), "{retract}");
+    }
+    for retract in [
+        "{ field = \"/op\" }",
+        "{ header = \"x\", one_of = [] }",
+        "{ header = \"x\", one_of = \"d\" }",
+        "{ header = \"x\", field = \"/op\", one_of = [\"d\"] }",
+        "{ one_of = [\"d\"] }",
+        "\"x\"",
+    ] {
+        assert!(with(retract).unwrap_err().contains("topics[0].retract: expected { header = \"name\" }, "), "{retract}");
+    }
+    assert!(with("{ field = \"op\", one_of = [\"d\"] }").unwrap_err().contains("write `/op`"));
+}
+
+#[test]
 fn key_conflicts_name_what_may_differ() {
     let with = |line: &str| MINIMAL.replace("[[topics]]", &format!("[[topics]]\nkey_conflicts = {line}"));
     let except = |line: &str| load(&with(line)).unwrap().topics[0].key_conflicts.clone().map(|compare| compare.except);
@@ -815,23 +873,16 @@ fn key_conflicts_name_what_may_differ() {
     }
 }
 
-/// What is compared as a whole has no fields to leave out.
 #[cfg(feature = "formats")]
 #[test]
-fn fields_are_left_out_of_json_only() {
-    let with = |format: &str, line: &str| {
-        let topics =
-            format!("[schema_registry]\nurl = \"http://registry\"\n[[topics]]\nvalue_format = \"{format}\"\nkey_conflicts = {line}");
-        load(&MINIMAL.replace("[[topics]]", &topics))
-    };
-    for (format, name) in [("avro", "Avro"), ("protobuf", "Protobuf")] {
-        assert!(with(format, "true").is_ok());
-        assert_eq!(
-            with(format, "{ except = [\"/a\"] }").unwrap_err().trim(),
-            format!("x.toml: topics[0].key_conflicts: values of {name} are compared as a whole, so no field of them can be left out")
+fn contents_and_values_are_read_in_any_format() {
+    for format in ["json_schema", "avro", "protobuf"] {
+        let topic = format!(
+            "[schema_registry]\nurl = \"http://registry\"\n[[topics]]\nvalue_format = \"{format}\"\ncount_by = {{ field = \"/a\" }}\nkey_conflicts = {{ except = [\"/a\"] }}"
         );
+        let text = MINIMAL.replace("[[topics]]", &topic).replace("{ record = \"key\" }", "{ content = \"value\" }");
+        assert!(load(&text).is_ok(), "{format}");
     }
-    assert!(with("json_schema", "{ except = [\"/a\"] }").is_ok());
 }
 
 #[test]

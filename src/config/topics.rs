@@ -3,12 +3,11 @@
 use super::error::{Diagnostics, integer, required};
 use super::space::{self, KeySpace};
 use super::units::{KEYS, Length, window_text};
-use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, raw};
+use super::{Filter, OnDuplicate, OnInvalid, Topic, filter, format, key, raw};
 use crate::content::CompareContent;
 use crate::dedup::Late;
 use crate::filter::{Growth, Window};
-use crate::format::{Format, Formats};
-use crate::key::{KeySpec, Part};
+use crate::key::{KeySpec, Retract};
 use crate::values::CountBy;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
@@ -39,21 +38,21 @@ pub(super) fn resolve(raw: Vec<Option<raw::Topic>>, diagnostics: &mut Diagnostic
 fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<Topic> {
     let at = |name: &str| format!("{path}.{name}");
     let input = required(raw.input, &at("input"), "the topic to read", diagnostics);
-    let key = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
-        Some(key) => key_spec(&key, &at("key"), diagnostics),
+    let spec = match required(raw.key, &at("key"), "where the key is, such as { record = \"key\" }", diagnostics) {
+        Some(raw) => key::resolve(&raw, &at("key"), diagnostics),
         None => None,
     };
     let hashing = raw.hash.as_ref().map(raw::hashing).transpose().map_err(|message| diagnostics.add(&at("hash"), message)).ok().flatten();
-    let key = key.map(|key| hashing.into_iter().fold(key, KeySpec::with_hashing));
-    let formats = key.as_ref().and_then(|key| format::resolve(&raw.key_format, &raw.value_format, key, path, diagnostics));
+    let spec = spec.map(|spec| hashing.into_iter().fold(spec, KeySpec::with_hashing));
+    let formats = spec.as_ref().and_then(|spec| format::resolve(&raw.key_format, &raw.value_format, spec, path, diagnostics));
     let length = required(raw.window, &at("window"), "how long a key stays seen, such as \"24h\"", diagnostics);
     let window = length.and_then(|length| window(length, raw.filter.slices.0, path, diagnostics));
     let filter = filter::resolve(&raw.filter, length, window, &at("filter"), diagnostics);
     let retract = retract(raw.retract.as_ref(), &filter, &at("retract"), diagnostics);
     late(raw.late, length, &raw.on_invalid, &at("late"), diagnostics);
 
-    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), formats.as_ref(), &at("key_conflicts"), diagnostics);
-    let count_by = count_by(raw.count_by.as_ref(), formats.as_ref(), &at("count_by"), diagnostics);
+    let key_conflicts = key_conflicts(raw.key_conflicts.as_ref(), &at("key_conflicts"), diagnostics);
+    let count_by = count_by(raw.count_by.as_ref(), &at("count_by"), diagnostics);
 
     let mut names = vec![("input", input.as_ref()), ("output", raw.output.as_ref()), ("space", raw.space.as_ref())];
     if let OnDuplicate::Topic(name) = &raw.on_duplicate {
@@ -74,7 +73,7 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         space: raw.space.unwrap_or_else(|| input.clone()),
         input,
         output: raw.output,
-        key: key?,
+        key: spec?,
         formats: formats?,
         repartition: raw.repartition.0,
         window: window?,
@@ -89,28 +88,6 @@ fn topic(raw: raw::Topic, path: &str, diagnostics: &mut Diagnostics) -> Option<T
         count_by,
         key_conflicts,
     })
-}
-
-/// A key of one part, or of a list of them.
-fn key_spec(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
-    let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
-        let part = raw::part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
-            Ok(_) => Ok(part),
-            Err(error) => Err(error.to_string()),
-        });
-        part.map_err(|message| diagnostics.add(place, message)).ok()
-    };
-    let parts: Vec<_> = match raw {
-        // What identifies an event, by the specification.
-        Value::String(preset) if preset == "cloudevents" => ["source", "id"].map(|name| Some(Part::CloudEvent(name.to_owned()))).into(),
-        Value::Array(list) => {
-            let parts = list.iter().enumerate();
-            parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect()
-        }
-        single => vec![compiled(single, path, diagnostics)],
-    };
-    let parts = parts.into_iter().collect::<Option<Vec<_>>>()?;
-    KeySpec::new(parts).map_err(|error| diagnostics.add(path, error.to_string())).ok()
 }
 
 fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics) -> Option<Window> {
@@ -132,33 +109,24 @@ fn window(length: Length, slices: u64, path: &str, diagnostics: &mut Diagnostics
     }
 }
 
-/// The header by which a record retracts its key.
-fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<String> {
-    let header = raw::header(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
+/// Returns how a record retracts its key.
+fn retract(raw: Option<&Value>, filter: &Filter, path: &str, diagnostics: &mut Diagnostics) -> Option<Retract> {
+    let retract = key::retract(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
     if !filter.can_retract() {
         let message = format!("kind {:?} cannot retract a key; choose \"cuckoo\" or \"exact\", or set filter.confirm", filter.kind.name());
         diagnostics.add(path, message);
     }
-    Some(header)
+    Some(retract)
 }
 
-/// Where the value is that records are counted by.
-fn count_by(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
-    let by = raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()?;
-    if let (CountBy::Field(_), Some(format)) = (&by, formats.map(|formats| formats.value.format).filter(|&format| format != Format::Json)) {
-        diagnostics.add(path, format!("a field of {format} cannot be counted by, only one of JSON; count by a header"));
-    }
-    Some(by)
+/// Returns the location of the value that records are counted by.
+fn count_by(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CountBy> {
+    raw::count_by(raw?).map_err(|message| diagnostics.add(path, message)).ok()
 }
 
-/// What may differ where repeats are compared, if they are.
-fn key_conflicts(raw: Option<&Value>, formats: Option<&Formats>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
-    let compare = raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()??;
-    let format = formats.map_or_else(Format::default, |formats| formats.value.format);
-    if !compare.except.is_empty() && !matches!(format, Format::Json | Format::JsonSchema) {
-        diagnostics.add(path, format!("values of {format} are compared as a whole, so no field of them can be left out"));
-    }
-    Some(compare)
+/// Returns the fields that may differ in duplicates, if duplicates are compared.
+fn key_conflicts(raw: Option<&Value>, path: &str, diagnostics: &mut Diagnostics) -> Option<CompareContent> {
+    raw::key_conflicts(raw?).map_err(|message| diagnostics.add(path, message)).ok()?
 }
 
 fn late(late: Late, length: Option<Length>, on_invalid: &OnInvalid, path: &str, diagnostics: &mut Diagnostics) {

@@ -6,11 +6,10 @@
 //! Each stored field of a record takes eight bytes: hashes of its name and of its value, 32 bits each. Two different values have
 //! the same hash with a probability of one in four billion.
 
-use crate::key::{self, Field, Fingerprint, Scratch};
+use crate::key::{Field, Fingerprint, OpenValue};
 use crate::record::Verdict;
 use crate::values::cut;
-use serde_json::value::RawValue;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Maximum number of keys whose content is stored.
@@ -20,7 +19,7 @@ const KEYS_UNKNOWN: u64 = 1_000_000;
 /// Maximum number of fields of a record that are stored individually. The rest are stored as one.
 const FIELDS_MAX: usize = 32;
 /// Maximum depth of a field. Deeper values are one field.
-const DEPTH_MAX: usize = 4;
+pub(crate) const DEPTH_MAX: usize = 4;
 /// Number of records examined within a minute at which the sample is halved.
 const LOOKED_MAX: usize = 1 << 17;
 /// Number of bytes of a value that count as one additional record.
@@ -31,7 +30,7 @@ const CHEAP: u32 = 6;
 const NAME_BYTES_MAX: usize = 128;
 /// Maximum number of fields by which conflicts are counted.
 const NAMES_MAX: usize = 64;
-/// Name of a value that is not a JSON object, and of the fields that are stored as one.
+/// Name of a value that is not an object, and of the fields that are stored as one.
 const WHOLE: &str = "the value";
 const REST: &str = "the rest of the value";
 const GONE: &str = "a field that is gone";
@@ -70,25 +69,31 @@ impl CompareContent {
 
     /// Returns the compared content of a value.
     #[must_use]
-    pub fn content(&self, value: Option<&[u8]>, scratch: &mut Scratch) -> Content {
-        let (mut fields, mut rest) = (Vec::new(), None);
-        let is_object = value.is_some_and(|value| {
-            leaves(value, &mut |pointer, leaf| {
-                // A null field is the same as a missing one.
-                let Some(value) = digest(leaf, scratch).filter(|_| !self.leaves_out(pointer)) else { return };
-                let pair = (hash(pointer.as_bytes()), value);
-                if fields.len() < FIELDS_MAX {
-                    return fields.push(pair);
-                }
-                let pair = u64::from(pair.0) << 32 | u64::from(pair.1);
-                rest = Some(rest.unwrap_or(0_u32).wrapping_add(hash(&pair.to_le_bytes())));
-            })
+    pub fn content(&self, value: &mut OpenValue<'_>) -> Content {
+        let mut fields = Vec::new();
+        let is_object = value.leaves(DEPTH_MAX, |leaf| {
+            // A null field is the same as a missing one.
+            if let Some(digest) = leaf.digest
+                && !self.leaves_out(leaf.pointer)
+            {
+                fields.push((hash(leaf.pointer.as_bytes()), (digest >> 96) as u32));
+            }
         });
         if !is_object {
-            fields.push((hash(WHOLE.as_bytes()), value.map_or(0, hash)));
+            return Content([(hash(WHOLE.as_bytes()), value.text.map_or(0, hash))].into());
         }
-        fields.extend(rest.map(|rest| (hash(REST.as_bytes()), rest)));
-        fields.sort_unstable();
+        // For duplicate names, the last counts.
+        fields.reverse();
+        fields.sort_by_key(|&(name, _)| name);
+        fields.dedup_by_key(|&mut (name, _)| name);
+        if fields.len() > FIELDS_MAX {
+            let rest = fields.drain(FIELDS_MAX..).fold(0_u32, |rest, (name, value)| {
+                let pair = u64::from(name) << 32 | u64::from(value);
+                rest.wrapping_add(hash(&pair.to_le_bytes()))
+            });
+            fields.push((hash(REST.as_bytes()), rest));
+            fields.sort_unstable();
+        }
         Content(fields.into_boxed_slice())
     }
 }
@@ -143,7 +148,7 @@ pub struct Difference {
 impl Difference {
     /// Returns the names of the fields that differ, from the record's value.
     #[must_use]
-    pub fn fields(&self, value: Option<&[u8]>) -> Vec<String> {
+    pub fn fields(&self, value: &mut OpenValue<'_>) -> Vec<String> {
         let Self { known, content } = self;
         let [whole, rest] = [WHOLE, REST].map(|name| hash(name.as_bytes()));
         if known.get(whole).or(content.get(whole)).is_some() {
@@ -152,17 +157,19 @@ impl Difference {
         // With many fields, a field that is stored individually on one side may be part of the rest on the other.
         let is_wide = known.get(rest).or(content.get(rest)).is_some();
         let mut names = Vec::new();
-        leaves(value.unwrap_or_default(), &mut |pointer, _| {
-            let name = hash(pointer.as_bytes());
+        value.leaves(DEPTH_MAX, |leaf| {
+            let name = hash(leaf.pointer.as_bytes());
             let differs = match (known.get(name), content.get(name)) {
                 (Some(known), Some(content)) => known != content,
                 (None, Some(_)) => !is_wide,
                 (_, None) => false,
             };
             if differs {
-                names.push(cut(&shown(pointer), NAME_BYTES_MAX).to_owned());
+                names.push(cut(&shown(leaf.pointer), NAME_BYTES_MAX).to_owned());
             }
         });
+        names.sort_unstable();
+        names.dedup();
         if known.get(rest) != content.get(rest) {
             names.push(REST.to_owned());
         }
@@ -219,14 +226,14 @@ impl ContentSample {
         }
     }
 
-    /// Adds a record with its verdict. Returns the fields in which it differs from the record that it duplicates, if any.
+    /// Adds a record with its verdict, and its value unless its schema is unknown. Returns the fields in which the record differs from
+    /// the record that it duplicates, if any.
     pub fn take(
         &mut self,
         key: PartitionKey,
         verdict: Verdict,
-        value: Option<&[u8]>,
+        value: Option<OpenValue<'_>>,
         compare: &CompareContent,
-        scratch: &mut Scratch,
     ) -> Option<Vec<String>> {
         if verdict == Verdict::Retracted {
             self.forget(key);
@@ -234,8 +241,9 @@ impl ContentSample {
         if !is_of(key.fingerprint, self.halvings) || !is_compared(verdict) {
             return None;
         }
-        let content = compare.content(value, scratch);
-        let fields = self.look(key, verdict, value.map_or(0, <[u8]>::len), content)?.fields(value);
+        let mut value = value?;
+        let content = compare.content(&mut value);
+        let fields = self.look(key, verdict, value.text.map_or(0, <[u8]>::len), content)?.fields(&mut value);
         self.count(&fields);
         Some(fields)
     }
@@ -366,15 +374,6 @@ fn hash(bytes: &[u8]) -> u32 {
     (xxh3_64(bytes) >> 32) as u32
 }
 
-/// Digest that ignores white space, the order of members, and escapes. None for null.
-fn digest(leaf: &str, scratch: &mut Scratch) -> Option<u32> {
-    match key::digest(leaf.as_bytes(), scratch) {
-        Ok(digest) => digest.map(|digest| (digest >> 96) as u32),
-        // The value has too many nested lists, or a lone surrogate.
-        Err(_) => Some(hash(leaf.as_bytes())),
-    }
-}
-
 /// Formats the name of a field for display. Names are data, and the display may be a terminal.
 pub(crate) fn shown(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
@@ -382,34 +381,6 @@ pub(crate) fn shown(name: &str) -> String {
         if character.is_control() { shown.extend(character.escape_unicode()) } else { shown.push(character) }
     }
     shown
-}
-
-/// Visits the fields of an object that are not objects, by JSON pointer, in order. A list is a single field. Returns whether the
-/// value is an object.
-pub(crate) fn leaves(json: &[u8], visit: &mut impl FnMut(&str, &str)) -> bool {
-    let Some(members) = members(json) else { return false };
-    walk(&members, &mut String::new(), 1, visit);
-    true
-}
-
-/// Parses the members of an object. For duplicate names, the last counts.
-fn members(json: &[u8]) -> Option<BTreeMap<String, &RawValue>> {
-    let is_object = json.trim_ascii_start().starts_with(b"{");
-    if is_object { serde_json::from_slice(json).ok() } else { None }
-}
-
-fn walk(all: &BTreeMap<String, &RawValue>, pointer: &mut String, depth: usize, visit: &mut impl FnMut(&str, &str)) {
-    let length = pointer.len();
-    for (name, member) in all {
-        pointer.push('/');
-        pointer.push_str(&name.replace('~', "~0").replace('/', "~1"));
-        let inner = if depth < DEPTH_MAX { members(member.get().as_bytes()) } else { None };
-        match inner {
-            Some(inner) => walk(&inner, pointer, depth + 1, visit),
-            None => visit(pointer, member.get()),
-        }
-        pointer.truncate(length);
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 use super::*;
+use crate::format::{NoSchemas, RecordFormat};
+use crate::key::ValueReader;
 use xxhash_rust::xxh3::xxh3_128;
 
 fn key(number: u64) -> PartitionKey {
@@ -14,13 +16,19 @@ fn except(pointers: &[&str]) -> CompareContent {
 }
 
 fn take(sample: &mut ContentSample, number: u64, verdict: Verdict, value: &str) -> Option<Vec<String>> {
-    sample.take(key(number), verdict, Some(value.as_bytes()), &except(&[]), &mut Scratch::default())
+    take_of(sample, key(number), verdict, value, &except(&[]))
+}
+
+fn take_of(sample: &mut ContentSample, key: PartitionKey, verdict: Verdict, value: &str, compare: &CompareContent) -> Option<Vec<String>> {
+    let mut reader = ValueReader::default();
+    let value = reader.open(&RecordFormat::default(), Some(value.as_bytes()), std::iter::empty(), &NoSchemas);
+    sample.take(key, verdict, value, compare)
 }
 
 /// The fields in which the second value differs from the first.
 fn compared(first: &str, second: &str, pointers: &[&str]) -> Option<Vec<String>> {
     let (mut sample, compare) = (sample(1_000), except(pointers));
-    let mut take = |verdict, value: &str| sample.take(key(1), verdict, Some(value.as_bytes()), &compare, &mut Scratch::default());
+    let mut take = |verdict, value: &str| take_of(&mut sample, key(1), verdict, value, &compare);
     assert_eq!(take(Verdict::Unseen, first), None);
     let differs = take(Verdict::Duplicate, second);
     assert_eq!((sample.counted.compared, sample.counted.conflicts), (1, u64::from(differs.is_some())));
@@ -66,7 +74,7 @@ fn fields_are_compared_as_they_are_written() {
     let deep = |last: u64| format!("{{\"a\":{{\"b\":{{\"c\":{{\"d\":{{\"e\":{last}}}}}}}}}}}");
     assert_eq!(compared(&deep(1), &deep(2), &[]), Some(vec!["/a/b/c/d".to_owned()]));
     let brackets = |last: &str| format!("{{\"a\":{}{last}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(compared(&brackets("1"), &brackets("2"), &[]), Some(vec!["/a".to_owned()]));
+    assert_eq!(compared(&brackets("1"), &brackets("2"), &[]), Some(vec![WHOLE.to_owned()]), "too deep for a digest");
 }
 
 #[test]
@@ -79,17 +87,22 @@ fn what_is_of_the_delivery_may_differ() {
 
 #[test]
 fn fields_beyond_the_bound_are_compared_together() {
-    let wide = |fields: u64, last: u64| {
-        let fields: Vec<_> = (100..fields).map(|field| format!("\"f{field}\":1")).collect();
-        format!("{{{},\"last\":{last}}}", fields.join(","))
+    let wide = |fields: u64, changed: u64| {
+        let fields: Vec<_> = (100..fields).map(|field| format!("\"f{field}\":{}", u8::from(field == changed))).collect();
+        format!("{{{}}}", fields.join(","))
     };
     let rest = Some(vec![REST.to_owned()]);
-    assert_eq!(compared(&wide(150, 1), &wide(150, 1), &[]), None);
-    assert_eq!(compared(&wide(150, 1), &wide(150, 2), &[]), rest);
-    // A new individual field moves another field to the rest, although that field did not change.
-    let more = wide(150, 1).replace("{\"f100\"", "{\"f000\":1,\"f100\"");
-    assert_eq!((compared(&wide(150, 1), &more, &[]), compared(&more, &wide(150, 1), &[])), (rest.clone(), rest));
-    let content = CompareContent::default().content(Some(wide(10_000, 1).as_bytes()), &mut Scratch::default());
+    assert_eq!(compared(&wide(150, 0), &wide(150, 0), &[]), None);
+    let differs = (100..150).map(|changed| (changed, compared(&wide(150, 0), &wide(150, changed), &[])));
+    let (of_rest, named): (Vec<_>, Vec<_>) = differs.partition(|(_, fields)| *fields == rest);
+    assert_eq!((of_rest.len(), named.len()), (50 - FIELDS_MAX, FIELDS_MAX));
+    assert!(named.iter().all(|(changed, fields)| *fields == Some(vec![format!("/f{changed}")])));
+    // A new individual field may move another field to the rest, although that field did not change.
+    let more = wide(150, 0).replace("{\"f100\"", "{\"f000\":1,\"f100\"");
+    assert_eq!((compared(&wide(150, 0), &more, &[]), compared(&more, &wide(150, 0), &[])), (rest.clone(), rest));
+    let (mut reader, value) = (ValueReader::default(), wide(10_000, 0));
+    let value = reader.open(&RecordFormat::default(), Some(value.as_bytes()), std::iter::empty(), &NoSchemas);
+    let content = CompareContent::default().content(&mut value.unwrap());
     assert_eq!(content.0.len(), FIELDS_MAX + 1);
 }
 
@@ -116,14 +129,14 @@ fn a_partition_is_remembered_and_forgotten_by_itself() {
     let mut sample = sample(1_000);
     let mut next = |partition, verdict, value: &str| {
         let key = PartitionKey { partition, ..key(1) };
-        sample.take(key, verdict, Some(value.as_bytes()), &except(&[]), &mut Scratch::default()).is_some()
+        take_of(&mut sample, key, verdict, value, &except(&[])).is_some()
     };
     assert!(!next(0, Verdict::Unseen, "a") && !next(1, Verdict::Unseen, "b"));
     assert!(!next(0, Verdict::Duplicate, "a") && !next(1, Verdict::Duplicate, "b"));
     sample.forget_partition(0);
     let mut next = |partition, value: &str| {
         let key = PartitionKey { partition, ..key(1) };
-        sample.take(key, Verdict::Duplicate, Some(value.as_bytes()), &except(&[]), &mut Scratch::default()).is_some()
+        take_of(&mut sample, key, Verdict::Duplicate, value, &except(&[])).is_some()
     };
     assert!(!next(0, "c") && next(0, "a") && next(1, "a"));
     // The key was emitted from another topic of the space, or retracted there.

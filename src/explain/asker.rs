@@ -10,9 +10,9 @@ use crate::broker::{ChangelogReader as _, Committed, Logged, Note, ReadEnd, Reco
 use crate::changelog::{ChangelogRecord, Cut};
 use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
-use crate::format::{NoKey, Reader, Schemas};
+use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
-use crate::key::{Fingerprint, Scratch};
+use crate::key::{Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -69,7 +69,7 @@ impl Keys<'_> {
         let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
         let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &record, scratch, *schemas)?;
-        Ok((fingerprint, topic.is_retraction(&headers)))
+        Ok((fingerprint, reader.retracts(topic.retract.as_ref(), &topic.formats, &record, scratch, *schemas)?))
     }
 }
 

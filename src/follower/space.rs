@@ -325,9 +325,10 @@ fn means_the_same(one: &KeySpec, other: &KeySpec) -> bool {
     let kind = |part: &Part| match part {
         // Bytes, whatever they are called. A record key may say which partition it lies in.
         Part::RecordKey => (0, None),
-        Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => (1, None),
+        Part::RecordValue | Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => (1, None),
         Part::Field(_) | Part::KeyField(_) => (2, None),
         Part::Content { except } => (3, Some(except.clone())),
+        Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => (4, Some(vec![part.to_string()])),
     };
     one.hashing_id() == other.hashing_id() && one.parts().iter().map(kind).eq(other.parts().iter().map(kind))
 }

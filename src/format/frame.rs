@@ -82,7 +82,7 @@ impl<'a> Frame<'a> {
 }
 
 /// Whether a record may be a framed one.
-pub(super) fn is_likely(record: &[u8]) -> bool {
+pub(crate) fn is_likely(record: &[u8]) -> bool {
     matches!((record.first(), record.len()), (Some(0), 5..) | (Some(1), 17..))
 }
 

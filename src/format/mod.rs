@@ -1,31 +1,39 @@
-//! Records that are of a schema: from their bytes to the fields that a key asks for.
+//! Formats of records: from the bytes of a record's key or value to the values at some places, or to everything in it.
 //!
-//! Owns what a place in a record means in each format, and which values of different formats are the same id. Must never
-//! fetch a schema, and never read past what the schema says: a torn record is invalid.
+//! Owns the meaning of a place in each format, and which values of different formats are the same. Must never fetch a schema, know
+//! of keys, or read past what a schema allows: a torn record is invalid.
 //!
-//! A schema and the places that a key asks for are compiled once, into a [`Walk`]. A walk passes over everything else
-//! without building a value, and allocates nothing.
+//! An [`Extractor`] is compiled once for a format, its schema if it has one, and a list of [`Places`]. It passes over everything
+//! else without building a value, and allocates nothing.
 
 #[cfg(feature = "formats")]
 mod avro;
+mod disguise;
 mod frame;
+mod json;
+mod places;
 #[cfg(feature = "formats")]
 mod protobuf;
-mod reader;
+mod record_format;
+mod scalar;
 
+pub(crate) use disguise::{compression, disguise};
+pub(crate) use frame::is_likely as is_likely_framed;
 pub use frame::{Frame, Head, KEY_HEADER, SchemaId, VALUE_HEADER};
-pub use reader::{Formats, LocalSchema, Lookup, NoKey, NoSchemas, Reader, RecordFormat, Schemas};
+pub use json::{Buffers, JsonExtractor};
+pub(crate) use json::{missing_field as missing_field_in_json, unescape};
+pub(crate) use places::Node;
+pub use places::{Places, PointerError};
+pub use record_format::{Formats, LocalSchema, Lookup, NoSchemas, RecordFormat, Schemas};
+pub use scalar::Scalar;
 
-use crate::key::Scalar;
-#[cfg(feature = "formats")]
-use crate::key::{KeySpec, Node, Part};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most containers within each other that are walked through.
+/// Maximum number of nested containers that are read.
 pub const DEPTH_MAX: usize = 64;
 
-/// What one byte of a Protobuf schema becomes when it is linked.
+/// Bytes of memory per byte of a Protobuf schema after it is linked.
 const LINKED_BYTES: usize = 64;
 
 /// What a record's key, or its value, is.
@@ -143,74 +151,155 @@ pub struct Malformed {
     pub what: &'static str,
 }
 
-/// A schema and the places to find in its records.
+/// Why a text cannot be read: a sentence without its subject.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// The text is not JSON.
+    #[error("is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// The text has more than [`DEPTH_MAX`] nested containers.
+    #[error("has more than {DEPTH_MAX} JSON containers within each other")]
+    Deep,
+    /// The record is not of its schema.
+    #[error("is not what its schema says: {0}")]
+    Schema(#[from] Malformed),
+}
+
+/// Which of a record's two texts is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The record key.
+    Key,
+    /// The record value.
+    Value,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key => "key",
+            Self::Value => "value",
+        })
+    }
+}
+
+/// A value that has others in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Container {
+    /// Members with names: a JSON object, a record, a message, or a map.
+    Object,
+    /// Elements in order.
+    Array,
+}
+
+/// Receives everything in a record, in the order in which it is written.
+pub trait Visit {
+    /// Takes a value that has no others in it. Strings have no escapes.
+    fn scalar(&mut self, value: Scalar<'_>);
+    /// Begins a container.
+    fn open(&mut self, container: Container);
+    /// Takes the name of the next member of an object.
+    fn name(&mut self, name: &[u8]);
+    /// Ends the innermost container.
+    fn close(&mut self);
+}
+
+/// Reads the records of one format, and of one schema if the format has schemas.
+pub trait Extract {
+    /// Finds the values at the places, in their order. The others stay as they are. The whole text is checked.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if the text is not of the format.
+    fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>>;
+
+    /// Visits everything in a text. If that fails, what was visited means nothing.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if the text is not of the format.
+    fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>>;
+}
+
+/// Reads the records of any format.
 #[derive(Clone, Debug)]
-pub struct Walk(Of);
+pub struct Extractor(Of);
 
 #[derive(Clone, Debug)]
 enum Of {
-    /// Through Avro's binary encoding.
+    Json(JsonExtractor),
     #[cfg(feature = "formats")]
-    Avro(avro::Walk),
-    /// Through Protocol Buffers.
+    Avro(avro::AvroExtractor),
     #[cfg(feature = "formats")]
-    Protobuf(protobuf::Walk),
+    Protobuf(protobuf::ProtobufExtractor),
 }
 
-impl Walk {
-    /// Compiles a schema for the `places` of a key.
-    ///
-    /// # Errors
-    /// [`SchemaError`] when the schema is wrong, or one of the places is something that no key can be made of.
-    #[cfg(feature = "formats")]
-    pub fn compile(schema: &Schema, message: Message<'_>, places: &Node) -> Result<Self, SchemaError> {
-        match schema.format {
-            Format::Avro => avro::Walk::compile(schema, places).map(|walk| Self(Of::Avro(walk))),
-            Format::Protobuf => protobuf::Walk::compile(schema, message, places).map(|walk| Self(Of::Protobuf(walk))),
-            Format::Json | Format::JsonSchema => Err(SchemaError("it is a schema for JSON".to_owned())),
-        }
+impl Default for Extractor {
+    fn default() -> Self {
+        Self::json(Places::default())
     }
+}
 
-    /// Whether no record of the schema can have the place with this slot.
+impl Extractor {
+    /// Creates an extractor for JSON.
     #[must_use]
-    #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
-    pub fn lacks(&self, slot: usize) -> bool {
-        match self.0 {
-            #[cfg(feature = "formats")]
-            Of::Avro(ref walk) => walk.lacks(slot),
-            #[cfg(feature = "formats")]
-            Of::Protobuf(ref walk) => walk.lacks(slot),
-        }
+    pub const fn json(places: Places) -> Self {
+        Self(Of::Json(JsonExtractor::new(places)))
     }
 
-    /// Finds the values at the places, by the numbers of their slots; what is not there stays as it is. The whole record is
-    /// checked.
+    /// Compiles a schema for these places.
     ///
     /// # Errors
-    /// [`Malformed`] when the record is not of the schema.
-    #[cfg_attr(not(feature = "formats"), expect(unused_variables, reason = "there is no walk"))]
-    pub fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
-        match self.0 {
+    /// [`SchemaError`] if the schema is wrong, or a place has something that no key can be made of.
+    #[cfg(feature = "formats")]
+    pub fn compile(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Self, SchemaError> {
+        Ok(Self(match schema.format {
+            Format::Avro => Of::Avro(avro::AvroExtractor::compile(schema, places)?),
+            Format::Protobuf => Of::Protobuf(protobuf::ProtobufExtractor::compile(schema, message, places)?),
+            Format::Json | Format::JsonSchema => return Err(SchemaError("it is a schema for JSON".to_owned())),
+        }))
+    }
+
+    /// Compiles a schema for these places.
+    ///
+    /// # Errors
+    /// Always, because unseen was built without the other formats.
+    #[cfg(not(feature = "formats"))]
+    pub fn compile(_: &Schema, _: Message<'_>, _: &Places) -> Result<Self, SchemaError> {
+        Err(SchemaError("unseen was built without the feature `formats`".to_owned()))
+    }
+
+    /// True if no record of the schema can have the place with this number.
+    #[must_use]
+    pub fn lacks(&self, place: usize) -> bool {
+        let _ = place;
+        match &self.0 {
+            Of::Json(_) => false,
             #[cfg(feature = "formats")]
-            Of::Avro(ref walk) => walk.find(record, found),
+            Of::Avro(extractor) => extractor.lacks(place),
             #[cfg(feature = "formats")]
-            Of::Protobuf(ref walk) => walk.find(record, found),
+            Of::Protobuf(extractor) => extractor.lacks(place),
         }
     }
 }
 
-/// The places of a key that no record of a schema can have: those of the record key, or of the value.
-///
-/// # Errors
-/// [`SchemaError`] as of [`Walk::compile`].
-#[cfg(feature = "formats")]
-pub fn missing_fields(schema: &Schema, message: Message<'_>, spec: &KeySpec, is_key: bool) -> Result<Vec<String>, SchemaError> {
-    let (places, _) = if is_key { spec.key_fields() } else { spec.value_fields() };
-    let walk = Walk::compile(schema, message, places)?;
-    let pointers = spec.parts().iter().filter_map(|part| match part {
-        Part::Field(pointer) if !is_key => Some(pointer),
-        Part::KeyField(pointer) if is_key => Some(pointer),
-        _ => None,
-    });
-    Ok(pointers.enumerate().filter(|&(slot, _)| walk.lacks(slot)).map(|(_, pointer)| pointer.clone()).collect())
+impl Extract for Extractor {
+    fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
+        match &self.0 {
+            Of::Json(extractor) => extractor.find(text, buffers, found),
+            #[cfg(feature = "formats")]
+            Of::Avro(extractor) => extractor.find(text, buffers, found),
+            #[cfg(feature = "formats")]
+            Of::Protobuf(extractor) => extractor.find(text, buffers, found),
+        }
+    }
+
+    fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
+        match &self.0 {
+            Of::Json(extractor) => extractor.visit(text, buffers, visitor),
+            #[cfg(feature = "formats")]
+            Of::Avro(extractor) => extractor.visit(text, buffers, visitor),
+            #[cfg(feature = "formats")]
+            Of::Protobuf(extractor) => extractor.visit(text, buffers, visitor),
+        }
+    }
 }

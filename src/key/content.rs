@@ -1,27 +1,24 @@
-//! A digest of a whole JSON value but for some fields: the same for two texts that differ only in white space, in the
-//! order of members, in how a string is escaped, or in those fields.
+//! A digest of everything in a value, except for some fields: the same for values that differ only in those fields, in the order of
+//! members, or in how their format writes them.
 //!
-//! Owns the encoding of that digest, which is part of a key's, and so of the state format. A value's digest is the hash
-//! of a tag and its bytes. That of an object is over its members' names and digests, sorted by name; an array's takes
-//! one element after the other. Must never read a text that is not one JSON value.
+//! Owns the encoding of the digest, which is part of a key's encoding, and so of the state format. The digest of a scalar is the
+//! hash of a tag and its bytes. The digest of an object covers the names and digests of its members, sorted by name. The digest of
+//! an array takes one element after the other. Must never know a format.
 
-use super::invalid::{Side, unread};
-use super::node::{DEPTH_MAX, Node};
-use super::scalar::unescape;
-use super::scan::{Scan, behind};
 use super::{Hashing, SpecError};
-use crate::record::{Invalid, Reason};
+use crate::format::{Container, Node, Places, Scalar, Visit};
 
-/// Members that room is kept for between records.
+/// Number of members for which memory is kept between records.
 const MEMBERS_KEPT: usize = 1 << 12;
 
-/// What a value is, before its bytes. The discriminants are part of the encoding.
-#[derive(Clone, Copy)]
+/// Type of a value. The discriminants are part of the encoding.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Tag {
+    #[default]
     Null = 0,
     /// A string, after its escapes are decoded.
     String = 1,
-    /// A number as it is written.
+    /// A number as written.
     Number = 2,
     Bool = 3,
     Object = 4,
@@ -32,161 +29,103 @@ enum Tag {
 #[derive(Debug)]
 struct Member {
     name: u128,
-    /// Of two equal names the last counts.
+    /// For duplicate names, the last counts.
     number: usize,
     value: u128,
 }
 
-/// Working memory of [`Content::digest`].
+/// A container that is being read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Frame {
+    /// [`Tag::Null`] outside of all containers.
+    tag: Tag,
+    /// Position of the first member in [`Room::members`], or number of the next element.
+    at: usize,
+    /// Digest of the elements so far.
+    digest: u128,
+    /// Hash of the name of the next member.
+    name: u128,
+    /// The fields to leave out below the container, and below its next member.
+    except: Option<usize>,
+    except_member: Option<usize>,
+}
+
+/// Working memory of [`Digest`], reused between values.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     members: Vec<Member>,
+    frames: Vec<Frame>,
     bytes: Vec<u8>,
 }
 
-/// Which fields of a value do not count.
+/// The fields of a value that do not count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
-    except: Node,
+    /// The places, flattened: the first is the whole value.
+    except: Vec<Excepted>,
+}
+
+/// A place that is left out, or that leads to one.
+#[derive(Clone, Debug)]
+struct Excepted {
+    is_left_out: bool,
+    /// The next steps, and their positions in [`Content::except`].
+    children: Vec<(String, usize)>,
 }
 
 impl Content {
     /// Compiles RFC 6901 pointers.
     ///
     /// # Errors
-    /// [`SpecError`] when one is malformed, or leads to the whole value.
+    /// [`SpecError`] if a pointer is malformed, or leads to the whole value.
     pub(super) fn new(except: &[String]) -> Result<Self, SpecError> {
+        fn flatten(node: &Node, all: &mut Vec<Excepted>) -> usize {
+            let at = all.len();
+            all.push(Excepted { is_left_out: !node.slots.is_empty(), children: Vec::new() });
+            let children = node.children.iter().map(|(step, child)| (step.clone(), flatten(child, all))).collect();
+            all[at].children = children;
+            at
+        }
+        if except.iter().any(String::is_empty) {
+            return Err(SpecError::Everything);
+        }
         let mut content = Self::default();
-        for (slot, pointer) in except.iter().enumerate() {
-            if pointer.is_empty() {
-                return Err(SpecError::Everything);
-            }
-            content.except.add(pointer, slot)?;
+        if !except.is_empty() {
+            flatten(Places::new(except)?.root(), &mut content.except);
         }
         Ok(content)
     }
 
-    /// The digest of a text; `None` for null.
-    ///
-    /// # Errors
-    /// [`Invalid`] when the text is not one JSON value, or has more than [`DEPTH_MAX`] containers within each other.
-    pub(super) fn digest(&self, scan: Scan<'_, '_>, hashing: &Hashing, room: &mut Room) -> Result<Option<u128>, Box<Invalid>> {
-        let json = scan.json;
+    /// Begins the digest of a value.
+    pub(super) fn digest<'d>(&'d self, hashing: &'d Hashing, room: &'d mut Room) -> Digest<'d> {
         room.members.clear();
-        let mut walk = Walk { scan, hashing, room };
-        let start = walk.scan.space(0);
-        let digest = walk.value(start, Some(&self.except), 0).filter(|&(end, _)| walk.scan.space(end) == json.len());
-        room_for_few(walk.room);
-        let (_, digest) = digest.ok_or_else(|| Box::new(refused(json)))?;
-        Ok((json.get(start) != Some(&b'n')).then_some(digest))
+        room.members.shrink_to(MEMBERS_KEPT);
+        room.frames.clear();
+        let except = (!self.except.is_empty()).then_some(0);
+        Digest { content: self, hashing, room, top: Frame { except_member: except, ..Frame::default() }, result: None }
     }
 }
 
-fn room_for_few(room: &mut Room) {
-    room.members.clear();
-    room.members.shrink_to(MEMBERS_KEPT);
+/// The digest of a value that is being visited.
+pub(super) struct Digest<'d> {
+    content: &'d Content,
+    hashing: &'d Hashing,
+    room: &'d mut Room,
+    /// The innermost container.
+    top: Frame,
+    /// Digest of the whole value, as soon as it is known, except for null.
+    result: Option<u128>,
 }
 
-/// Why a text has no digest. Slow, and in other words than the walk that failed.
-fn refused(json: &[u8]) -> Invalid {
-    match serde_json::from_slice::<serde_json::Value>(json) {
-        Err(error) => unread(Side::Value, json, &error),
-        Ok(_) => Invalid {
-            reason: Reason::Malformed,
-            message: format!("the record value has more than {DEPTH_MAX} JSON containers within each other"),
-        },
-    }
-}
-
-/// Reads one text. Each step takes the place where something begins, and returns the one behind it.
-struct Walk<'a, 's, 'w> {
-    scan: Scan<'a, 's>,
-    hashing: &'w Hashing,
-    room: &'s mut Room,
-}
-
-impl Walk<'_, '_, '_> {
-    /// The digest of a value, but for what `except` leads to.
-    fn value(&mut self, at: usize, except: Option<&Node>, depth: usize) -> Option<(usize, u128)> {
-        match self.scan.byte(at)? {
-            b'"' => self.string(at, Tag::String),
-            b'{' if depth < DEPTH_MAX => self.object(at, except, depth),
-            b'[' if depth < DEPTH_MAX => self.array(at, except, depth),
-            b'{' | b'[' => None,
-            b'n' => Some((self.scan.word(at)?, self.hash(Tag::Null, &[]))),
-            b't' | b'f' => {
-                let end = self.scan.word(at)?;
-                Some((end, self.hash(Tag::Bool, &self.scan.json[at..end])))
-            }
-            _ => {
-                let end = self.scan.number(at)?;
-                Some((end, self.hash(Tag::Number, &self.scan.json[at..end])))
-            }
-        }
+impl Digest<'_> {
+    /// Returns the digest of a value that was visited, or `None` if the value is null.
+    pub(super) fn finish(self) -> Option<u128> {
+        self.result
     }
 
-    fn string(&mut self, at: usize, tag: Tag) -> Option<(usize, u128)> {
-        let (end, is_simple) = self.scan.string(at)?;
-        let text = &self.scan.json[at..end];
-        if !self.scan.is_utf8(text) {
-            return None;
-        }
-        let digest = if is_simple { self.hash(tag, &text[1..text.len() - 1]) } else { self.hash(tag, unescape(text).ok()?.as_bytes()) };
-        Some((end, digest))
-    }
-
-    fn object(&mut self, at: usize, except: Option<&Node>, depth: usize) -> Option<(usize, u128)> {
-        let first = self.room.members.len();
-        let mut at = self.scan.space(behind(at));
-        let mut is_end = self.scan.byte(at)? == b'}';
-        if is_end {
-            at = behind(at);
-        }
-        while !is_end {
-            let begin = at;
-            let (end, name) = self.string(at, Tag::String)?;
-            let child = match except {
-                Some(node) if !node.children.is_empty() => node.child(&self.scan.json[begin..end]),
-                _ => None,
-            };
-            let (end, value) = self.value(self.scan.colon(end)?, child, depth + 1)?;
-            if child.is_none_or(|child| child.slots.is_empty()) {
-                let number = self.room.members.len();
-                self.room.members.push(Member { name, number, value });
-            }
-            (at, is_end) = self.scan.comma(end, b'}')?;
-        }
-        let Room { members, bytes } = &mut *self.room;
-        members[first..].sort_unstable_by_key(|member| (member.name, member.number));
-        bytes.clear();
-        bytes.push(Tag::Object as u8);
-        for last in members[first..].chunk_by(|one, next| one.name == next.name).filter_map(<[_]>::last) {
-            bytes.extend_from_slice(&last.name.to_le_bytes());
-            bytes.extend_from_slice(&last.value.to_le_bytes());
-        }
-        members.truncate(first);
-        Some((at, self.hashing.fingerprint(bytes).0))
-    }
-
-    fn array(&mut self, at: usize, except: Option<&Node>, depth: usize) -> Option<(usize, u128)> {
-        let mut digest = self.hash(Tag::Array, &[]);
-        let mut at = self.scan.space(behind(at));
-        if self.scan.byte(at)? == b']' {
-            return Some((behind(at), digest));
-        }
-        for index in 0_usize.. {
-            let child = except.and_then(|node| node.element(index));
-            let (end, element) = self.value(at, child, depth + 1)?;
-            // An element that does not count keeps its place.
-            let element = if child.is_some_and(|child| !child.slots.is_empty()) { 0 } else { element };
-            digest = self.hash(Tag::Array, bytemuck::bytes_of(&[digest.to_le(), element.to_le()]));
-            let (next, is_end) = self.scan.comma(end, b']')?;
-            if is_end {
-                return Some((next, digest));
-            }
-            at = next;
-        }
-        None
+    /// Returns the digest of the last value, and begins the next.
+    pub(super) fn next(&mut self) -> Option<u128> {
+        self.result.take()
     }
 
     fn hash(&mut self, tag: Tag, bytes: &[u8]) -> u128 {
@@ -196,12 +135,100 @@ impl Walk<'_, '_, '_> {
         encoded.extend_from_slice(bytes);
         self.hashing.fingerprint(encoded).0
     }
+
+    /// Returns the fields to leave out below the next value.
+    fn except(&self) -> Option<usize> {
+        match self.top.tag {
+            Tag::Array => {
+                let children = &self.content.except[self.top.except?].children;
+                if children.is_empty() {
+                    return None;
+                }
+                let index = self.top.at.to_string();
+                children.iter().find(|(step, _)| *step == index).map(|&(_, child)| child)
+            }
+            _ => self.top.except_member,
+        }
+    }
+
+    /// Adds a value to the innermost container.
+    fn add(&mut self, value: u128, except: Option<usize>) {
+        let is_left_out = except.is_some_and(|at| self.content.except[at].is_left_out);
+        match self.top.tag {
+            Tag::Array => {
+                // An element that is left out keeps its place.
+                let element = if is_left_out { 0 } else { value };
+                self.top.digest = self.hash(Tag::Array, bytemuck::bytes_of(&[self.top.digest.to_le(), element.to_le()]));
+                self.top.at += 1;
+            }
+            Tag::Object if is_left_out => {}
+            Tag::Object => {
+                let number = self.room.members.len();
+                self.room.members.push(Member { name: self.top.name, number, value });
+            }
+            _ => self.result = Some(value),
+        }
+    }
+
+    fn digest_object(&mut self, first: usize) -> u128 {
+        let Room { members, bytes, .. } = &mut *self.room;
+        members[first..].sort_unstable_by_key(|member| (member.name, member.number));
+        bytes.clear();
+        bytes.push(Tag::Object as u8);
+        for last in members[first..].chunk_by(|one, next| one.name == next.name).filter_map(<[_]>::last) {
+            bytes.extend_from_slice(&last.name.to_le_bytes());
+            bytes.extend_from_slice(&last.value.to_le_bytes());
+        }
+        members.truncate(first);
+        self.hashing.fingerprint(bytes).0
+    }
+}
+
+impl Visit for Digest<'_> {
+    fn scalar(&mut self, value: Scalar<'_>) {
+        let digest = match value {
+            // Null has a digest only within a container.
+            Scalar::Null if self.top.tag == Tag::Null => return,
+            Scalar::Null => self.hash(Tag::Null, &[]),
+            Scalar::Bool(text) => self.hash(Tag::Bool, text),
+            Scalar::Number(text) => self.hash(Tag::Number, text),
+            Scalar::Integer(_) | Scalar::Decimal { .. } => self.hash(Tag::Number, value.written().bytes()),
+            Scalar::Uuid(_) => self.hash(Tag::String, value.written().bytes()),
+            // A visitor gets no escapes, and no container as text.
+            Scalar::String(text) | Scalar::Escaped(text) | Scalar::Container(text) => self.hash(Tag::String, text),
+        };
+        self.add(digest, self.except());
+    }
+
+    fn open(&mut self, container: Container) {
+        let except = self.except();
+        let (tag, at, digest) = match container {
+            Container::Object => (Tag::Object, self.room.members.len(), 0),
+            Container::Array => (Tag::Array, 0, self.hash(Tag::Array, &[])),
+        };
+        self.room.frames.push(self.top);
+        self.top = Frame { tag, at, digest, name: 0, except, except_member: None };
+    }
+
+    fn name(&mut self, name: &[u8]) {
+        self.top.name = self.hash(Tag::String, name);
+        if let Some(at) = self.top.except {
+            let children = &self.content.except[at].children;
+            self.top.except_member = children.iter().find(|(step, _)| step.as_bytes() == name).map(|&(_, child)| child);
+        }
+    }
+
+    fn close(&mut self) {
+        let digest = if self.top.tag == Tag::Object { self.digest_object(self.top.at) } else { self.top.digest };
+        self.top = self.room.frames.pop().unwrap_or_default();
+        self.add(digest, self.except());
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::structural::StructuralBitmap;
     use super::*;
+    use crate::format::{Buffers, DEPTH_MAX, Extract as _, JsonExtractor};
     use proptest::prelude::*;
     use serde_json::{Map, Value, json};
     use std::fmt::Write as _;
@@ -209,10 +236,10 @@ mod tests {
     fn digest(except: &[&str], json: &str) -> Result<Option<u128>, String> {
         let except: Vec<_> = except.iter().map(|pointer| (*pointer).to_owned()).collect();
         let content = Content::new(&except).map_err(|error| error.to_string())?;
-        let mut bitmap = StructuralBitmap::default();
-        bitmap.index(json.as_bytes());
-        let scan = Scan { json: json.as_bytes(), bitmap: &bitmap };
-        content.digest(scan, &Hashing::Xxh3, &mut Room::default()).map_err(|invalid| invalid.message)
+        let (mut room, hashing) = (Room::default(), Hashing::Xxh3);
+        let mut digest = content.digest(&hashing, &mut room);
+        let visited = JsonExtractor::default().visit(json.as_bytes(), &mut Buffers::default(), &mut digest);
+        visited.map(|()| digest.finish()).map_err(|error| error.to_string())
     }
 
     fn same(except: &[&str], one: &str, other: &str) -> bool {
@@ -280,18 +307,15 @@ mod tests {
     #[test]
     fn what_is_not_json_has_no_digest() {
         for text in ["", "{", "[1,]", "{\"a\":1,}", "{\"a\" 1}", "1 2", "nul", "01", "\"\t\"", "\"\\ud800\"", "{\"ts\":}", "{\"a\":1"] {
-            assert!(digest(&["/ts"], text).is_err_and(|message| message.starts_with("the record value is not JSON: ")), "{text}");
+            assert!(digest(&["/ts"], text).is_err_and(|message| message.starts_with("is not JSON: ")), "{text}");
         }
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert!(digest(&[], &deep(DEPTH_MAX)).is_ok());
-        assert_eq!(
-            digest(&[], &deep(DEPTH_MAX + 1)),
-            Err("the record value has more than 64 JSON containers within each other".to_owned())
-        );
+        assert_eq!(digest(&[], &deep(DEPTH_MAX + 1)), Err("has more than 64 JSON containers within each other".to_owned()));
         assert_eq!(digest(&[""], "1"), Err("a content key that leaves out the whole value has nothing left".to_owned()));
     }
 
-    /// Stored filters depend on it. Whoever changes it changes the format of the state.
+    /// Stored filters depend on the digest. A change of it is a change of the state format.
     #[test]
     fn the_digest_does_not_change() {
         let text = r#"{"id":7,"tags":["a",{"b":null}],"on":true,"x":-1.5e3}"#;
@@ -314,7 +338,7 @@ mod tests {
         })
     }
 
-    /// The same value in other words: members in another order, white space, and escapes.
+    /// Writes the same value with members in another order, white space, and escapes.
     fn reworded(value: &Value, out: &mut String) {
         match value {
             Value::Object(members) => {

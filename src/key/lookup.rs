@@ -3,12 +3,14 @@
 //! Owns the interpretation of such a text. A query does not say whether `1` is a number or a text, so if a field may contain
 //! either, the query looks up both keys. Must never leave one out, because the answer "not seen" would be wrong.
 
-use super::{Fingerprint, KeySpec, Part, Scratch, Tag, scalar};
+use super::encoding::{Tag, encode};
+use super::{Fingerprint, KeySpec, Part, Scratch};
+use crate::format::{Extract as _, JsonExtractor, unescape};
 use serde::de::IgnoredAny;
 use std::borrow::Cow;
 
 /// Maximum number of ambiguous parts of one key. Each doubles the number of keys to look up.
-const AMBIGUOUS_MAX: u32 = 4;
+pub(super) const AMBIGUOUS_MAX: u32 = 4;
 
 /// Reason why a key cannot be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,13 +38,13 @@ pub enum LookupError {
 }
 
 /// Interpretations of a field's text: a value of another type, a text, or both.
-struct Readings<'t> {
-    first: (Tag, Cow<'t, [u8]>),
-    second: Option<&'t [u8]>,
+pub(super) struct Readings<'t> {
+    pub(super) first: (Tag, Cow<'t, [u8]>),
+    pub(super) second: Option<&'t [u8]>,
 }
 
 impl<'t> Readings<'t> {
-    fn of(text: &'t [u8]) -> Self {
+    pub(super) fn of(text: &'t [u8]) -> Self {
         let bytes = Self { first: (Tag::Bytes, Cow::Borrowed(text)), second: None };
         let tag = match text.first() {
             Some(b'-' | b'0'..=b'9') if is_number(text) => Tag::Number,
@@ -50,7 +52,7 @@ impl<'t> Readings<'t> {
             Some(b'n') if text == b"null" => return Self { first: (Tag::Null, Cow::Borrowed(b"")), second: Some(text) },
             Some(b'{' | b'[') if serde_json::from_slice::<IgnoredAny>(text).is_ok() => Tag::Container,
             // A text in quotes, or a text whose quotes are part of it.
-            Some(b'"') => match scalar::unescape(text) {
+            Some(b'"') => match unescape(text) {
                 Ok(inner) => return Self { first: (Tag::Bytes, Cow::Owned(inner.into_bytes())), second: Some(text) },
                 Err(_) => return bytes,
             },
@@ -90,7 +92,6 @@ impl KeySpec {
     ///
     /// # Errors
     /// [`LookupError`] if no key has such parts.
-    #[expect(clippy::needless_pass_by_value, reason = "an iterator, made where it is given")]
     pub fn fingerprints_of_texts<'t>(
         &self,
         texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone,
@@ -99,6 +100,9 @@ impl KeySpec {
     ) -> Result<(), LookupError> {
         if texts.len() != self.parts.len() {
             return Err(LookupError::Parts { wanted: self.parts.len(), got: texts.len(), parts: self.to_string() });
+        }
+        if !self.parts.iter().all(Part::is_plain) {
+            return self.fingerprints_of_readings(texts, scratch, found);
         }
         let before = found.len();
         // Most keys are not ambiguous, so texts are interpreted while they are encoded, and the interpretations are not stored.
@@ -127,7 +131,7 @@ impl KeySpec {
         for (part, text) in self.parts.iter().zip(texts) {
             let mut add = |tag: Tag, bytes: &[u8]| {
                 all_null &= matches!(tag, Tag::Null);
-                super::encode(&mut scratch.encoded, tag, bytes);
+                encode(&mut scratch.encoded, tag, bytes);
             };
             match part {
                 Part::Field(_) | Part::KeyField(_) => {
@@ -139,10 +143,14 @@ impl KeySpec {
                     ambiguous += u32::from(second.is_some());
                 }
                 Part::RecordKey | Part::RecordValue | Part::Header(_) | Part::CloudEvent(_) => add(Tag::Bytes, text),
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                    unreachable!("the key is looked up by the readings of its parts")
+                }
                 Part::Content { .. } => {
                     let content = contents.next().ok_or(LookupError::Content)?;
-                    let (scan, room) = scratch.json.whole(text);
-                    match content.digest(scan, &self.hashing, room).map_err(|_| LookupError::Content)? {
+                    let mut digest = content.digest(&self.hashing, &mut scratch.room);
+                    let visited = JsonExtractor::default().visit(text, &mut scratch.buffers, &mut digest);
+                    match visited.map(|()| digest.finish()).map_err(|_| LookupError::Content)? {
                         Some(digest) => add(Tag::Content, &digest.to_le_bytes()),
                         None => add(Tag::Null, &[]),
                     }

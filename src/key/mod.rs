@@ -8,30 +8,34 @@
 //! parties choose the keys (see [`Hashing`]).
 
 mod cloudevents;
+mod composite;
 mod content;
+mod encoding;
+mod field;
 mod hashing;
 mod invalid;
-mod json;
 mod lookup;
-mod node;
-mod scalar;
-mod scan;
+mod normalize;
+mod part;
+mod reader;
+mod retract;
 mod shown;
-mod structural;
-mod template;
 
+pub use field::{Field, Leaf};
 pub use hashing::{HashKeyError, Hashing};
 pub use lookup::LookupError;
-pub use node::Node;
-pub use scalar::Scalar;
+pub use normalize::{Normalizer, Normalizers};
+pub use part::Part;
+pub use reader::{NoKey, OpenValue, Reader, ValueReader};
+pub use retract::Retract;
 
+use crate::format::{Buffers, Extract, JsonExtractor, Places, PointerError, Scalar, Side, Visit, unescape};
+#[cfg(feature = "formats")]
+use crate::format::{Extractor, Message, Schema, SchemaError};
 use crate::record::{Invalid, Reason, Record};
 use content::Content;
-use invalid::{Side, broken, missing, missing_field, missing_header, tombstone};
-pub(crate) use invalid::{compression, disguise};
-use json::{Buffers, Pointers};
-use scalar::unescape;
-use std::borrow::Cow;
+use encoding::{HEAD, Tag, encode, encode_scalar, head, raw};
+use invalid::{missing, missing_field, missing_header, tombstone, unreadable};
 use std::fmt;
 
 /// Hash of a key, 128 bits. Any two different keys have the same hash with a probability of 2^-128.
@@ -60,60 +64,33 @@ pub fn partition(fingerprint: Fingerprint, partitions: u32) -> u32 {
     (fingerprint.0 % u128::from(partitions.max(1))) as u32
 }
 
-/// One part of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The record key.
-    RecordKey,
-    /// The whole record value.
-    RecordValue,
-    /// The value of the last header with this name.
-    Header(String),
-    /// A field of the record value, as an RFC 6901 pointer. For duplicate fields, the last counts.
-    Field(String),
-    /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
-    KeyField(String),
-    /// An attribute of a CloudEvent, in either mode of the record: a header, or a member of the JSON value.
-    CloudEvent(String),
-    /// The whole JSON value, except for these RFC 6901 pointers. White space and the order of members do not matter.
-    Content {
-        /// Pointers to leave out.
-        except: Vec<String>,
-    },
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RecordKey => f.write_str("the record key"),
-            Self::RecordValue => f.write_str("the record value"),
-            Self::Header(name) => write!(f, "header `{name}`"),
-            Self::Field(pointer) => write!(f, "field `{pointer}`"),
-            Self::KeyField(pointer) => write!(f, "field `{pointer}` of the record key"),
-            Self::CloudEvent(name) => write!(f, "CloudEvents attribute `{name}`"),
-            Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
-            Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
-        }
-    }
-}
-
 /// The parts of a record that make up its key, and how they are hashed. Compiled once, and used for every record of a topic. Its
 /// `Debug` output contains no secret.
 #[derive(Clone, Debug)]
 pub struct KeySpec {
     parts: Vec<Part>,
-    /// Pointers into the record value.
-    pointers: Pointers,
-    /// Pointers into the record value, including the attributes of an event that is the value.
-    structured: Pointers,
-    key_pointers: Pointers,
-    /// Of each part that is the content of a value, in order.
+    /// Reads the record value.
+    value: JsonExtractor,
+    /// Reads the record value if it is an event: the fields, and the attributes of the event.
+    event: JsonExtractor,
+    /// Reads the record key.
+    key: JsonExtractor,
+    /// The parts that are the content of a value, in order.
     contents: Vec<Content>,
-    /// True if any part is taken from the record value.
+    /// True if a record without a value has no key.
     needs_value: bool,
+    reads: Reads,
     /// True if any part is taken from a CloudEvent.
     reads_events: bool,
     hashing: Hashing,
+}
+
+/// Which parts of a record any part of a key is taken from.
+#[derive(Clone, Copy, Debug)]
+struct Reads {
+    headers: bool,
+    key: bool,
+    value: bool,
 }
 
 /// An invalid key specification.
@@ -123,20 +100,18 @@ pub enum SpecError {
     /// There are no parts.
     #[error("a key needs at least one part")]
     Empty,
-    /// A pointer that RFC 6901 does not allow, or that means another place than its spelling suggests.
-    #[error("`{pointer}` is not a JSON pointer: {advice}")]
-    Pointer {
-        /// The pointer as it was given.
-        pointer: String,
-        /// What to write.
-        advice: String,
-    },
-    /// A pointer that is deeper than the parser reads.
-    #[error("a JSON pointer has at most {0} steps")]
-    Deep(usize),
+    /// A pointer that leads nowhere.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
     /// A name that no attribute of a CloudEvent can have.
     #[error("`{0}` is not an attribute of a CloudEvent: their names have letters and digits only")]
     Attribute(String),
+    /// A list of alternatives with fewer than two parts.
+    #[error("first_of needs at least two parts")]
+    Alternatives,
+    /// A content that is normalized.
+    #[error("the content of a value cannot be normalized: name its fields instead")]
+    NormalizedContent,
     /// A content key without content.
     #[error("a content key that leaves out the whole value has nothing left")]
     Everything,
@@ -145,41 +120,15 @@ pub enum SpecError {
 /// The values of this many fields need no allocation.
 pub(crate) const FEW: usize = 4;
 
-/// Bytes at the start of a part's encoding: its tag and its length.
-const HEAD: usize = 9;
 /// Encodings of one part up to this many bytes need no allocation.
 const SHORT: usize = 64;
-
-/// Source of the fields of a record's key or value.
-#[derive(Clone, Copy, Debug)]
-pub enum Fields<'f, 'a> {
-    /// A JSON text.
-    Json,
-    /// Fields already decoded from another format, in the order of the parts that name them.
-    Found(&'f [Option<Scalar<'a>>]),
-}
 
 /// Working memory of [`KeySpec::fingerprint`], reused between records so that no record needs an allocation.
 #[derive(Debug, Default)]
 pub struct Scratch {
     encoded: Vec<u8>,
-    json: Buffers,
-}
-
-/// Type of a part. The discriminants are part of the encoding.
-#[derive(Clone, Copy)]
-enum Tag {
-    Null = 0,
-    /// Bytes: the record key or value, a header, or a JSON string after its escapes are decoded.
-    Bytes = 1,
-    /// A JSON number as written, so that two different ids are never rounded to the same float.
-    Number = 2,
-    /// A JSON boolean.
-    Bool = 3,
-    /// A JSON object or array as written.
-    Container = 4,
-    /// The digest of a whole JSON value.
-    Content = 5,
+    buffers: Buffers,
+    room: content::Room,
 }
 
 impl KeySpec {
@@ -191,27 +140,37 @@ impl KeySpec {
         if parts.is_empty() {
             return Err(SpecError::Empty);
         }
-        let (mut pointers, mut structured) = (Pointers::default(), Pointers::default());
-        let (mut key_pointers, mut contents) = (Pointers::default(), Vec::new());
-        for part in &parts {
+        let (mut value, mut event) = (Places::default(), Places::default());
+        let (mut key, mut contents) = (Places::default(), Vec::new());
+        parts.iter().try_for_each(Part::check)?;
+        let leaves: Vec<_> = parts.iter().flat_map(Part::leaves).collect();
+        for part in &leaves {
             match part {
                 Part::Field(pointer) => {
-                    pointers.add(pointer)?;
-                    structured.add(pointer)?;
+                    value.add(pointer)?;
+                    event.add(pointer)?;
                 }
-                Part::KeyField(pointer) => key_pointers.add(pointer)?,
+                Part::KeyField(pointer) => key.add(pointer)?,
                 // Attribute names contain no characters that a pointer would have to escape.
                 Part::CloudEvent(name) if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !name.is_empty() => {
-                    structured.add(&format!("/{name}"))?;
+                    event.add(&format!("/{name}"))?;
                 }
                 Part::CloudEvent(name) => return Err(SpecError::Attribute(name.clone())),
                 Part::Content { except } => contents.push(Content::new(except)?),
-                Part::RecordKey | Part::RecordValue | Part::Header(_) => {}
+                _ => {}
             }
         }
-        let needs_value = parts.iter().any(|part| matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. }));
-        let reads_events = parts.iter().any(|part| matches!(part, Part::CloudEvent(_)));
-        Ok(Self { parts, pointers, structured, key_pointers, contents, needs_value, reads_events, hashing: Hashing::default() })
+        let value = if contents.is_empty() { value } else { value.and_everything() };
+        let [value, event, key] = [value, event, key].map(JsonExtractor::new);
+        let any = |is_it: fn(&Part) -> bool| leaves.iter().any(|leaf| is_it(leaf));
+        let reads = Reads {
+            headers: any(|leaf| matches!(leaf, Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_))),
+            key: any(|leaf| matches!(leaf, Part::RecordKey | Part::KeyField(_))),
+            value: any(Part::is_of_value),
+        };
+        let needs_value = parts.iter().any(Part::needs_value) || leaves.iter().all(|leaf| leaf.is_of_value());
+        let reads_events = any(|leaf| matches!(leaf, Part::CloudEvent(_)));
+        Ok(Self { parts, value, event, key, contents, needs_value, reads, reads_events, hashing: Hashing::default() })
     }
 
     /// Sets the hash.
@@ -235,20 +194,25 @@ impl KeySpec {
 
     /// True if any part needs a header, so that a caller may skip reading the headers.
     #[must_use]
-    pub fn reads_headers(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::Header(_) | Part::CloudEvent(_)))
+    pub const fn reads_headers(&self) -> bool {
+        self.reads.headers
     }
 
     /// True if any part is taken from the record key.
     #[must_use]
-    pub fn reads_key(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part, Part::RecordKey | Part::KeyField(_)))
+    pub const fn reads_key(&self) -> bool {
+        self.reads.key
     }
 
     /// True if any part is taken from the record value.
     #[must_use]
     pub const fn reads_value(&self) -> bool {
-        self.needs_value
+        self.reads.value
+    }
+
+    /// Returns the places in a record that the key is made of, in order.
+    pub fn leaves(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flat_map(Part::leaves)
     }
 
     /// True if the key has attributes of an event that is the whole record value.
@@ -257,19 +221,32 @@ impl KeySpec {
         self.reads_events && cloudevents::is_structured(headers).is_ok_and(|is_structured| is_structured)
     }
 
-    /// Returns the pointers into the record key, and their number.
+    /// Returns the places in the record key, or in the record value.
     #[must_use]
-    pub fn key_fields(&self) -> (&Node, usize) {
-        self.key_pointers.places()
+    #[inline]
+    pub const fn places(&self, side: Side) -> &Places {
+        match side {
+            Side::Key => self.key.places(),
+            Side::Value => self.value.places(),
+        }
     }
 
-    /// Returns the pointers into the record value, and their number.
-    #[must_use]
-    pub fn value_fields(&self) -> (&Node, usize) {
-        self.pointers.places()
+    /// Returns the fields of the record key or value that no record of a schema can have.
+    ///
+    /// # Errors
+    /// [`SchemaError`] if the schema cannot be used for the key.
+    #[cfg(feature = "formats")]
+    pub fn missing_in(&self, schema: &Schema, message: Message<'_>, side: Side) -> Result<Vec<String>, SchemaError> {
+        let extractor = Extractor::compile(schema, message, self.places(side))?;
+        let pointers = self.leaves().filter_map(|part| match part {
+            Part::Field(pointer) if side == Side::Value => Some(pointer),
+            Part::KeyField(pointer) if side == Side::Key => Some(pointer),
+            _ => None,
+        });
+        Ok(pointers.enumerate().filter(|&(place, _)| extractor.lacks(place)).map(|(_, pointer)| pointer.clone()).collect())
     }
 
-    /// Computes the fingerprint of the key of a record whose fields are JSON.
+    /// Computes the fingerprint of the key of a record whose key and value are JSON.
     ///
     /// # Errors
     /// [`Invalid`] if the record has no such key. The error names the invalid part.
@@ -277,7 +254,7 @@ impl KeySpec {
     pub fn fingerprint(&self, record: &Record<'_>, scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         match (record.value, &*self.parts) {
             (Some(json), [part @ Part::Field(_)]) => self.fingerprint_of_field(part, json, scratch),
-            _ => self.fingerprint_of(record, Fields::Json, Fields::Json, scratch),
+            _ => self.fingerprint_of(record, &Source::json(&self.key), &Source::json(&self.value), scratch),
         }
     }
 
@@ -285,13 +262,13 @@ impl KeySpec {
     #[inline]
     fn fingerprint_of_field(&self, part: &Part, json: &[u8], scratch: &mut Scratch) -> Result<Fingerprint, Box<Invalid>> {
         let mut found = [None];
-        self.pointers.find(Side::Value, json, &mut scratch.json, &mut found)?;
+        self.value.find(json, &mut scratch.buffers, &mut found).map_err(|error| unreadable(Side::Value, false, json, &error))?;
         let [Some(found)] = &found else { return Err(Box::new(missing_field(part, Some(json)))) };
         if let Scalar::Null = found {
             return Err(Box::new(self.null_key()));
         }
         let mut fingerprint = Fingerprint(0);
-        let encoded = found.encoded(|(tag, bytes)| {
+        let encoded = encode_scalar(found, |(tag, bytes)| {
             let (mut short, end) = ([0; SHORT], HEAD + bytes.len());
             fingerprint = if let Some(body) = short.get_mut(HEAD..end) {
                 body.copy_from_slice(bytes);
@@ -303,44 +280,63 @@ impl KeySpec {
                 self.hashing.fingerprint(&scratch.encoded)
             };
         });
-        encoded.map_err(|error| broken(Side::Value, &error))?;
+        encoded.map_err(|error| unreadable(Side::Value, false, json, &error.into()))?;
         Ok(fingerprint)
     }
 
-    /// Computes the fingerprint of the key of a record whose key and value have these fields.
-    ///
-    /// # Errors
-    /// [`Invalid`] if the record has no such key. The error names the invalid part.
+    /// Computes the fingerprint of the key of a record whose key and value are read by these extractors.
     // Inlined in each caller, because much of it is optimized away if both texts are JSON.
     #[inline]
-    pub fn fingerprint_of(
+    fn fingerprint_of<K: Extract, V: Extract>(
         &self,
         record: &Record<'_>,
-        key: Fields<'_, '_>,
-        value: Fields<'_, '_>,
+        key: &Source<'_, K>,
+        value: &Source<'_, V>,
         scratch: &mut Scratch,
     ) -> Result<Fingerprint, Box<Invalid>> {
         let is_structured = self.reads_events && cloudevents::is_structured(record.headers)?;
+        if is_structured {
+            if !value.is_json {
+                return Err(Box::new(cloudevents::not_json()));
+            }
+            return self.fingerprint_of_event(record, key, scratch);
+        }
+        self.fingerprint_in(record, key, value, false, scratch)
+    }
+
+    /// Computes the fingerprint of the key of a record whose value is the whole event.
+    #[inline(never)]
+    fn fingerprint_of_event<K: Extract>(
+        &self,
+        record: &Record<'_>,
+        key: &Source<'_, K>,
+        scratch: &mut Scratch,
+    ) -> Result<Fingerprint, Box<Invalid>> {
+        self.fingerprint_in(record, key, &Source::json(&self.event), true, scratch)
+    }
+
+    /// Computes the fingerprint. If the value is the whole event, its attributes are among the fields.
+    #[inline]
+    fn fingerprint_in<K: Extract, V: Extract>(
+        &self,
+        record: &Record<'_>,
+        key: &Source<'_, K>,
+        value: &Source<'_, V>,
+        is_structured: bool,
+        scratch: &mut Scratch,
+    ) -> Result<Fingerprint, Box<Invalid>> {
         if self.needs_value || is_structured {
             record.value.ok_or_else(|| Box::new(tombstone()))?;
         }
-        let pointers = if is_structured { &self.structured } else { &self.pointers };
+        let places = if is_structured { self.event.places() } else { self.value.places() }.len();
         // Two statements, because in a single one the compiler creates both and then moves them.
         let mut few = [const { None }; FEW];
         let mut many = Vec::new();
-        let room = room_for(pointers.places().1 + self.key_pointers.places().1, &mut few, &mut many);
-        let (room, room_of_key) = room.split_at_mut(pointers.places().1);
-        let mut fields = match value {
-            Fields::Json => pointers.read(Side::Value, record.value, &mut scratch.json, room)?,
-            Fields::Found(_) if is_structured => return Err(Box::new(cloudevents::not_json())),
-            Fields::Found(found) => found,
-        }
-        .iter();
-        let mut key_fields = match key {
-            Fields::Json => self.key_pointers.read(Side::Key, record.key, &mut scratch.json, room_of_key)?,
-            Fields::Found(found) => found,
-        }
-        .iter();
+        let room = room_for(places + self.key.places().len(), &mut few, &mut many);
+        let (found, found_in_key) = room.split_at_mut(places);
+        value.find(Side::Value, record.value, &mut scratch.buffers, found)?;
+        key.find(Side::Key, record.key, &mut scratch.buffers, found_in_key)?;
+        let (mut fields, mut key_fields) = (found.iter(), found_in_key.iter());
         let mut contents = self.contents.iter();
         let mut all_null = true;
         scratch.encoded.clear();
@@ -352,41 +348,39 @@ impl KeySpec {
             match part {
                 Part::RecordKey => add(raw(record.key)),
                 Part::RecordValue => add(raw(record.value)),
-                Part::Header(name) => {
-                    let header = record.headers.iter().rev().find(|(key, _)| key == name);
-                    add(raw(header.ok_or_else(|| missing_header(part, name, record.headers))?.1));
-                }
+                Part::Header(name) => add(raw(header(part, name, record)?)),
                 Part::Field(_) | Part::KeyField(_) => {
-                    let found = if let Part::Field(_) = part { fields.next() } else { key_fields.next() };
-                    let scalar = found.and_then(Option::as_ref).ok_or_else(|| match (part, value, key) {
-                        (Part::Field(_), Fields::Json, _) => missing_field(part, record.value),
-                        (Part::KeyField(_), _, Fields::Json) => missing_field(part, record.key),
-                        _ => missing(part),
+                    let is_value = matches!(part, Part::Field(_));
+                    let found = if is_value { fields.next() } else { key_fields.next() };
+                    let scalar = found.and_then(Option::as_ref).ok_or_else(|| {
+                        let json = if is_value { value.json_text(record.value) } else { key.json_text(record.key) };
+                        missing_field(part, json)
                     })?;
-                    scalar.encoded(&mut add).map_err(|error| broken(Side::Value, &error))?;
+                    encode_scalar(scalar, &mut add).map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
                 }
                 Part::CloudEvent(_) if is_structured => {
                     // An attribute is the same text in both modes.
                     match *fields.next().and_then(Option::as_ref).ok_or_else(|| missing(part))? {
                         Scalar::String(text) | Scalar::Number(text) | Scalar::Bool(text) => add((Tag::Bytes, text)),
                         Scalar::Escaped(quoted) => {
-                            add((Tag::Bytes, unescape(quoted).map_err(|error| broken(Side::Value, &error))?.as_bytes()));
+                            let text = unescape(quoted).map_err(|error| unreadable(Side::Value, false, &[], &error.into()))?;
+                            add((Tag::Bytes, text.as_bytes()));
                         }
                         _ => return Err(Box::new(missing(part))),
                     }
                 }
-                Part::CloudEvent(name) => {
-                    let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
-                    let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
-                    add(raw(Some(header.and_then(|(_, value)| *value).ok_or_else(|| missing(part))?)));
-                }
+                Part::CloudEvent(name) => add(raw(Some(attribute(part, name, record)?))),
                 Part::Content { .. } => {
-                    let content = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
-                    let (scan, room) = scratch.json.whole(content.1);
-                    match content.0.digest(scan, &self.hashing, room)? {
+                    let (content, text) = contents.next().zip(record.value).ok_or_else(|| missing(part))?;
+                    let mut digest = content.digest(&self.hashing, &mut scratch.room);
+                    value.visit(Side::Value, text, &mut scratch.buffers, &mut digest)?;
+                    match digest.finish() {
                         None => add((Tag::Null, &[])),
                         Some(digest) => add((Tag::Content, &digest.to_le_bytes())),
                     }
+                }
+                Part::HeaderInAnyCase(_) | Part::Optional(_) | Part::FirstOf(_) | Part::Normalized(..) => {
+                    return self.fingerprint_of_composite(record, (key, found_in_key), (value, found), is_structured, scratch);
                 }
             }
         }
@@ -408,50 +402,65 @@ impl fmt::Display for KeySpec {
     }
 }
 
-/// A field of a JSON value, to be read separately.
-#[derive(Clone, Debug)]
-pub struct Field(Pointers);
+/// Returns the value of the last header with this name.
+#[inline]
+fn header<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<Option<&'a [u8]>, Box<Invalid>> {
+    let header = record.headers.iter().rev().find(|(key, _)| *key == name);
+    Ok(header.ok_or_else(|| missing_header(part, name, record.headers))?.1)
+}
 
-impl Field {
-    /// Compiles an RFC 6901 pointer.
-    ///
-    /// # Errors
-    /// [`SpecError`] if the pointer is malformed.
-    pub fn new(pointer: &str) -> Result<Self, SpecError> {
-        let mut pointers = Pointers::default();
-        pointers.add(pointer)?;
-        Ok(Self(pointers))
-    }
+/// Returns an attribute of a CloudEvent whose attributes are headers.
+#[inline]
+fn attribute<'a>(part: &Part, name: &str, record: &Record<'a>) -> Result<&'a [u8], Box<Invalid>> {
+    let is_it = |header: &str| header.strip_prefix(cloudevents::PREFIX) == Some(name);
+    let header = record.headers.iter().rev().find(|(header, _)| is_it(header));
+    header.and_then(|(_, value)| *value).ok_or_else(|| Box::new(missing(part)))
+}
 
-    /// Returns the string or number at this field, a number as written, or `None` for anything else, and if the value is not
-    /// JSON.
-    #[must_use]
-    pub fn text<'a>(&self, value: &'a [u8]) -> Option<Cow<'a, str>> {
-        self.text_in(value, &mut Scratch::default())
-    }
+/// The extractor of a record's key or value.
+struct Source<'e, E> {
+    extractor: &'e E,
+    is_json: bool,
+    /// True if the text was taken out of a frame.
+    is_framed: bool,
+}
 
-    /// Returns the same as [`Field::text`], with working memory that is reused between records.
-    #[must_use]
-    pub fn text_in<'a>(&self, value: &'a [u8], scratch: &mut Scratch) -> Option<Cow<'a, str>> {
-        let mut found = [None];
-        self.0.find(Side::Value, value, &mut scratch.json, &mut found).ok()?;
-        let [found] = found;
-        match found? {
-            Scalar::String(text) | Scalar::Number(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
-            Scalar::Escaped(quoted) => unescape(quoted).ok().map(Cow::Owned),
-            _ => None,
-        }
+impl<'e> Source<'e, JsonExtractor> {
+    #[inline]
+    const fn json(extractor: &'e JsonExtractor) -> Self {
+        Self { extractor, is_json: true, is_framed: false }
     }
 }
 
-/// Computes a digest of a JSON value that is independent of white space, the order of members, and escapes in strings. Numbers
-/// are taken as written. None for null.
-///
-/// # Errors
-/// [`Invalid`] if the value is not JSON, or has too many nested containers.
-pub fn digest(json: &[u8], scratch: &mut Scratch) -> Result<Option<u128>, Box<Invalid>> {
-    let (scan, room) = scratch.json.whole(json);
-    Content::default().digest(scan, &Hashing::Xxh3, room)
+impl<'e, E: Extract> Source<'e, E> {
+    /// Finds the values at the places, if there is a text.
+    #[inline]
+    fn find<'a>(
+        &self,
+        side: Side,
+        text: Option<&'a [u8]>,
+        buffers: &mut Buffers,
+        found: &mut [Option<Scalar<'a>>],
+    ) -> Result<(), Box<Invalid>>
+    where
+        'e: 'a,
+    {
+        match text {
+            Some(text) if !found.is_empty() => {
+                self.extractor.find(text, buffers, found).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn visit(&self, side: Side, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Invalid>> {
+        self.extractor.visit(text, buffers, visitor).map_err(|error| Box::new(unreadable(side, self.is_framed, text, &error)))
+    }
+
+    /// Returns a text that is JSON.
+    fn json_text<'t>(&self, text: Option<&'t [u8]>) -> Option<&'t [u8]> {
+        text.filter(|_| self.is_json)
+    }
 }
 
 /// Returns space for the values of fields, in `few` if they fit.
@@ -462,26 +471,6 @@ pub(crate) fn room_for<'r, T: Clone>(count: usize, few: &'r mut [Option<T>; FEW]
     }
     many.resize(count, None);
     many
-}
-
-/// Appends a part of a key.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "it is in the middle of what is done for each record")]
-fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
-    encoded.extend_from_slice(&head(tag, bytes));
-    encoded.extend_from_slice(bytes);
-}
-
-/// Returns the start of a part's encoding.
-#[inline]
-fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
-    let mut head = [tag as u8; HEAD];
-    head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-    head
-}
-
-fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
-    bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
 }
 
 fn list(parts: &[Part]) -> String {

@@ -2,7 +2,8 @@
 //!
 //! Owns how a part is shown. Must never be what a key is compared by: that is its fingerprint.
 
-use super::{Scratch, Tag};
+use super::Scratch;
+use super::encoding::Tag;
 
 impl Scratch {
     /// The parts of the key that was taken last, in order: bytes as text, a JSON value as it is written, and the content of a

@@ -208,7 +208,7 @@ fn a_header_in_another_case_is_named() {
     let header = [("x-shopify-event-id", Some(&b"e-1"[..]))];
     assert_eq!(
         message(&spec, b"x", &header),
-        "the record has no header `X-Shopify-Event-Id`, but header `x-shopify-event-id`: header names are case-sensitive"
+        "the record has no header `X-Shopify-Event-Id`, but header `x-shopify-event-id`: header names are case-sensitive without ignore_case = true"
     );
     assert_eq!(message(&spec, b"x", &[("x", None)]), "the record has no header `X-Shopify-Event-Id`");
 }

@@ -4,7 +4,8 @@
 //! else. Must never use more memory than its limit, regardless of the input: it keeps only the start of a longer stream.
 
 use crate::content::{self, CompareContent};
-use crate::key::{self, Field, Scratch};
+use crate::format::{NoSchemas, RecordFormat, Scalar};
+use crate::key::{Field, ValueReader};
 use crate::record::Timestamp;
 use crate::replay::{Error as ReplayError, Format, Lines, Recorded, parse_rfc3339};
 use std::collections::HashMap;
@@ -85,7 +86,7 @@ impl Columns {
         let mut found: HashMap<Place, usize> = HashMap::new();
         // For fields that are times: the times themselves, by column.
         let mut read: HashMap<usize, Vec<Option<Timestamp>>> = HashMap::new();
-        let mut scratch = Scratch::default();
+        let mut reader = ValueReader::default();
         loop {
             let fault = match lines.next_line() {
                 Ok(None) => break,
@@ -95,7 +96,7 @@ impl Columns {
                 }
                 Ok(Some(line)) => match Recorded::parse(format, line, time) {
                     Ok(recorded) => {
-                        let (fields, rest) = fields(&recorded, &mut scratch);
+                        let (fields, rest) = fields(&recorded, &mut reader);
                         table.add(recorded.time, fields, rest, compare, &mut found, &mut read);
                         continue;
                     }
@@ -191,7 +192,7 @@ fn hash(kind: u64, bytes: &[u8]) -> u64 {
 type FieldOfRow = (Place, u64, Option<Timestamp>);
 
 /// Returns the fields of a record, and the hash of a value without fields.
-fn fields(recorded: &Recorded<'_>, scratch: &mut Scratch) -> (Vec<FieldOfRow>, u64) {
+fn fields(recorded: &Recorded<'_>, reader: &mut ValueReader) -> (Vec<FieldOfRow>, u64) {
     let mut fields = Vec::new();
     if let Some(key) = recorded.key.as_deref() {
         fields.push((Place::RecordKey, hash(0, key), None));
@@ -201,23 +202,30 @@ fn fields(recorded: &Recorded<'_>, scratch: &mut Scratch) -> (Vec<FieldOfRow>, u
         fields.push((Place::Header(name.to_owned()), value, None));
     }
     let Some(value) = recorded.value.as_deref() else { return (fields, MISSING) };
-    let is_object = content::leaves(value, &mut |pointer, leaf| {
-        let value = match key::digest(leaf.as_bytes(), scratch) {
-            Ok(None) => MISSING,
-            Ok(Some(digest)) => hash(1, &digest.to_le_bytes()),
-            Err(_) => hash(2, leaf.as_bytes()),
-        };
-        fields.push((Place::Field(pointer.to_owned()), value, time(leaf)));
+    let (json, mut leaves) = (RecordFormat::default(), Vec::new());
+    let opened = reader.open(&json, Some(value), std::iter::empty(), &NoSchemas);
+    let is_object = opened.is_some_and(|mut value| {
+        value.leaves(content::DEPTH_MAX, |leaf| {
+            let value = leaf.digest.map_or(MISSING, |digest| hash(1, &digest.to_le_bytes()));
+            leaves.push((leaf.pointer.to_owned(), value, leaf.scalar.and_then(time)));
+        })
     });
-    let rest = if is_object { MISSING } else { hash(2, value) };
-    (fields, rest)
+    if !is_object {
+        return (fields, hash(2, value));
+    }
+    // For duplicate names, the last counts.
+    leaves.reverse();
+    leaves.sort_by(|(one, ..), (other, ..)| one.cmp(other));
+    leaves.dedup_by(|(one, ..), (other, ..)| one == other);
+    fields.extend(leaves.into_iter().map(|(pointer, value, time)| (Place::Field(pointer), value, time)));
+    (fields, MISSING)
 }
 
 /// Parses a field as a time.
-fn time(leaf: &str) -> Option<Timestamp> {
-    if leaf.starts_with('"') {
-        let is_long = leaf.len() >= "\"2000-01-01T00:00:00\"".len();
-        return serde_json::from_str::<String>(leaf).ok().filter(|_| is_long).and_then(|text| parse_rfc3339(&text));
+fn time(value: Scalar<'_>) -> Option<Timestamp> {
+    match value {
+        Scalar::String(text) if text.len() >= "2000-01-01T00:00:00".len() => parse_rfc3339(str::from_utf8(text).ok()?),
+        Scalar::Number(text) => str::from_utf8(text).ok()?.parse().ok().filter(|time| TIMES.contains(time)),
+        _ => None,
     }
-    leaf.parse().ok().filter(|time| TIMES.contains(time))
 }

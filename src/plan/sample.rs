@@ -6,8 +6,8 @@
 //! regardless of the input.
 
 use crate::filter::{Slice, Window};
-use crate::format::{Formats, NoKey, Reader, Schemas};
-use crate::key::{Field, Fingerprint, KeySpec, Scratch};
+use crate::format::{Formats, Schemas};
+use crate::key::{Field, Fingerprint, KeySpec, NoKey, Reader, Scratch};
 use crate::record::{Record, Timestamp};
 use crate::replay::{Error as ReplayError, Format, LineError, Lines, Recorded};
 use serde::{Deserialize, Serialize};

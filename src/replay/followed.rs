@@ -4,8 +4,7 @@
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
-use crate::format::NoKey;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, NoKey};
 use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 

@@ -5,7 +5,8 @@
 
 use super::recorded::Recorded;
 use super::{LineError, envelope};
-use crate::key::{self, Field};
+use crate::format::compression;
+use crate::key::Field;
 use crate::record::Timestamp;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -52,7 +53,7 @@ impl<R: BufRead> Lines<R> {
                 return Ok(None);
             }
             if self.number == 1
-                && let Some(name) = key::compression(&self.line)
+                && let Some(name) = compression(&self.line)
             {
                 return Err(LineError::Compressed(name));
             }

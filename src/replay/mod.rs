@@ -21,8 +21,8 @@ use crate::config::{OnInvalid, OnTombstone, Topic};
 use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
-use crate::format::{self, Formats, NoKey, NoSchemas, Reader, SchemaId, Schemas};
-use crate::key::{self, Field, Fingerprint, Part, Scratch, SpecError};
+use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
+use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Retract, Scratch, ValueReader};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
@@ -61,6 +61,7 @@ pub struct Replay<'t> {
     contents: ContentSample,
     compare: CompareContent,
     values: ValueCounts,
+    value_reader: ValueReader,
     counted: Summary,
     /// True if the last record was dropped although its key had not been seen.
     is_wrong: bool,
@@ -157,7 +158,7 @@ pub enum Error {
     Format(format::Format),
     /// The JSON pointer of the time is malformed.
     #[error("--time")]
-    Time(#[from] SpecError),
+    Time(#[from] PointerError),
     /// Lines of a capture already have a time, which the live run uses.
     #[error("--time: lines of a capture bring the record's own time")]
     SecondTime,
@@ -240,10 +241,11 @@ impl<'t> Replay<'t> {
         match options.format {
             Format::Kcat if options.time.is_some() => return Err(Error::SecondTime),
             Format::Ndjson => {
-                let is_absent = |part: &&Part| matches!(part, Part::RecordKey | Part::KeyField(_) | Part::Header(_) | Part::CloudEvent(_));
-                let absent = topic.key.parts().iter().find(is_absent);
+                let is_absent = |part: &&Part| !matches!(part, Part::RecordValue | Part::Field(_) | Part::Content { .. });
+                let absent = topic.key.leaves().find(is_absent);
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
-                topic.retract.as_ref().map_or(Ok(()), |header| Err(Error::Retract(header.clone())))?;
+                let header = topic.retract.as_ref().and_then(Retract::as_header);
+                header.map_or(Ok(()), |(name, _)| Err(Error::Retract(name.to_owned())))?;
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
@@ -273,6 +275,7 @@ impl<'t> Replay<'t> {
             // A line of values has no headers.
             count_by: topic.count_by.as_ref().filter(|by| options.format != Format::Ndjson || matches!(by, CountBy::Field(_))),
             values: ValueCounts::default(),
+            value_reader: ValueReader::default(),
             contents: ContentSample::new(topic.filter.capacity),
             compare,
             counted: Summary::default(),
@@ -350,9 +353,14 @@ impl<'t> Replay<'t> {
         place(&mut self.partitions, recorded.partition)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
-        let fingerprint = match fingerprint {
-            Ok(fingerprint) => fingerprint,
+        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
+        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
+        let keyed = fingerprint.and_then(|fingerprint| {
+            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
+            Ok((fingerprint, retracts?))
+        });
+        let (fingerprint, is_retraction) = match keyed {
+            Ok(keyed) => keyed,
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
             Err(NoKey::Invalid(invalid)) => {
                 let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
@@ -373,20 +381,21 @@ impl<'t> Replay<'t> {
             self.counted.future += 1;
             self.counted.future_time = Some(time);
         }
-        let verdict = if self.topic.is_retraction(&headers) {
+        let verdict = if is_retraction {
             dedup.retract(fingerprint, recorded.time, max_timestamp)
         } else {
             dedup.judge(fingerprint, recorded.time, max_timestamp)
         };
         let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(by) = self.count_by {
-            let text = by.text(record.value, headers.iter().copied(), &mut self.scratch);
+            let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
+            let text = by.text(&self.formats.value, record.value, headers, reader, &*self.schemas);
             self.values.add(text.as_deref(), verdict == Verdict::Duplicate);
         }
         if self.only.is_none() {
             let key = PartitionKey { partition: number, fingerprint };
-            let value = record.value.map(|value| self.formats.value.bare_value(value, headers.iter().copied()));
-            self.contents.take(key, verdict, value, &self.compare, &mut self.scratch);
+            let value = self.value_reader.open(&self.formats.value, record.value, headers.iter().copied(), &*self.schemas);
+            self.contents.take(key, verdict, value, &self.compare);
         }
         let is_followed = self.only.is_none_or(|only| only == (recorded.partition, fingerprint));
         if let Some(truth) = truth {

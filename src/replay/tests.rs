@@ -3,7 +3,7 @@ use crate::config::{self, OnDuplicate, OnTombstone};
 use crate::content::CompareContent;
 use crate::filter::{Growth, Window};
 use crate::format::Formats;
-use crate::key::KeySpec;
+use crate::key::{KeySpec, Retract};
 use std::time::Duration;
 
 fn topic(parts: Vec<Part>) -> Topic {
@@ -103,7 +103,7 @@ fn what_a_line_does_not_have_is_said_before_reading() {
 
 #[test]
 fn what_a_line_of_values_cannot_tell_is_refused() {
-    let topic = Topic { retract: Some("retract".into()), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
+    let topic = Topic { retract: Some(Retract::header("retract")), filter: config::Filter { confirm: true, ..filter(1e-4) }, ..by_id() };
     let error = replay(&topic, &options(Format::Ndjson), b"{\"id\":1}\n").unwrap_err().to_string();
     assert!(error.starts_with("the topic retracts keys by header `retract`, which a line of ndjson does not have"), "{error}");
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());

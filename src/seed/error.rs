@@ -1,8 +1,9 @@
 //! Why a group is not seeded. Each is a sentence for a person.
 
 use crate::filter::ExactError;
+use crate::format::PointerError;
 use crate::kafka;
-use crate::key::{LookupError, SpecError};
+use crate::key::LookupError;
 use crate::record::Invalid;
 use crate::replay::LineError;
 
@@ -19,7 +20,7 @@ pub enum Error {
         option: &'static str,
         /// What is wrong with it.
         #[source]
-        error: SpecError,
+        error: PointerError,
     },
     /// A line is at fault.
     #[error("line {line}: {fault}")]

@@ -7,8 +7,8 @@ use super::placement::Place;
 use super::table::Table;
 use super::{Format, Options};
 use crate::config::Topic;
-use crate::format::{Formats, NoKey, Reader, Schemas};
-use crate::key::{Field, Fingerprint, Part, Scratch};
+use crate::format::{Formats, Schemas};
+use crate::key::{Field, Fingerprint, NoKey, Part, Reader, Scratch};
 use crate::record::{Record, Timestamp, Verdict};
 use crate::replay::{self, LineError, Lines, Recorded, parse_time};
 use std::io::BufRead;
@@ -68,10 +68,10 @@ impl<'t> LineReader<'t> {
             Format::Ndjson => {
                 let is_absent = |part: &&Part| match part {
                     Part::RecordKey | Part::KeyField(_) => options.record_key.is_none(),
-                    Part::Header(_) | Part::CloudEvent(_) => true,
+                    Part::Header(_) | Part::HeaderInAnyCase(_) | Part::CloudEvent(_) => true,
                     _ => false,
                 };
-                if let Some(part) = topic.key.parts().iter().find(is_absent) {
+                if let Some(part) = topic.key.leaves().find(is_absent) {
                     let advice = if matches!(part, Part::RecordKey | Part::KeyField(_)) {
                         "say where it is with --record-key"
                     } else {
@@ -130,9 +130,14 @@ impl<'t> LineReader<'t> {
         };
         let headers = recorded.headers();
         let record = Record { key: record_key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas);
-        let fingerprint = match fingerprint {
-            Ok(fingerprint) => fingerprint,
+        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
+        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
+        let keyed = fingerprint.and_then(|fingerprint| {
+            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
+            Ok((fingerprint, retracts?))
+        });
+        let (fingerprint, is_retraction) = match keyed {
+            Ok(keyed) => keyed,
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
             Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
                 self.counts.tombstones += 1;
@@ -146,7 +151,7 @@ impl<'t> LineReader<'t> {
         };
         let is_ours = recorded.topic.as_deref().is_none_or(|topic| self.inputs.contains(&topic));
         let place = Place { partition: (is_capture && is_ours).then_some(recorded.partition), record_key: record_key.as_deref() };
-        take(Line { fingerprints: &[fingerprint], time, place, is_retraction: self.topic.is_retraction(&headers) })
+        take(Line { fingerprints: &[fingerprint], time, place, is_retraction })
     }
 
     fn read_table(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {

@@ -112,13 +112,16 @@ impl Columns {
     }
 }
 
-/// What the column of a part is called. Of a field, the slash that its pointer begins with may be missing.
+/// Returns the name of a part's column. The slash at the start of a pointer may be missing. Alternatives have one column, named after
+/// the first.
 fn name(part: &Part) -> &str {
     match part {
         Part::RecordKey => "key",
         Part::RecordValue => "value",
         Part::Content { .. } => "content",
-        Part::Header(name) | Part::CloudEvent(name) | Part::Field(name) | Part::KeyField(name) => name,
+        Part::Header(name) | Part::HeaderInAnyCase(name) | Part::CloudEvent(name) | Part::Field(name) | Part::KeyField(name) => name,
+        Part::Optional(part) | Part::Normalized(part, _) => name(part),
+        Part::FirstOf(parts) => parts.first().map_or("", name),
     }
 }
 

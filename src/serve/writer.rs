@@ -5,9 +5,9 @@
 
 use crate::config::{Config, KeySpace, Partitioner, Topic};
 use crate::filter::Window;
-use crate::format::{NoKey, NoSchemas, Reader};
+use crate::format::NoSchemas;
 use crate::kafka::{Error, InputWriter, NewRecord, Written};
-use crate::key::{Fingerprint, Part, Scratch};
+use crate::key::{Fingerprint, NoKey, Part, Reader, Scratch};
 use crate::record::Record;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -222,8 +222,9 @@ impl Input {
             return Err("with serve.partitioner, a record with an empty key goes to a random partition".to_owned());
         }
         if retracts {
-            let header = self.topic.retract.as_deref();
-            record.headers.push((header.ok_or("no record can retract a key here: the topic has no `retract`")?, b""));
+            let retract = self.topic.retract.as_ref().ok_or("no record can retract a key here: the topic has no `retract`")?;
+            let header = retract.as_header().ok_or("no record can retract a key here: the topic's `retract` is a field of the value")?;
+            record.headers.push((header.0, header.1.as_bytes()));
             if !self.topic.key.parts().contains(&Part::RecordKey) {
                 return Err("a retraction could overtake its item, because the record key is not a part of the key".to_owned());
             }
@@ -240,8 +241,12 @@ impl Input {
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
         let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
         // A key without fields needs no schema.
-        let why = match Reader::default().fingerprint(key, formats, &read, &mut Scratch::default(), &NoSchemas) {
-            Ok(fingerprint) => return Ok((fingerprint, self.topic.is_retraction(&headers))),
+        let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
+        let keyed = reader.fingerprint(key, formats, &read, &mut scratch, &NoSchemas).and_then(|fingerprint| {
+            Ok((fingerprint, reader.retracts(self.topic.retract.as_ref(), formats, &read, &mut scratch, &NoSchemas)?))
+        });
+        let why = match keyed {
+            Ok(keyed) => return Ok(keyed),
             Err(NoKey::Invalid(invalid)) => invalid.message,
             Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
         };

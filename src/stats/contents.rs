@@ -3,7 +3,7 @@
 //! Owns who waits for a sample of content, and what time it is for it. Must never let one worker wait while another reads a record.
 
 use crate::content::{self, CompareContent, Conflicts, ContentSample, PartitionKey};
-use crate::key::Scratch;
+use crate::key::OpenValue;
 use crate::record::Verdict;
 use crate::runtime;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,20 +32,27 @@ impl SharedContents {
         Self { compare, halvings: AtomicU32::new(0), sample: Mutex::new(sample) }
     }
 
-    /// See [`ContentSample::take`]. Says also which conflict it is, from 1.
+    /// See [`ContentSample::take`]. The value is opened only if the key is in the sample. Also returns the number of the conflict,
+    /// starting from 1.
     #[inline]
-    pub fn take(&self, key: PartitionKey, verdict: Verdict, value: Option<&[u8]>, scratch: &mut Scratch) -> Option<(Vec<String>, u64)> {
+    pub fn take<'v>(
+        &self,
+        key: PartitionKey,
+        verdict: Verdict,
+        open: impl FnOnce() -> Option<OpenValue<'v>>,
+    ) -> Option<(Vec<String>, u64)> {
         if verdict == Verdict::Retracted {
             self.forget(key);
         }
         if !self.is_of(key) || !content::is_compared(verdict) {
             return None;
         }
-        // Others wait for the sample, but not for what takes long.
-        let content = self.compare.content(value, scratch);
-        let bytes = value.map_or(0, <[u8]>::len);
+        let mut value = open()?;
+        // Other workers wait for the sample, but not for what takes long.
+        let content = self.compare.content(&mut value);
+        let bytes = value.text.map_or(0, <[u8]>::len);
         let (difference, number) = self.with(|sample| Some((sample.look(key, verdict, bytes, content)?, sample.conflicts())))?;
-        let fields = difference.fields(value);
+        let fields = difference.fields(&mut value);
         self.with(|sample| sample.count(&fields));
         Some((fields, number))
     }
@@ -89,14 +96,18 @@ impl SharedContents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::Fingerprint;
+    use crate::format::{NoSchemas, RecordFormat};
+    use crate::key::{Fingerprint, ValueReader};
 
     #[test]
     fn conflicts_are_numbered_and_what_came_out_elsewhere_is_forgotten() {
         let contents = SharedContents::new(Some(1_000), CompareContent::default());
         let key = |partition| PartitionKey { partition, fingerprint: Fingerprint(7) };
-        let take =
-            |partition, verdict, value: &str| contents.take(key(partition), verdict, Some(value.as_bytes()), &mut Scratch::default());
+        let take = |partition, verdict, value: &str| {
+            let mut reader = ValueReader::default();
+            let format = RecordFormat::default();
+            contents.take(key(partition), verdict, || reader.open(&format, Some(value.as_bytes()), std::iter::empty(), &NoSchemas))
+        };
         let differs = |number| Some((vec!["the value".to_owned()], number));
         assert_eq!(take(0, Verdict::Unseen, "a"), None);
         assert_eq!((take(0, Verdict::Duplicate, "b"), take(0, Verdict::Duplicate, "c")), (differs(1), differs(2)));

@@ -5,8 +5,8 @@
 use super::{Became, FAILS, TestRecord};
 use crate::config::Config;
 use crate::dedup::Dedup;
-use crate::format::{NoKey, Reader, Schemas};
-use crate::key::{self, Fingerprint, Scratch};
+use crate::format::Schemas;
+use crate::key::{self, Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Record, SpaceId, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
@@ -56,7 +56,10 @@ impl<'c> Judge<'c> {
         let (key, value) = (record.key_bytes()?, record.value_bytes()?);
         let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().map(str::as_bytes))).collect();
         let parts = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
-        let read = self.readers[number].fingerprint(&topic.key, &topic.formats, &parts, &mut self.scratch, &*self.schemas);
+        let (reader, scratch, schemas) = (&mut self.readers[number], &mut self.scratch, &*self.schemas);
+        let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &parts, scratch, schemas);
+        let retract = topic.retract.as_ref();
+        let read = fingerprint.and_then(|key| Ok((key, reader.retracts(retract, &topic.formats, &parts, scratch, schemas)?)));
         let (verdict, invalid, since, why) = match read {
             Err(NoKey::Awaits(schema)) => {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
@@ -66,7 +69,7 @@ impl<'c> Judge<'c> {
                 let why = invalid.to_string();
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
             }
-            Ok(fingerprint) => {
+            Ok((fingerprint, is_retraction)) => {
                 let partition =
                     if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
                 if let Some(between) = &self.between[number] {
@@ -77,7 +80,7 @@ impl<'c> Judge<'c> {
                 let begun = || State { dedup: Dedup::new(topic.rules(self.partitions)), emitted: HashMap::new() };
                 let state = state.or_insert_with(begun);
                 let max_timestamp = read_at.map_or(i64::MAX, |now| topic.max_timestamp(now));
-                let verdict = if topic.is_retraction(&headers) {
+                let verdict = if is_retraction {
                     state.dedup.retract(fingerprint, time, max_timestamp)
                 } else {
                     state.dedup.judge(fingerprint, time, max_timestamp)

@@ -220,3 +220,114 @@ fn a_recorded_stream_is_brought_there_too() {
     let report = run(&config, &tests.tests[0], &schemas, &open);
     assert!(report.passed(), "{report:?}");
 }
+
+/// Checks the verdicts of records under a topic's options.
+fn has_verdicts(options: &str, records: &Value) {
+    let text = format!(
+        "[kafka]\nbootstrap_servers = \"localhost:9092\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = {{ kind = \"exact\" }}\non_invalid = \"drop\"\n{options}"
+    );
+    let report = report(&config(&text), &json!({ "name": options, "records": records }));
+    assert_eq!(report.differences, [], "{options}");
+}
+
+#[test]
+fn producers_that_write_nulls_and_those_that_leave_them_out_agree() {
+    has_verdicts(
+        "key = [{ field = \"/tenant\" }, { field = \"/id\" }, { field = \"/sub\", optional = true }]",
+        &json!([
+            { "value": { "tenant": "t", "id": 1, "sub": null }, "expect": "unseen" },
+            { "value": { "tenant": "t", "id": 1 }, "expect": "duplicate" },
+            { "value": { "tenant": "t", "id": 1, "sub": "s" }, "expect": "unseen" },
+            { "value": { "tenant": "t", "sub": "s" }, "expect": "invalid" },
+        ]),
+    );
+}
+
+#[test]
+fn gateways_may_change_the_case_of_header_names() {
+    has_verdicts(
+        "key = { header = \"X-Shopify-Event-Id\", ignore_case = true }",
+        &json!([
+            { "value": "x", "headers": { "X-Shopify-Event-Id": "e-1" }, "expect": "unseen" },
+            { "value": "x", "headers": { "x-shopify-event-id": "e-1" }, "expect": "duplicate" },
+            { "value": "x", "headers": { "x-shopify-event-id": "E-1" }, "expect": "unseen" },
+        ]),
+    );
+}
+
+#[test]
+fn a_page_is_one_id_however_its_url_is_written() {
+    has_verdicts(
+        "key = { field = \"/url\", normalize = [\"url\", { drop_query = [\"utm_*\"] }] }",
+        &json!([
+            { "value": { "url": "http://example.org/a?x=1&y=2" }, "expect": "unseen" },
+            { "value": { "url": "http://example.org/a?y=2&x=1" }, "expect": "duplicate" },
+            { "value": { "url": "http://EXAMPLE.org/a?x=1&y=2" }, "expect": "duplicate" },
+            { "value": { "url": "http://example.org:80/a?x=1&y=2#top" }, "expect": "duplicate" },
+            { "value": { "url": "http://example.org/a?x=1&y=2&utm_source=mail" }, "expect": "duplicate" },
+            { "value": { "url": "https://example.org/a?x=1&y=2" }, "expect": "unseen" },
+        ]),
+    );
+}
+
+#[test]
+fn an_address_is_one_id_in_any_case_and_with_spaces_around_it() {
+    has_verdicts(
+        "key = { field = \"/email\", normalize = [\"lowercase\", \"trim\"] }",
+        &json!([
+            { "value": { "email": "a.user@example.org" }, "expect": "unseen" },
+            { "value": { "email": "A.User@example.org" }, "expect": "duplicate" },
+            { "value": { "email": " a.user@example.org" }, "expect": "duplicate" },
+            { "value": { "email": "a. user@example.org" }, "expect": "unseen" },
+        ]),
+    );
+}
+
+#[test]
+fn an_id_counts_if_there_is_one_and_the_content_otherwise() {
+    has_verdicts(
+        "key = { first_of = [{ field = \"/event_id\" }, { content = \"value\" }] }",
+        &json!([
+            { "value": { "event_id": "e", "attempt": 1 }, "expect": "unseen" },
+            { "value": { "event_id": "e", "attempt": 2 }, "expect": "duplicate" },
+            { "value": { "text": "no id" }, "expect": "unseen" },
+            { "value": { "text": "no id" }, "expect": "duplicate" },
+            { "value": { "text": "no id", "event_id": null }, "expect": "unseen" },
+        ]),
+    );
+}
+
+#[test]
+fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
+    has_verdicts(
+        "key = { record = \"key\" }\nretract = { header = \"__op\", one_of = [\"d\"] }",
+        &json!([
+            { "key": "7", "value": { "name": "a" }, "headers": { "__op": "c" }, "expect": "unseen" },
+            { "key": "7", "value": { "name": "a" }, "headers": { "__op": "c" }, "expect": "duplicate" },
+            { "key": "7", "headers": { "__op": "d" }, "expect": "retracted" },
+            { "key": "7", "value": { "name": "b" }, "headers": { "__op": "c" }, "expect": "unseen" },
+        ]),
+    );
+    has_verdicts(
+        "key = { first_of = [{ field = \"/after/id\" }, { field = \"/before/id\" }] }\nretract = { field = \"/op\", one_of = [\"d\"] }",
+        &json!([
+            { "value": { "op": "c", "after": { "id": 7 }, "before": null }, "expect": "unseen" },
+            { "value": { "op": "u", "after": { "id": 7 }, "before": { "id": 7 } }, "expect": "duplicate" },
+            { "value": { "op": "d", "after": null, "before": { "id": 7 } }, "expect": "retracted" },
+            { "value": { "op": "c", "after": { "id": 7 }, "before": null }, "expect": "unseen" },
+            { "value": null, "expect": "tombstone" },
+        ]),
+    );
+    // Without a value, or with one that is not listed, a record is like any other.
+    has_verdicts(
+        "key = { record = \"key\" }\nretract = { field = \"/deleted\", one_of = [true, 1] }",
+        &json!([
+            { "key": "7", "value": { "deleted": false }, "expect": "unseen" },
+            { "key": "7", "expect": "duplicate" },
+            { "key": "7", "value": { "deleted": true }, "expect": "retracted" },
+            { "key": "7", "value": {}, "expect": "unseen" },
+            { "key": "7", "value": { "deleted": 1 }, "expect": "retracted" },
+            { "key": "7", "value": "{", "expect": "invalid" },
+        ]),
+    );
+}

@@ -17,7 +17,7 @@ use crate::broker::{Broker, Record, RecordOf};
 use crate::config::{OnDuplicate, Topic};
 use crate::fault;
 use crate::filter::ExactError;
-use crate::format::NoKey;
+use crate::key::NoKey;
 use crate::record::{Offset, Timestamp, Verdict};
 
 /// Decides or recalls the verdict of one record. `max_timestamp` is the latest record time that may advance stream time, by this

@@ -6,7 +6,7 @@ use super::Shared;
 use super::topics::{InputTopic, Topics};
 use crate::broker::{Broker, Record};
 use crate::content::PartitionKey;
-use crate::key::{Fingerprint, Scratch};
+use crate::key::{Fingerprint, ValueReader};
 use crate::record::{TopicPartition, Verdict};
 
 /// Compares a duplicate with the first record of its key, if the key is in the sample.
@@ -17,7 +17,7 @@ pub(super) fn watch<B: Broker>(
     fingerprint: Fingerprint,
     verdict: Verdict,
     message: &impl Record,
-    scratch: &mut Scratch,
+    values: &mut ValueReader,
 ) {
     let key = PartitionKey { partition: message.partition(), fingerprint };
     if matches!(verdict, Verdict::Unseen | Verdict::Retracted) {
@@ -27,8 +27,9 @@ pub(super) fn watch<B: Broker>(
         }
     }
     let Some(contents) = &shared.stats.topics[topic.counted.0].contents else { return };
-    let value = message.value().map(|value| topic.config.formats.value.bare_value(value, message.headers()));
-    let Some((fields, number)) = contents.take(key, verdict, value, scratch) else { return };
+    let format = &topic.config.formats.value;
+    let differs = contents.take(key, verdict, || values.open(format, message.value(), message.headers(), &*shared.schemas));
+    let Some((fields, number)) = differs else { return };
     // One example each time the number has doubled.
     if number.is_power_of_two() {
         tracing::warn!(

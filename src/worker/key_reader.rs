@@ -5,8 +5,8 @@
 use super::topics::InputTopic;
 use crate::broker;
 use crate::config::Topic;
-use crate::format::{Lookup, NoKey, Reader, SchemaId, Schemas};
-use crate::key::{Fingerprint, Scratch};
+use crate::format::{Lookup, SchemaId, Schemas};
+use crate::key::{Fingerprint, NoKey, Reader, Scratch};
 use crate::record::{Record, TopicId};
 use std::sync::Arc;
 
@@ -30,13 +30,14 @@ impl KeyReader {
     /// Extracts the keys of consecutive records. Requests all unknown schemas, so that the partition waits for all of them at the same
     /// time.
     pub(super) fn take(&mut self, id: TopicId, topic: &InputTopic, messages: &[impl broker::Record], keys: &mut Vec<Keyed>) {
-        let Topic { key, formats, .. } = &topic.config;
+        let Topic { key, formats, retract, .. } = &topic.config;
         let (reader, scratch, reads_headers) = (&mut self.readers[id.0], &mut self.scratch, topic.config.reads_headers());
         let schemas = &*self.schemas;
         keys.extend(messages.iter().map(|message| {
             let headers: Vec<_> = if reads_headers { message.headers().collect() } else { Vec::new() };
             let record = Record { key: message.key(), value: message.value(), headers: &headers };
-            Ok((reader.fingerprint(key, formats, &record, scratch, schemas)?, topic.config.is_retraction(&headers)))
+            let fingerprint = reader.fingerprint(key, formats, &record, scratch, schemas)?;
+            Ok((fingerprint, reader.retracts(retract.as_ref(), formats, &record, scratch, schemas)?))
         }));
     }
 

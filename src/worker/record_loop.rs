@@ -12,8 +12,8 @@ use super::writer::TransactionWriter;
 use super::{Shared, co_partitioning, key_conflicts};
 use crate::broker::{Broker, Outgoing, Record, RecordOf, SinkError, Target};
 use crate::filter::ExactError;
-use crate::format::{NoKey, SchemaId};
-use crate::key::{Fingerprint, Scratch};
+use crate::format::SchemaId;
+use crate::key::{Fingerprint, NoKey, ValueReader};
 use crate::record::{Offset, Reason, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Destination, Detail, Origin, Route};
 use crate::stats::Tally;
@@ -31,8 +31,8 @@ const fn is_counted_by_value(offset: Offset) -> bool {
 pub(super) struct Buffers {
     pub(super) prefetched: Vec<Fingerprint>,
     pub(super) headers: AddedHeaders,
-    /// Memory for values that are counted by, or compared.
-    pub(super) scratch: Scratch,
+    /// Readers of values that are counted by, or compared, by topic.
+    pub(super) values: Vec<ValueReader>,
     pub(super) columns: Columns,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct RecordLoop<'w, B: Broker> {
     /// The counts of the configured topic.
     pub(super) tally: &'w mut Tally,
     pub(super) headers: &'w mut AddedHeaders,
-    pub(super) scratch: &'w mut Scratch,
+    pub(super) values: &'w mut ValueReader,
     pub(super) columns: &'w mut Columns,
     /// An upper bound of the bytes of the records that are left.
     pub(super) bytes: usize,
@@ -180,14 +180,16 @@ impl<B: Broker> RecordLoop<'_, B> {
         if topic.keeps_content()
             && let Some(fingerprint) = fingerprint
         {
-            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.scratch);
+            key_conflicts::watch(self.shared, topic, fingerprint, verdict, message, self.values);
         }
     }
 
     /// Counts a record by its value.
     fn count_by(&mut self, by: &CountBy, message: &RecordOf<'_, B>, verdict: Verdict) {
-        let Some(values) = &self.shared.stats.topics[self.topic.counted.0].values else { return };
-        let text = by.text(message.value(), message.headers(), self.scratch);
+        let topic = self.topic;
+        let Some(values) = &self.shared.stats.topics[topic.counted.0].values else { return };
+        let format = &topic.config.formats.value;
+        let text = by.text(format, message.value(), message.headers(), self.values, &*self.shared.schemas);
         values.lock().unwrap_or_else(PoisonError::into_inner).add(text.as_deref(), verdict == Verdict::Duplicate);
     }
 

@@ -13,8 +13,7 @@ use super::{Error, Flow, Worker};
 use crate::broker::{Broker, Record, RecordOf};
 use crate::fault;
 use crate::filter::ExactError;
-use crate::format::NoKey;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, NoKey, ValueReader};
 use crate::record::{Invalid, Timestamp, TopicPartition, Verdict};
 use crate::route;
 use crate::runtime;
@@ -115,6 +114,10 @@ impl<B: Broker> Worker<B> {
         if state.is_none() && topic.forward.is_none() {
             return None;
         }
+        let values = &mut self.buffers.values;
+        if values.len() <= of.topic.0 {
+            values.resize_with(of.topic.0 + 1, ValueReader::default);
+        }
         Some(RecordLoop {
             shared: &self.shared,
             of,
@@ -124,7 +127,7 @@ impl<B: Broker> Worker<B> {
             writer: &mut self.writer,
             tally: &mut self.reporter.tallies[topic.counted],
             headers: &mut self.buffers.headers,
-            scratch: &mut self.buffers.scratch,
+            values: &mut values[of.topic.0],
             columns: &mut self.buffers.columns,
             bytes,
             others_warm_up,

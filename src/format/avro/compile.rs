@@ -4,15 +4,14 @@
 //! while it compiles what the name was found in: schemas name themselves. Each record is compiled once for each set of
 //! places that leads to it, so a program has at most as many records as the schema has records, times steps.
 
-use super::{Entry, Kind, Op, Walk, parse};
-use crate::format::SchemaError;
-use crate::key::{Node, Scalar};
+use super::{AvroExtractor, Entry, Kind, Op, parse};
+use crate::format::{Node, Scalar, SchemaError};
 use apache_avro::schema::{DecimalSchema, InnerDecimalSchema, RecordSchema, Schema, UuidSchema};
 use std::collections::{BTreeMap, HashMap};
 use std::ptr;
 
 /// What the last of the record's fields has, for all `places`; the others are what it names.
-pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<Walk, SchemaError> {
+pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<AvroExtractor, SchemaError> {
     let (root, _) = wrapper.fields.split_last().ok_or_else(|| SchemaError("it is empty".to_owned()))?;
     let mut compiler = Compiler::default();
     for field in &wrapper.fields {
@@ -25,7 +24,7 @@ pub(super) fn compile(wrapper: &RecordSchema, places: &Node) -> Result<Walk, Sch
     }
     let mut lacking = Vec::new();
     check(places, &mut String::new(), &compiler.ends, &mut lacking)?;
-    Ok(Walk { root, records, lacking })
+    Ok(AvroExtractor { root, records, lacking, whole: None })
 }
 
 /// What the place of a slot can end in, besides null.
@@ -38,7 +37,7 @@ struct End {
 
 /// Something that no key can be made of.
 #[derive(Clone, Copy)]
-struct Refused {
+pub(super) struct Refused {
     /// "is …", for whoever named the place.
     is: &'static str,
     /// The same of a record.
@@ -237,7 +236,7 @@ fn push(ops: &mut Vec<Op>, op: Op) {
 }
 
 /// What a key has of a value.
-fn kind(schema: &Schema) -> Result<Kind, Refused> {
+pub(super) fn kind(schema: &Schema) -> Result<Kind, Refused> {
     Ok(match schema {
         Schema::Null => Kind::Null,
         Schema::Boolean => Kind::Boolean,

@@ -3,7 +3,8 @@
 //! Owns how a schema and the places of a key become a program, and what that program finds in a record. Must never build a
 //! value, allocate for a record, or trust a length or a count that a record states.
 //!
-//! `parse` reads a schema, `compile` makes the program, `walk` runs it, `cursor` reads what values are written with.
+//! `parse` reads a schema, `compile` makes the program, `walk` runs it, `visit` visits everything in a record, and `cursor` reads
+//! numbers, lengths, and blocks.
 //!
 //! - **A step** is the name of a record's field, the key of a map, or the index of an array's element. A field that was
 //!   renamed is also found under its aliases; a field of the very name goes first.
@@ -18,6 +19,7 @@
 mod compile;
 mod cursor;
 mod parse;
+mod visit;
 mod walk;
 
 #[cfg(test)]
@@ -29,17 +31,19 @@ mod schema_tests;
 #[cfg(test)]
 mod tests;
 
-use super::{Malformed, Schema, SchemaError};
-use crate::key::{Node, Scalar};
+use super::{Buffers, Extract, Malformed, Node, Places, Scalar, Schema, SchemaError, Unreadable, Visit};
+use visit::Whole;
 
 /// A schema and the places to find in its records.
 #[derive(Clone, Debug)]
-pub struct Walk {
+pub struct AvroExtractor {
     root: Op,
     /// The fields of each record that the program passes through, by the number in [`Op::Record`].
     records: Vec<Vec<Op>>,
     /// Slots whose places no record of the schema can have.
     lacking: Vec<usize>,
+    /// Set if records are visited.
+    whole: Option<Box<Whole>>,
 }
 
 /// One thing to do at one point of a record.
@@ -101,19 +105,31 @@ enum Kind {
     },
 }
 
-impl Walk {
-    /// Compiles a schema for the places of a key.
-    pub(super) fn compile(schema: &Schema, places: &Node) -> Result<Self, SchemaError> {
-        compile::compile(&parse::parse(schema)?, places)
+impl AvroExtractor {
+    /// Compiles a schema for these places.
+    pub(super) fn compile(schema: &Schema, places: &Places) -> Result<Self, SchemaError> {
+        let wrapper = parse::parse(schema)?;
+        let extractor = compile::compile(&wrapper, places.root())?;
+        Ok(if places.reads_everything() { Self { whole: Some(Box::new(Whole::new(wrapper))), ..extractor } } else { extractor })
     }
 
-    /// Whether no record of the schema can have the place of this slot.
+    /// True if no record of the schema can have the place of this slot.
     pub(super) fn lacks(&self, slot: usize) -> bool {
         self.lacking.contains(&slot)
     }
 
-    /// Finds the values at the places.
-    pub(super) fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
+    fn walk<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
         walk::walk(&self.root, &self.records, record, found)
+    }
+}
+
+impl Extract for AvroExtractor {
+    fn find<'a>(&'a self, text: &'a [u8], _: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
+        self.walk(text, found).map_err(|malformed| Box::new(malformed.into()))
+    }
+
+    fn visit(&self, text: &[u8], _: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
+        let whole = self.whole.as_ref().expect("it was compiled for places that include everything");
+        whole.visit(text, visitor).map_err(|malformed| Box::new(malformed.into()))
     }
 }

@@ -3,9 +3,9 @@
 use super::drawn::{Draw, SCALE};
 use super::parse::allow_all_names;
 use super::tests::key;
-use super::{Malformed, Schema, SchemaError, Walk};
+use super::{AvroExtractor, Malformed, Schema, SchemaError};
+use crate::format::Scalar;
 use crate::format::{Body, Format};
-use crate::key::Scalar;
 use apache_avro::Decimal;
 use apache_avro::reader::datum::GenericDatumReader;
 use apache_avro::schema::{ResolvedSchema, Schema as Parsed};
@@ -74,9 +74,9 @@ fn is_same(found: &Scalar<'_>, value: &Value) -> bool {
 }
 
 /// Checks what a walk finds in one encoding of a value, and that nothing less is a record.
-fn check(walk: &Walk, places: &[String], value: &Value, record: &[u8]) {
+fn check(walk: &AvroExtractor, places: &[String], value: &Value, record: &[u8]) {
     let mut found = vec![None; places.len()];
-    let walked = walk.find(record, &mut found);
+    let walked = walk.walk(record, &mut found);
     if places.iter().any(|place| look(value, place).is_some_and(|value| !is_usable(value))) {
         let Err(Malformed { what, .. }) = walked else { panic!("{places:?} of {value:?}") };
         assert!(what.starts_with("the key has "), "{what}");
@@ -90,13 +90,13 @@ fn check(walk: &Walk, places: &[String], value: &Value, record: &[u8]) {
         }
     }
     for end in 0..record.len() {
-        assert!(walk.find(&record[..end], &mut vec![None; places.len()]).is_err(), "{end} of {record:x?}");
+        assert!(walk.walk(&record[..end], &mut vec![None; places.len()]).is_err(), "{end} of {record:x?}");
     }
 }
 
-fn compile(schema: &str, places: &[String]) -> Result<Walk, SchemaError> {
+fn compile(schema: &str, places: &[String]) -> Result<AvroExtractor, SchemaError> {
     let schema = Schema::new(Format::Avro, Body::Text(schema.to_owned()), Vec::new());
-    Walk::compile(&schema, key(places).value_fields().0)
+    AvroExtractor::compile(&schema, &key(places))
 }
 
 proptest! {
@@ -152,7 +152,7 @@ proptest! {
                     let at = index.index(record.len());
                     record[at] = *byte;
                 }
-                let _ = walk.find(&record, &mut vec![None; chosen.len()]);
+                let _ = walk.walk(&record, &mut vec![None; chosen.len()]);
             }
         }
     }

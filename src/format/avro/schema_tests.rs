@@ -1,9 +1,9 @@
 //! Which schemas and places are taken, and how schemas change.
 
 use super::tests::{compile, finds, integer, key, schema, text};
-use super::{Malformed, Schema, Walk};
+use super::{AvroExtractor, Malformed, Schema};
+use crate::format::Scalar;
 use crate::format::{Body, Format, Reference};
-use crate::key::Scalar;
 
 fn refused(text: &str, place: &str) -> String {
     compile(text, &[place]).unwrap_err().to_string()
@@ -42,9 +42,9 @@ fn a_union_may_have_a_branch_that_no_key_can_be_made_of() {
     let walk = compile(union, &["", "/a"]).unwrap();
     assert!(!walk.lacks(0) && walk.lacks(1));
     let what = "the key has a map where it needs a value";
-    assert_eq!(walk.find(&[6, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
+    assert_eq!(walk.walk(&[6, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
     let what = "the key has a floating-point number, which has no one written form";
-    assert_eq!(walk.find(&[4, 0, 0, 0, 0, 0, 0, 0, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
+    assert_eq!(walk.walk(&[4, 0, 0, 0, 0, 0, 0, 0, 0], &mut [None, None]), Err(Malformed { offset: 1, what }));
     finds(union, &["/a"], b"\x06\x02\x02a\x02b\x00", &[text("b")]);
     finds(union, &["/a"], b"\x02\x02a", &[None]);
 }
@@ -106,18 +106,18 @@ fn a_schema_may_name_others() {
     let event = r#"{"type": "record", "name": "Event", "fields": [{"name": "users", "type": {"type": "array", "items": "acme.User"}}]}"#;
     let places = ["/users/1/id", "/users/0/key", "/users/0/other/next/next/id"];
     let spec = key(&places);
-    let walk = Walk::compile(&with_references(event, &[id, user]), spec.value_fields().0).unwrap();
+    let walk = AvroExtractor::compile(&with_references(event, &[id, user]), &spec).unwrap();
     let mut found = [None; 3];
-    assert_eq!(walk.find(b"\x04id\x02ky\x02\x04ab\x00\x00id\x00\x00\x00", &mut found), Ok(()));
+    assert_eq!(walk.walk(b"\x04id\x02ky\x02\x04ab\x00\x00id\x00\x00\x00", &mut found), Ok(()));
     assert_eq!(found, [text("id"), text("ky"), text("ab")]);
     let spec = key(&["/0/id"]);
-    let union = Walk::compile(&with_references(r#"["null", {"type": "array", "items": "acme.User"}]"#, &[id, user]), spec.value_fields().0)
-        .unwrap();
-    assert_eq!(union.find(b"\x02\x02id\x00\x00\x00", &mut found), Ok(()));
+    let union =
+        AvroExtractor::compile(&with_references(r#"["null", {"type": "array", "items": "acme.User"}]"#, &[id, user]), &spec).unwrap();
+    assert_eq!(union.walk(b"\x02\x02id\x00\x00\x00", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
     // A name that stands for the whole.
-    let whole = Walk::compile(&with_references(r#""acme.Id""#, &[id]), key(&[""]).value_fields().0).unwrap();
-    assert_eq!(whole.find(b"id", &mut found), Ok(()));
+    let whole = AvroExtractor::compile(&with_references(r#""acme.Id""#, &[id]), &key(&[""])).unwrap();
+    assert_eq!(whole.walk(b"id", &mut found), Ok(()));
     assert_eq!(found[0], text("id"));
 }
 
@@ -189,9 +189,9 @@ fn a_schema_that_is_none_is_refused() {
     assert_eq!(refused(twice, "/a"), "it defines `f` twice");
     assert!(refused(r#"{"type": "record", "name": "r", "fields": ["a"]}"#, "/a").ends_with(r#"`"a"` is not a field"#));
     let descriptors = Schema::new(Format::Avro, Body::Descriptors(vec![1]), Vec::new());
-    let error = Walk::compile(&descriptors, key(&["/a"]).value_fields().0).unwrap_err();
+    let error = AvroExtractor::compile(&descriptors, &key(&["/a"])).unwrap_err();
     assert_eq!(error.to_string(), "it is a Protobuf descriptor, and an Avro schema is JSON");
-    let error = Walk::compile(&with_references(r#""string""#, &["{"]), key(&["/a"]).value_fields().0).unwrap_err();
+    let error = AvroExtractor::compile(&with_references(r#""string""#, &["{"]), &key(&["/a"])).unwrap_err();
     assert!(error.to_string().starts_with("what it refers to as `a.subject`: it is not JSON"));
     // As deep as a JSON text may be.
     assert!(

@@ -3,38 +3,37 @@
 use super::drawn::number;
 use super::*;
 use crate::format::{Body, DEPTH_MAX, Format, Reference};
-use crate::key::{KeySpec, Part};
 
 pub(super) fn schema(text: &str) -> Schema {
     Schema::new(Format::Avro, Body::Text(text.to_owned()), Vec::new())
 }
 
-pub(super) fn key(places: &[impl AsRef<str>]) -> KeySpec {
-    KeySpec::new(places.iter().map(|place| Part::Field(place.as_ref().to_owned())).collect()).unwrap()
+pub(super) fn key(places: &[impl AsRef<str>]) -> Places {
+    Places::new(places).unwrap()
 }
 
-pub(super) fn compile(text: &str, places: &[impl AsRef<str>]) -> Result<Walk, SchemaError> {
-    Walk::compile(&schema(text), key(places).value_fields().0)
+pub(super) fn compile(text: &str, places: &[impl AsRef<str>]) -> Result<AvroExtractor, SchemaError> {
+    AvroExtractor::compile(&schema(text), &key(places))
 }
 
 /// Checks what is found at each of the places.
 pub(super) fn finds(text: &str, places: &[&str], record: &[u8], expected: &[Option<Scalar<'_>>]) {
     let walk = compile(text, places).unwrap();
     let mut found = vec![None; places.len()];
-    assert_eq!(walk.find(record, &mut found), Ok(()), "{text} {places:?} {record:x?}");
+    assert_eq!(walk.walk(record, &mut found), Ok(()), "{text} {places:?} {record:x?}");
     assert_eq!(found, expected, "{text} {places:?} {record:x?}");
     for end in 0..record.len() {
-        assert!(walk.find(&record[..end], &mut vec![None; places.len()]).is_err(), "{text} {end} of {record:x?}");
+        assert!(walk.walk(&record[..end], &mut vec![None; places.len()]).is_err(), "{text} {end} of {record:x?}");
     }
     let longer = [record, &[0]].concat();
     let left = Malformed { offset: record.len(), what: "bytes are left behind the record" };
-    assert_eq!(walk.find(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
+    assert_eq!(walk.walk(&longer, &mut vec![None; places.len()]), Err(left), "{text}");
 }
 
 /// Checks what is wrong with a record, whether a place in it is asked for or not.
 fn malformed(text: &str, place: &str, record: &[u8], offset: usize, what: &str) {
     for places in [&[place][..], &["/not there"]] {
-        let error = compile(text, places).unwrap().find(record, &mut [None]).unwrap_err();
+        let error = compile(text, places).unwrap().walk(record, &mut [None]).unwrap_err();
         assert_eq!((error.offset, error.what), (offset, what), "{text} {places:?}");
     }
 }
@@ -105,7 +104,7 @@ fn decimals_have_their_scale() {
     finds(fixed, &[""], &written(0xff, i128::MIN), &decimal(i128::MIN, 38));
     finds(fixed, &[""], &written(0, i128::MAX), &decimal(i128::MAX, 38));
     for torn in [written(0xff, i128::MAX), written(0, i128::MIN), written(1, 0)] {
-        let error = compile(fixed, &[""]).unwrap().find(&torn, &mut [None]).unwrap_err();
+        let error = compile(fixed, &[""]).unwrap().walk(&torn, &mut [None]).unwrap_err();
         assert_eq!((error.offset, error.what), (0, "a decimal has more than 128 bits"));
     }
     // What the specification calls invalid is what it is without: bytes.
@@ -164,7 +163,7 @@ fn a_record_that_is_not_of_its_schema_says_where() {
 #[test]
 fn texts_that_are_asked_for_are_utf_8() {
     let walk = compile(r#"["null", "string"]"#, &[""]).unwrap();
-    assert_eq!(walk.find(&[2, 4, 0xc3, 0x28], &mut [None]), Err(Malformed { offset: 1, what: "a text is not UTF-8" }));
+    assert_eq!(walk.walk(&[2, 4, 0xc3, 0x28], &mut [None]), Err(Malformed { offset: 1, what: "a text is not UTF-8" }));
 }
 
 #[test]
@@ -183,7 +182,7 @@ fn blocks_may_state_their_size() {
     // What is asked for is read, and the size must be true.
     let lies = "a block has not the size that it states";
     for (record, offset) in [(&[5, 4, 2, 4, 6, 0][..], 5), (&[5, 8, 2, 4, 6, 0, 0], 5)] {
-        let found = compile(array, &["/0"]).unwrap().find(record, &mut [None]);
+        let found = compile(array, &["/0"]).unwrap().walk(record, &mut [None]);
         assert_eq!(found, Err(Malformed { offset, what: lies }));
     }
 }
@@ -243,6 +242,6 @@ fn what_takes_no_bytes_takes_no_time() {
     };
     let references = (0..30).map(|depth| Reference { name: format!("r{depth}"), body: record(depth) }).collect();
     let wide = Schema::new(Format::Avro, record(30), references);
-    let walk = Walk::compile(&wide, key(&["/not there"]).value_fields().0).unwrap();
-    assert_eq!(walk.find(&[], &mut [None]), Err(Malformed { offset: 0, what: idle }));
+    let walk = AvroExtractor::compile(&wide, &key(&["/not there"])).unwrap();
+    assert_eq!(walk.walk(&[], &mut [None]), Err(Malformed { offset: 0, what: idle }));
 }

@@ -5,12 +5,11 @@
 
 use super::cursor::{Block, Cursor};
 use super::{Entry, Kind, Op};
-use crate::format::{DEPTH_MAX, Malformed};
-use crate::key::Scalar;
+use crate::format::{DEPTH_MAX, Malformed, Scalar};
 
 /// Most elements and records of one record that take no bytes, such as nulls in an array: a few bytes can state any number
 /// of them.
-const IDLE_MAX: usize = 1 << 16;
+pub(super) const IDLE_MAX: usize = 1 << 16;
 
 const UUID_SIZE: usize = 16;
 
@@ -155,43 +154,57 @@ impl<'a> Walker<'a, '_> {
     }
 
     fn value(&mut self, kind: &'a Kind) -> Result<Scalar<'a>, Malformed> {
-        Ok(match kind {
-            Kind::Null => Scalar::Null,
-            Kind::Boolean => Scalar::bool(self.cursor.boolean()?),
-            Kind::Int => Scalar::Integer(self.cursor.int()?.into()),
-            Kind::Long => Scalar::Integer(self.cursor.long()?.into()),
-            Kind::Text => {
-                let offset = self.cursor.at();
-                let text = self.cursor.sized("the record ends within a text")?;
-                str::from_utf8(text).map_err(|_| Malformed { offset, what: "a text is not UTF-8" })?;
-                Scalar::String(text)
-            }
-            Kind::Bytes => Scalar::String(self.cursor.sized("the record ends within bytes")?),
-            Kind::Fixed(size) => Scalar::String(self.fixed(*size)?),
-            Kind::Uuid => {
-                let mut id = [0; UUID_SIZE];
-                id.copy_from_slice(self.fixed(UUID_SIZE)?);
-                Scalar::Uuid(id)
-            }
+        match kind {
             Kind::Enum(symbols) => {
                 let index = self.cursor.index(symbols.len(), "an enum has no such symbol")?;
-                Scalar::String(symbols[index].as_bytes())
+                Ok(Scalar::String(symbols[index].as_bytes()))
             }
-            Kind::Decimal { size, scale } => {
-                let offset = self.cursor.at();
-                let digits = match size {
-                    Some(size) => self.fixed(*size)?,
-                    None => self.cursor.sized("the record ends within a decimal")?,
-                };
-                let what = "a decimal has more than 128 bits";
-                Scalar::Decimal { unscaled: number(digits).ok_or(Malformed { offset, what })?, scale: *scale }
-            }
-        })
+            kind => scalar(&mut self.cursor, kind),
+        }
     }
 
     fn fixed(&mut self, size: usize) -> Result<&'a [u8], Malformed> {
-        self.cursor.take(size, "the record ends within a value of a fixed size")
+        fixed(&mut self.cursor, size)
     }
+}
+
+/// Reads a value that is not of an enum.
+#[inline]
+pub(super) fn scalar<'a>(cursor: &mut Cursor<'a>, kind: &Kind) -> Result<Scalar<'a>, Malformed> {
+    Ok(match kind {
+        Kind::Null => Scalar::Null,
+        Kind::Boolean => Scalar::bool(cursor.boolean()?),
+        Kind::Int => Scalar::Integer(cursor.int()?.into()),
+        Kind::Long => Scalar::Integer(cursor.long()?.into()),
+        Kind::Text => {
+            let offset = cursor.at();
+            let text = cursor.sized("the record ends within a text")?;
+            str::from_utf8(text).map_err(|_| Malformed { offset, what: "a text is not UTF-8" })?;
+            Scalar::String(text)
+        }
+        Kind::Bytes => Scalar::String(cursor.sized("the record ends within bytes")?),
+        Kind::Fixed(size) => Scalar::String(fixed(cursor, *size)?),
+        Kind::Uuid => {
+            let mut id = [0; UUID_SIZE];
+            id.copy_from_slice(fixed(cursor, UUID_SIZE)?);
+            Scalar::Uuid(id)
+        }
+        // Symbols are borrowed from the schema.
+        Kind::Enum(_) => return Err(cursor.malformed("an enum is not read here")),
+        Kind::Decimal { size, scale } => {
+            let offset = cursor.at();
+            let digits = match size {
+                Some(size) => fixed(cursor, *size)?,
+                None => cursor.sized("the record ends within a decimal")?,
+            };
+            let what = "a decimal has more than 128 bits";
+            Scalar::Decimal { unscaled: number(digits).ok_or(Malformed { offset, what })?, scale: *scale }
+        }
+    })
+}
+
+fn fixed<'a>(cursor: &mut Cursor<'a>, size: usize) -> Result<&'a [u8], Malformed> {
+    cursor.take(size, "the record ends within a value of a fixed size")
 }
 
 /// A number in two's complement, the highest byte first; without bytes it is zero. None if it needs more than 128 bits.

@@ -5,8 +5,7 @@
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Entry, Field, Kind, Map, Plan, Shape, Symbols, Table, Value};
 use super::wire::Wire;
-use crate::format::{DEPTH_MAX, SchemaError};
-use crate::key::Node;
+use crate::format::{DEPTH_MAX, Node, SchemaError};
 use prost_reflect::{EnumDescriptor, FieldDescriptor, Kind as Type, MessageDescriptor, Value as Constants};
 use std::collections::BTreeMap;
 use std::ops::Range;

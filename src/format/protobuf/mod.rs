@@ -14,14 +14,15 @@ mod builtin;
 mod compile;
 mod plan;
 mod schema;
+mod visit;
 mod walk;
 mod wire;
 
 pub(super) use schema::Once;
 
-use super::{Malformed, Message, Schema, SchemaError};
-use crate::key::{Node, Scalar};
+use super::{Buffers, Extract, Malformed, Message, Places, Scalar, Schema, SchemaError, Unreadable, Visit};
 use plan::Plan;
+use prost_reflect::MessageDescriptor;
 use wire::Reader;
 
 /// Most repeated fields that the places of a key lead through: each has a count of its own during a walk.
@@ -29,25 +30,39 @@ const REPEATED_MAX: usize = 64;
 
 /// A schema and the places to find in its records.
 #[derive(Clone, Debug)]
-pub struct Walk {
+pub struct ProtobufExtractor {
     plan: Plan,
     /// Places that no record can have, by their slots.
     lacking: Box<[usize]>,
+    /// Set if records are visited.
+    whole: Option<MessageDescriptor>,
 }
 
-impl Walk {
-    pub(super) fn compile(schema: &Schema, message: Message<'_>, places: &Node) -> Result<Self, SchemaError> {
-        let (plan, lacking) = compile::compile(&schema::message(schema, message)?, places)?;
-        Ok(Self { plan, lacking })
+impl ProtobufExtractor {
+    pub(super) fn compile(schema: &Schema, message: Message<'_>, places: &Places) -> Result<Self, SchemaError> {
+        let message = schema::message(schema, message)?;
+        let (plan, lacking) = compile::compile(&message, places.root())?;
+        Ok(Self { plan, lacking, whole: places.reads_everything().then_some(message) })
     }
 
-    /// Whether no record of this message can have the place: a step of it names no field.
+    /// True if no record of this message can have the place, because a step of it names no field.
     pub(super) fn lacks(&self, slot: usize) -> bool {
         self.lacking.contains(&slot)
     }
 
-    pub(super) fn find<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
+    fn walk<'a>(&'a self, record: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), Malformed> {
         walk::Finder::new(&self.plan, found).message(Plan::ROOT, None, &mut Reader::new(record))
+    }
+}
+
+impl Extract for ProtobufExtractor {
+    fn find<'a>(&'a self, text: &'a [u8], _: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
+        self.walk(text, found).map_err(|malformed| Box::new(malformed.into()))
+    }
+
+    fn visit(&self, text: &[u8], _: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
+        let message = self.whole.as_ref().expect("it was compiled for places that include everything");
+        visit::visit(message, text, visitor).map_err(|malformed| Box::new(malformed.into()))
     }
 }
 

@@ -3,7 +3,6 @@
 use super::oracle_tests::{OLD, SCHEMA, Truth, descriptor, place, repacked, truth};
 use super::*;
 use crate::format::{Body, Format, Reference};
-use crate::key::{KeySpec, Part};
 use proptest::collection::{hash_map, vec};
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
@@ -25,17 +24,17 @@ fn shown(depth: u32) -> impl Strategy<Value = Shown> {
 }
 
 /// A walk to these places, by the schema or by the one with other packed fields.
-fn walk(places: &[String], packed: bool) -> Walk {
+fn walk(places: &[String], packed: bool) -> ProtobufExtractor {
     let text = |text: &str| Body::Text(if packed { repacked(text) } else { text.to_owned() });
     let references = vec![Reference { name: "old.proto".to_owned(), body: text(OLD) }];
     let schema = Schema::new(Format::Protobuf, text(SCHEMA), references);
-    let key = KeySpec::new(places.iter().cloned().map(Part::Field).collect()).unwrap();
-    Walk::compile(&schema, Message::Named("truth.All"), key.value_fields().0).unwrap()
+    let key = Places::new(places).unwrap();
+    ProtobufExtractor::compile(&schema, Message::Named("truth.All"), &key).unwrap()
 }
 
-fn found(walk: &Walk, places: &[String], record: &[u8]) -> Result<Vec<Option<Truth>>, Malformed> {
+fn found(walk: &ProtobufExtractor, places: &[String], record: &[u8]) -> Result<Vec<Option<Truth>>, Malformed> {
     let mut found = vec![None; places.len()];
-    walk.find(record, &mut found)?;
+    walk.walk(record, &mut found)?;
     let owned = |scalar: Scalar<'_>| match scalar {
         Scalar::Integer(number) => Truth::Integer(number),
         Scalar::Bool(text) => Truth::Bool(text == b"true"),

@@ -6,7 +6,7 @@
 //! through it.
 
 use super::wire::Wire;
-use crate::key::Scalar;
+use crate::format::Scalar;
 use std::ops::Range;
 
 /// Fields with numbers below this are found by an index, which is as long as the largest of them.

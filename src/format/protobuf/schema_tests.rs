@@ -43,10 +43,10 @@ const USER: &str = "syntax = \"proto3\"; package shop; import \"google/protobuf/
 
 /// What is at `/user/id` of a record that has `x` there.
 fn user_id(schema: &Schema) -> Option<Vec<u8>> {
-    let key = crate::key::KeySpec::new(vec![crate::key::Part::Field("/user/id".to_owned())]).unwrap();
-    let walk = Walk::compile(schema, Message::Named("shop.Order"), key.value_fields().0).unwrap();
+    let key = Places::new(["/user/id"]).unwrap();
+    let walk = ProtobufExtractor::compile(schema, Message::Named("shop.Order"), &key).unwrap();
     let mut found = [None];
-    walk.find(&[0x0a, 0x03, 0x0a, 0x01, b'x'], &mut found).unwrap();
+    walk.walk(&[0x0a, 0x03, 0x0a, 0x01, b'x'], &mut found).unwrap();
     match found[0] {
         Some(Scalar::String(text)) => Some(text.to_vec()),
         _ => None,

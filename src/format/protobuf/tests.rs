@@ -2,15 +2,14 @@
 
 use super::*;
 use crate::format::{Body, Format};
-use crate::key::{KeySpec, Part};
 
 fn schema(text: &str) -> Schema {
     Schema::new(Format::Protobuf, Body::Text(text.to_owned()), Vec::new())
 }
 
-fn compile(text: &str, places: &[&str]) -> Result<Walk, SchemaError> {
-    let key = KeySpec::new(places.iter().map(|&place| Part::Field(place.to_owned())).collect()).unwrap();
-    Walk::compile(&schema(text), Message::First, key.value_fields().0)
+fn compile(text: &str, places: &[&str]) -> Result<ProtobufExtractor, SchemaError> {
+    let key = Places::new(places).unwrap();
+    ProtobufExtractor::compile(&schema(text), Message::First, &key)
 }
 
 /// Of a message with these fields, in proto3, what is at these places.
@@ -21,7 +20,7 @@ fn find(fields: &str, places: &[&str], record: &[u8]) -> Result<Vec<Option<Strin
 fn find_in(text: &str, places: &[&str], record: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
     let walk = compile(text, places).unwrap();
     let mut found = vec![None; places.len()];
-    walk.find(record, &mut found)?;
+    walk.walk(record, &mut found)?;
     Ok(found.into_iter().map(|found| found.map(shown)).collect())
 }
 
@@ -90,7 +89,7 @@ fn every_kind_has_its_value() {
 fn bytes_are_what_they_are() {
     let walk = compile("syntax = \"proto3\"; message M { bytes a = 1; }", &["/a"]).unwrap();
     let mut found = [None];
-    walk.find(&[0x0a, 0x02, 0xff, 0x00], &mut found).unwrap();
+    walk.walk(&[0x0a, 0x02, 0xff, 0x00], &mut found).unwrap();
     assert_eq!(found, [Some(Scalar::String(&[0xff, 0x00]))]);
 }
 
@@ -307,6 +306,6 @@ fn a_place_that_no_record_can_have_is_lacking() {
         assert_eq!(walk.lacks(slot), lacks, "{place}");
     }
     let mut found = [None; 18];
-    walk.find(&[0x0a, 0x01, b'x'], &mut found).unwrap();
+    walk.walk(&[0x0a, 0x01, b'x'], &mut found).unwrap();
     assert_eq!(found.iter().flatten().collect::<Vec<_>>(), [&Scalar::String(b"x")]);
 }

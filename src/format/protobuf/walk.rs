@@ -6,8 +6,7 @@
 use super::REPEATED_MAX;
 use super::plan::{Below, Constant, Field, Kind, Map, Plan, Shape, Value};
 use super::wire::{Reader, Wire};
-use crate::format::Malformed;
-use crate::key::Scalar;
+use crate::format::{Malformed, Scalar};
 
 /// What was found so far.
 pub(super) struct Finder<'f, 'a> {

@@ -11,6 +11,9 @@ use std::sync::{Mutex, PoisonError};
 /// Seeds in a row that have all pairs of options.
 pub const SERIES: u64 = 64;
 
+/// The value of the header by which a record retracts its key.
+pub const RETRACTS: &str = "yes";
+
 /// Kinds of filters. The last promises no window.
 const KINDS: &[&str] = &[
     "kind = \"aging\"",
@@ -22,7 +25,7 @@ const KINDS: &[&str] = &[
 ];
 const STABLE: usize = KINDS.len() - 1;
 
-/// Of each, one is chosen. The last says what records there are among plain ones.
+/// Of each, one is chosen.
 pub const DIMENSIONS: &[&[&str]] = &[
     &["delivery = \"exactly_once\"", "delivery = \"at_least_once\""],
     KINDS,
@@ -58,7 +61,11 @@ pub const DIMENSIONS: &[&[&str]] = &[
         "records too large for the output",
         "records that the output refuses",
     ],
+    &["key parts as they are", NORMALIZED],
 ];
+const NORMALIZED: &str = "normalized key parts, fallbacks, and retraction by value";
+/// Dimensions at the end whose choices follow from the others. So plans that were reported by their seeds stay the same.
+const DERIVED: usize = 1;
 
 /// One of each dimension.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -69,7 +76,10 @@ impl Options {
     /// Any that go together.
     fn any(random: &mut SplitMix) -> Self {
         loop {
-            let options = Self(DIMENSIONS.iter().map(|choices| pick(random, choices).to_owned()).collect());
+            let (drawn, derived) = DIMENSIONS.split_at(DIMENSIONS.len() - DERIVED);
+            let mut options = Self(drawn.iter().map(|choices| pick(random, choices).to_owned()).collect());
+            let sum: usize = options.numbers().into_iter().map(|(at, choice)| at * choice + choice).sum();
+            options.0.extend(derived.iter().map(|choices| choices[sum % choices.len()].to_owned()));
             if options.is_possible() {
                 return options;
             }
@@ -91,7 +101,8 @@ impl Options {
         Self::any(&mut random);
         let mut next = || {
             let candidates: Vec<_> = (0..20).map(|_| Self::any(&mut random)).collect();
-            let news = |options: &Self| options.pairs().filter(|pair| !had.contains(pair)).count();
+            let is_drawn = |pair: &[(usize, usize); 2]| pair.iter().all(|&(at, _)| at < DIMENSIONS.len() - DERIVED);
+            let news = |options: &Self| options.pairs().filter(|pair| is_drawn(pair) && !had.contains(pair)).count();
             let options = candidates.into_iter().max_by_key(news).expect("there are some");
             had.extend(options.pairs().collect::<Vec<_>>());
             options
@@ -101,9 +112,14 @@ impl Options {
 
     /// All pairs of choices in it, each by the numbers of dimension and choice.
     pub fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> {
-        let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
-        let all: Vec<_> = self.0.iter().enumerate().map(number).collect();
+        let all = self.numbers();
         (0..all.len()).flat_map(move |at| (0..at).map(|before| [all[before], all[at]]).collect::<Vec<_>>())
+    }
+
+    /// The choices by the numbers of dimension and choice.
+    fn numbers(&self) -> Vec<(usize, usize)> {
+        let number = |(at, choice): (usize, &String)| (at, DIMENSIONS[at].iter().position(|other| other == choice).unwrap_or_default());
+        self.0.iter().enumerate().map(number).collect()
     }
 
     pub fn has(&self, choice: &str) -> bool {
@@ -165,6 +181,15 @@ impl Options {
         }
     }
 
+    /// The line of the key. Both have the same fields.
+    pub fn key(&self) -> &'static str {
+        if self.has(NORMALIZED) {
+            "key = [{ field = \"/user_id\", normalize = [\"to_string\"] }, { first_of = [{ field = \"/no\" }, { field = \"/news_id\" }], normalize = [\"trim\", \"lowercase\"] }]\n"
+        } else {
+            "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\n"
+        }
+    }
+
     /// What the configuration says of each topic, but for its names and what it remembers.
     pub fn lines(&self, dead_letters: &str, duplicates: &str) -> String {
         let has = |choice| self.has(choice);
@@ -185,7 +210,8 @@ impl Options {
             }
         }
         if has("retract") {
-            lines += "retract = { header = \"retract\" }\n";
+            let one_of = if has(NORMALIZED) { format!(", one_of = [{RETRACTS:?}]") } else { String::new() };
+            writeln!(lines, "retract = {{ header = \"retract\"{one_of} }}").expect("text grows");
         }
         if has("on_invalid = { topic }") {
             writeln!(lines, "on_invalid = {{ topic = {dead_letters:?} }}").expect("text grows");

@@ -3,7 +3,7 @@
 //! A worker that has ended is started again, if it was meant to end, or had a reason that the plan gave it.
 //! Any other end fails the plan.
 
-use super::options::{Memory, Options};
+use super::options::{Memory, Options, RETRACTS};
 use super::plan::{Conditions, MEMBERS_MAX, Plan};
 use super::server::Server;
 use super::story::Story;
@@ -107,7 +107,7 @@ fn stream(address: &str, conditions: &Conditions, memory: &Memory) -> (Stream, O
     let (input, output) = (make("in", &[endless]), make("out", &output));
     let other = options.has("a space that topics share").then(|| make("other", &[endless]));
     let (session, heartbeat) = (conditions.session_ms, conditions.session_ms / 5);
-    let key = "key = [{ field = \"/user_id\" }, { field = \"/news_id\" }]\nspace = \"news\"";
+    let key = format!("{}space = \"news\"", options.key());
     let lines = options.lines(&make("dead", &[endless]), &make("duplicates", &[endless]));
     let lines = format!("{key}\n{}{lines}", memory.lines());
     let setup = Setup::new(address, &hint)
@@ -453,7 +453,7 @@ fn records(conditions: &Conditions) -> Vec<TestRecord> {
     let mut random = SplitMix(conditions.seed);
     if conditions.options.has("retract") {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
-        some.for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
+        some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
     // One that is too large costs a transaction of its own.
     let rare = if conditions.options.has("records too large for the output") { 1_000 } else { 50 };

@@ -4,7 +4,7 @@ mod faults;
 mod server;
 
 use crate::harness::{News, RETRACT, SplitMix, TestRecord};
-use crate::options::{Memory, Options};
+use crate::options::{Memory, Options, RETRACTS};
 use crate::plan::{Fault, MEMBERS, Plan, Step};
 use crate::table::{self, Promise};
 use crate::truth::{self, LIMIT_BYTES, MAX_TIMESTAMP};
@@ -276,7 +276,7 @@ impl<'p> Stage<'p> {
 
     fn config(&self, name: &str, more: Vec<String>) -> Arc<Config> {
         let Plan { options, commit_ms, checkpoint_ms, transaction_ms, transaction_records, session_ms, .. } = self.plan;
-        let lines = format!("key = [{{ field = \"/user_id\" }}, {{ field = \"/news_id\" }}]\nspace = \"news\"\n{}", self.memory.lines());
+        let lines = format!("{}space = \"news\"\n{}", options.key(), self.memory.lines());
         let lines = format!("{lines}{}", options.lines("dead", "duplicates"));
         let topic = |input: &str| format!("[[topics]]\ninput = \"{input}\"\noutput = \"out\"\n{lines}\n");
         let other = if self.other { topic("other") } else { String::new() };
@@ -664,7 +664,7 @@ fn records(plan: &Plan) -> Vec<TestRecord> {
     let mut random = SplitMix(plan.seed);
     if plan.options.has("retract") {
         let some = records.iter_mut().filter(|_| random.below(10) == 0);
-        some.for_each(|record| record.headers.push((RETRACT.to_owned(), None)));
+        some.for_each(|record| record.headers.push((RETRACT.to_owned(), Some(RETRACTS.into()))));
     }
     for record in &mut records {
         if random.below(20) == 0 {

@@ -1,7 +1,7 @@
 use super::*;
-use crate::format::{Body, SchemaError};
+use crate::format::{Body, LocalSchema, NoSchemas, SchemaError};
 use crate::key::Part;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// A registry with one schema for each number, or none yet.
 #[derive(Debug, Default)]
@@ -182,10 +182,10 @@ fn what_is_kept_is_bounded() {
         }
     }
     let mut reader = Reader::default();
-    for id in 0..2 * u32::try_from(WALKS_MAX).unwrap() + 5 {
+    for id in 0..2 * u32::try_from(EXTRACTORS_MAX).unwrap() + 5 {
         let value = [&[0][..], &id.to_be_bytes(), &[2, b'a']].concat();
         assert_eq!(of(&mut reader, &by_id(), &formats(Format::Avro), &value, &All), Ok(json_id()));
-        assert!(reader.value.known.len() <= WALKS_MAX && reader.value.numbers.len() <= WALKS_MAX);
+        assert!(reader.value.known.len() <= EXTRACTORS_MAX && reader.value.numbers.len() <= EXTRACTORS_MAX);
     }
 }
 
@@ -193,7 +193,107 @@ fn what_is_kept_is_bounded() {
 fn places_that_no_record_can_have_are_found() -> Result<(), SchemaError> {
     let schema = Schema::new(Format::Avro, Body::Text(EVENT.into()), vec![]);
     let spec = KeySpec::new(vec![Part::Field("/id".into()), Part::KeyField("/k".into()), Part::Field("/no/where".into())]).unwrap();
-    assert_eq!(crate::format::missing_fields(&schema, Message::First, &spec, false)?, ["/no/where"]);
-    assert_eq!(crate::format::missing_fields(&schema, Message::First, &spec, true)?, ["/k"]);
+    assert_eq!(spec.missing_in(&schema, Message::First, Side::Value)?, ["/no/where"]);
+    assert_eq!(spec.missing_in(&schema, Message::First, Side::Key)?, ["/k"]);
     Ok(())
+}
+
+const WIDE: &str = r#"{"type":"record","name":"Wide","fields":[
+    {"name":"id","type":"string"},{"name":"user","type":["null",{"type":"record","name":"User","fields":[{"name":"n","type":"long"},{"name":"next","type":["null","User"]}]}]},
+    {"name":"tags","type":{"type":"array","items":"string"}},{"name":"score","type":"double"},
+    {"name":"attributes","type":{"type":"map","values":"boolean"}},{"name":"kind","type":{"type":"enum","name":"Kind","symbols":["a","b"]}},
+    {"name":"cents","type":{"type":"bytes","logicalType":"decimal","precision":9,"scale":2}}]}"#;
+const WIDE_MESSAGE: &str = r#"syntax = "proto3"; message Wide { string id = 1; User user = 2; repeated string tags = 3; double score = 4;
+    map<string, bool> attributes = 5; Kind kind = 6; } enum Kind { a = 0; b = 1; } message User { int64 n = 1; User next = 2; }"#;
+
+/// A record in Avro and in Protobuf, and in JSON as each of them has it.
+fn wide(id: u8) -> [(Format, &'static str, Vec<u8>, String); 2] {
+    let score = 0.75_f64.to_le_bytes();
+    let avro = [&[2, id, 2, 14, 2, 16, 0, 4, 2, b'x', 2, b'y', 0][..], &score, &[2, 2, b'k', 1, 0, 2, 4, 0x30, 0x39]].concat();
+    let protobuf =
+        [&[10, 1, id, 18, 6, 8, 7, 18, 2, 8, 8, 26, 1, b'x', 26, 1, b'y', 33][..], &score, &[42, 5, 10, 1, b'k', 16, 1, 48, 1]].concat();
+    let id = char::from(id);
+    let rest = r#""tags": ["x", "y"], "score": 0.75, "attributes": {"k": true}, "kind": "b""#;
+    [
+        (
+            Format::Avro,
+            WIDE,
+            avro,
+            format!(r#"{{ "id": "{id}", "user": {{"next": {{"n": 8, "next": null}}, "n": 7}}, "cents": 123.45, {rest} }}"#),
+        ),
+        (Format::Protobuf, WIDE_MESSAGE, protobuf, format!(r#"{{ "id": "{id}", "user": {{"next": {{"n": 8}}, "n": 7}}, {rest} }}"#)),
+    ]
+}
+
+fn of_schema(format: Format, text: &str) -> Formats {
+    let schema = Schema::new(format, Body::Text(text.to_owned()), Vec::new());
+    Formats { value: RecordFormat { format, schema: Some(Arc::new(LocalSchema { schema, message: None })) }, ..Formats::default() }
+}
+
+#[test]
+fn content_is_the_same_in_every_format() {
+    let content = |except: &[&str]| by(Part::Content { except: except.iter().map(|&pointer| pointer.to_owned()).collect() });
+    for (format, schema, value, json) in wide(b'1') {
+        let formats = of_schema(format, schema);
+        let take = |spec: &KeySpec, value: &[u8]| of(&mut Reader::default(), spec, &formats, value, &NoSchemas);
+        let as_json = |spec: &KeySpec| of(&mut Reader::default(), spec, &Formats::default(), json.as_bytes(), &NoSchemas);
+        for except in [&[][..], &["/score"], &["/user/next/n", "/tags/1", "/attributes"]] {
+            assert_eq!(take(&content(except), &value), as_json(&content(except)), "{format} without {except:?}");
+        }
+        let other = wide(b'2').into_iter().find(|other| other.0 == format).unwrap().2;
+        assert_ne!(take(&content(&[]), &value), take(&content(&[]), &other));
+        assert_eq!(take(&content(&["/id"]), &value), take(&content(&["/id"]), &other));
+        let both = KeySpec::new(vec![Part::Field("/id".into()), Part::Content { except: vec![] }]).unwrap();
+        assert_eq!(take(&both, &value), as_json(&both));
+        for end in 0..value.len() {
+            // A Protobuf message without its last fields is another message.
+            let torn = take(&content(&[]), &value[..end]);
+            assert!(torn.is_err() || format == Format::Protobuf && torn != take(&content(&[]), &value), "{format}: {end}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_of_a_message_are_content() {
+    let formats = of_schema(Format::Protobuf, "syntax = \"proto3\"; message M { string id = 1; }");
+    let take = |value: &[u8]| of(&mut Reader::default(), &by(Part::Content { except: vec![] }), &formats, value, &NoSchemas).unwrap();
+    assert_ne!(take(&[10, 1, b'a', 16, 1]), take(&[10, 1, b'a', 16, 2]));
+    assert_eq!(take(&[10, 1, b'a', 16, 1]), take(&[16, 1, 10, 1, b'a']));
+}
+
+#[test]
+fn fields_are_read_from_values_of_every_format() {
+    for (format, schema, value, json) in wide(b'1') {
+        let formats = of_schema(format, schema);
+        for (pointer, expected) in [("/id", Some("1")), ("/user/next/n", Some("8")), ("/kind", Some("b")), ("/no", None)] {
+            let field = Field::new(pointer).unwrap();
+            let text = |formats: &Formats, value: &[u8]| {
+                let mut reader = ValueReader::default();
+                reader.text(&field, &formats.value, value, std::iter::empty(), &NoSchemas).map(Cow::into_owned)
+            };
+            assert_eq!(text(&formats, &value).as_deref(), expected, "{format} {pointer}");
+            assert_eq!(text(&Formats::default(), json.as_bytes()).as_deref(), expected, "{format} {pointer}");
+        }
+        let leaves = |formats: &Formats, value: &[u8]| {
+            let (mut reader, mut leaves) = (ValueReader::default(), Vec::new());
+            let mut opened = reader.open(&formats.value, Some(value), std::iter::empty(), &NoSchemas).unwrap();
+            assert!(opened.leaves(2, |leaf| leaves.push((leaf.pointer.to_owned(), leaf.digest))));
+            leaves.sort_unstable();
+            leaves
+        };
+        let found = leaves(&formats, &value);
+        assert_eq!(found, leaves(&Formats::default(), json.as_bytes()), "{format}");
+        let pointers: Vec<_> = found.iter().map(|(pointer, _)| pointer.as_str()).filter(|pointer| *pointer != "/cents").collect();
+        assert_eq!(pointers, ["/attributes/k", "/id", "/kind", "/score", "/tags", "/user/n", "/user/next"]);
+    }
+}
+
+#[test]
+fn a_value_whose_schema_is_requested_is_not_compared() {
+    let schemas = Few::with(1, Lookup::Awaited);
+    let (mut reader, format) = (ValueReader::default(), formats(Format::Avro).value);
+    assert!(reader.open(&format, Some(&[0, 0, 0, 0, 1, 8, 2, b'a']), std::iter::empty(), &schemas).is_none());
+    schemas.set(1, avro(EVENT));
+    let mut opened = reader.open(&format, Some(&[0, 0, 0, 0, 1, 8, 2, b'a']), std::iter::empty(), &schemas).unwrap();
+    assert_eq!((opened.text, opened.leaves(1, |_| ())), (Some(&[8, 2, b'a'][..]), true));
 }

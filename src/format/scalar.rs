@@ -1,9 +1,7 @@
 //! A value of a field, in the form that keys use.
 //!
-//! Owns which values of different formats are the same id: those with equal encodings. Must never allocate, except for a string
-//! with escapes.
+//! Owns the text of numbers and ids, which makes values of different formats the same id. Must never allocate.
 
-use super::Tag;
 use std::fmt::{self, Write as _};
 
 /// A value that is borrowed from its record.
@@ -35,7 +33,7 @@ pub enum Scalar<'a> {
 }
 
 /// The text of a number or a UUID.
-struct Written {
+pub(crate) struct Written {
     bytes: [u8; Self::MAX],
     length: usize,
 }
@@ -44,7 +42,7 @@ impl Written {
     /// A sign, a zero, a decimal point, and all digits of the largest number.
     const MAX: usize = 3 + 39;
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
@@ -68,35 +66,8 @@ impl Scalar<'_> {
         Self::Bool(if value { b"true" } else { b"false" })
     }
 
-    /// Calls `encode` with the value's tag and bytes.
-    #[inline]
-    pub(super) fn encoded(&self, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
-        let (text, written);
-        // A single call, so that it can be inlined.
-        encode(match *self {
-            Self::Null => (Tag::Null, &[]),
-            Self::String(text) => (Tag::Bytes, text),
-            Self::Escaped(quoted) => {
-                text = unescape(quoted)?;
-                (Tag::Bytes, text.as_bytes())
-            }
-            Self::Number(text) => (Tag::Number, text),
-            Self::Bool(text) => (Tag::Bool, text),
-            Self::Container(text) => (Tag::Container, text),
-            Self::Integer(_) | Self::Decimal { .. } => {
-                written = self.written();
-                (Tag::Number, written.bytes())
-            }
-            Self::Uuid(_) => {
-                written = self.written();
-                (Tag::Bytes, written.bytes())
-            }
-        });
-        Ok(())
-    }
-
     /// Formats a number or a UUID.
-    fn written(&self) -> Written {
+    pub(crate) fn written(&self) -> Written {
         let mut room = Written { bytes: [0; Written::MAX], length: 0 };
         self.write(&mut room).expect("there is room for any number and any id");
         room
@@ -124,23 +95,6 @@ impl Scalar<'_> {
             _ => Ok(()),
         }
     }
-}
-
-/// Classifies a text that is known to be one JSON value.
-pub(super) fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
-    Ok(match text.first() {
-        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
-        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
-        Some(b'n') => Scalar::Null,
-        Some(b't' | b'f') => Scalar::Bool(text),
-        Some(b'{' | b'[') => Scalar::Container(text),
-        _ => Scalar::Number(text),
-    })
-}
-
-/// Decodes a quoted JSON string.
-pub(super) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
-    serde_json::from_slice(quoted)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Reads a few fields of typical JSON, several times as fast as a full parser.
 //!
-//! Owns a shortcut: it either finds the same values as [`super::json::Pointers::find`], or gives up if the text is malformed or
+//! Owns a shortcut: it either finds the same values as [`super::JsonExtractor`], or gives up if the text is malformed or
 //! merely unusual. Must never decide that a record is invalid, or accept a text that is not JSON: the whole text is checked for
 //! syntax.
 //!
@@ -9,9 +9,11 @@
 
 #![expect(clippy::inline_always, reason = "small steps of one loop, each in several places of it")]
 
-use super::node::{DEPTH_MAX, Node};
-use super::scalar::{Scalar, scalar};
+use super::scalar;
 use super::structural::StructuralBitmap;
+use crate::format::DEPTH_MAX;
+use crate::format::places::Node;
+use crate::format::scalar::Scalar;
 
 /// A text, and its structural marks.
 pub(super) struct Scan<'a, 's> {
@@ -283,8 +285,9 @@ impl<'a> Scan<'a, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json::Pointers;
+    use super::super::JsonExtractor;
     use super::*;
+    use crate::format::Places;
     use proptest::prelude::*;
 
     /// Typical JSON with odd parts, and sometimes errors.
@@ -342,12 +345,8 @@ mod tests {
         })
     }
 
-    fn pointers(all: &[&str]) -> Pointers {
-        let mut pointers = Pointers::default();
-        for pointer in all {
-            pointers.add(pointer).unwrap();
-        }
-        pointers
+    fn extractor(all: &[&str]) -> JsonExtractor {
+        JsonExtractor::new(Places::new(all).unwrap())
     }
 
     proptest! {
@@ -355,12 +354,12 @@ mod tests {
         #[test]
         fn what_it_finds_is_what_a_parser_finds(json in text()) {
             for all in [&["/a", "/b"][..], &["/a/b", "/c", "/c"], &["/a/0", "/b/a/a"], &["/a", "/a/b"], &[""]] {
-                let pointers = pointers(all);
+                let extractor = extractor(all);
                 let (mut short, mut long) = (vec![None; all.len()], vec![None; all.len()]);
                 let mut bitmap = StructuralBitmap::default();
                 bitmap.index(&json);
-                if (Scan { json: &json, bitmap: &bitmap }).find(pointers.root(), &mut short).is_some() {
-                    prop_assert!(pointers.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
+                if (Scan { json: &json, bitmap: &bitmap }).find(extractor.places.root(), &mut short).is_some() {
+                    prop_assert!(extractor.parse(&json, &mut long).is_ok(), "{:?}", String::from_utf8_lossy(&json));
                     prop_assert_eq!(short, long);
                 }
             }
@@ -369,12 +368,12 @@ mod tests {
 
     /// Values that the shortcut finds in a text, if it does not give up, and values that a parser finds.
     fn both<'a>(pointer: &str, json: &'a [u8]) -> [Option<[Option<Scalar<'a>>; 1]>; 2] {
-        let pointers = pointers(&[pointer]);
+        let extractor = extractor(&[pointer]);
         let (mut short, mut long) = ([None], [None]);
         let mut bitmap = StructuralBitmap::default();
         bitmap.index(json);
-        let is_short = Scan { json, bitmap: &bitmap }.find(pointers.root(), &mut short).is_some();
-        let is_long = pointers.parse(json, &mut long).is_ok();
+        let is_short = Scan { json, bitmap: &bitmap }.find(extractor.places.root(), &mut short).is_some();
+        let is_long = extractor.parse(json, &mut long).is_ok();
         [is_short.then_some(short), is_long.then_some(long)]
     }
 
@@ -385,7 +384,7 @@ mod tests {
             let found = Some([Some(Scalar::Number(b"1"))]);
             assert_eq!(both(&"/a".repeat(depth), json.as_bytes()), [found; 2], "{depth}");
         }
-        assert!(Pointers::default().add(&"/a".repeat(64)).is_err());
+        assert!(Places::default().add(&"/a".repeat(64)).is_err());
     }
 
     #[test]
@@ -401,12 +400,12 @@ mod tests {
 
     #[test]
     fn it_does_not_give_up_on_the_usual() {
-        let pointers = pointers(&["/user/id", "/news"]);
+        let extractor = extractor(&["/user/id", "/news"]);
         let mut found = vec![None; 2];
         let json = r#" {"user": {"name": "\u00e9\n", "id": 17}, "tags": ["a", {"b": [-1.5e3, true, null]}], "t": {}, "news": "n-1" } "#;
         let mut bitmap = StructuralBitmap::default();
         bitmap.index(json.as_bytes());
-        Scan { json: json.as_bytes(), bitmap: &bitmap }.find(pointers.root(), &mut found).unwrap();
+        Scan { json: json.as_bytes(), bitmap: &bitmap }.find(extractor.places.root(), &mut found).unwrap();
         assert_eq!(found, [Some(Scalar::Number(b"17")), Some(Scalar::String(b"n-1"))]);
     }
 }

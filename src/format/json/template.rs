@@ -7,8 +7,8 @@
 //! "Mison: a fast JSON parser for data analytics" (Li et al., VLDB 2017) also speculates that fields are at the same positions.
 //! Unlike Mison, this module also checks the rest of the text.
 
-use super::Scalar;
 use super::scan::{Scan, behind};
+use crate::format::scalar::Scalar;
 
 /// Number of bytes that are compared at once.
 const PIECE: usize = 16;
@@ -205,24 +205,20 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
-    use super::super::invalid::Side;
-    use super::super::json::{Buffers, Pointers};
+    use super::super::{Buffers, Extract, JsonExtractor};
     use super::*;
+    use crate::format::Places;
     use proptest::prelude::*;
 
-    fn pointers(all: &[&str]) -> Pointers {
-        let mut pointers = Pointers::default();
-        for pointer in all {
-            pointers.add(pointer).unwrap();
-        }
-        pointers
+    fn extractor(all: &[&str]) -> JsonExtractor {
+        JsonExtractor::new(Places::new(all).unwrap())
     }
 
     /// Values found with the state left by earlier texts, and values found by a parser.
-    fn both<'a>(pointers: &Pointers, buffers: &mut Buffers, count: usize, text: &'a [u8]) -> [Option<Vec<Option<Scalar<'a>>>>; 2] {
+    fn both<'a>(extractor: &'a JsonExtractor, buffers: &mut Buffers, count: usize, text: &'a [u8]) -> [Option<Vec<Option<Scalar<'a>>>>; 2] {
         let (mut quick, mut slow) = (vec![None; count], vec![None; count]);
-        let quick = pointers.find(Side::Value, text, buffers, &mut quick).map(|()| quick);
-        [quick.ok(), pointers.parse(text, &mut slow).ok().map(|()| slow)]
+        let quick = extractor.find(text, buffers, &mut quick).map(|()| quick);
+        [quick.ok(), extractor.parse(text, &mut slow).ok().map(|()| slow)]
     }
 
     fn scalar() -> impl Strategy<Value = String> {
@@ -272,7 +268,7 @@ mod tests {
             texts in prop::collection::vec((prop::bool::weighted(0.9), prop::collection::vec(scalar(), 8), 0_u8..20, any::<prop::sample::Index>(), any::<u8>()), 40..120),
         ) {
             let all: [&[&str]; 4] = [&["/a"], &["/b/a", "/a"], &["/a", "/a"], &[""]];
-            let all = all.map(|names| (pointers(names), names.len()));
+            let all = all.map(|names| (extractor(names), names.len()));
             let mut buffers = Buffers::default();
             for (is_first, scalars, change, at, byte) in texts {
                 let parts: Vec<_> = frames[usize::from(!is_first)].split('_').collect();
@@ -287,80 +283,80 @@ mod tests {
                     1 => text.truncate(at.index(text.len() + 1)),
                     _ => {}
                 }
-                for (pointers, count) in &all {
-                    let [quick, slow] = both(pointers, &mut buffers, *count, &text);
+                for (extractor, count) in &all {
+                    let [quick, slow] = both(extractor, &mut buffers, *count, &text);
                     prop_assert_eq!(quick, slow, "{}", String::from_utf8_lossy(&text));
                 }
             }
         }
     }
 
-    fn is_known(buffers: &mut Buffers, pointers: &Pointers, text: &str) -> bool {
-        let (scan, template) = buffers.parts(text.as_bytes(), pointers);
+    fn is_known(buffers: &mut Buffers, extractor: &JsonExtractor, text: &str) -> bool {
+        let (scan, template) = buffers.scan_and_template(text.as_bytes(), &extractor.places);
         template.values(&scan, &mut [None]).is_some() && !template.pieces.is_empty()
     }
 
     #[test]
     fn a_shape_is_learned_kept_and_forgotten() {
-        let (pointers, mut buffers) = (pointers(&["/id"]), Buffers::default());
+        let (extractor, mut buffers) = (extractor(&["/id"]), Buffers::default());
         let find = |buffers: &mut Buffers, text: &str| {
             let mut found = [None];
-            pointers.find(Side::Value, text.as_bytes(), buffers, &mut found).unwrap();
+            extractor.find(text.as_bytes(), buffers, &mut found).unwrap();
         };
         let (one, other) = (r#"{"a long name" : [ {"id" :"a"} , 1 ] ,"id":"a"}"#, r#"{"id":["a"]}"#);
         for _ in 1..FIRST_REST {
             find(&mut buffers, one);
-            assert!(!is_known(&mut buffers, &pointers, one));
+            assert!(!is_known(&mut buffers, &extractor, one));
         }
         find(&mut buffers, one);
         for scalars in [["a", "1", "a"], ["", "-2.5e3", "\\u0061\\n"]] {
             let text = format!(r#"{{"a long name" : [ {{"id" :"{}"}} , {} ] ,"id":"{}"}}"#, scalars[0], scalars[1], scalars[2]);
-            assert!(is_known(&mut buffers, &pointers, &text), "{text}");
+            assert!(is_known(&mut buffers, &extractor, &text), "{text}");
         }
         for text in [other, &one.replace('1', "null"), &one.replace('1', "01"), &format!("{one} "), &one[..one.len() - 1], ""] {
-            assert!(!is_known(&mut buffers, &pointers, text), "{text}");
+            assert!(!is_known(&mut buffers, &extractor, text), "{text}");
         }
         for at in (0..one.len()).filter(|&at| !["a\"", "1"].iter().any(|scalar| one[at..].starts_with(scalar))) {
             let text: String = one.bytes().enumerate().map(|(place, byte)| char::from(if place == at { byte ^ 1 } else { byte })).collect();
-            assert!(!is_known(&mut buffers, &pointers, &text), "{text}");
+            assert!(!is_known(&mut buffers, &extractor, &text), "{text}");
         }
         // One match in four is enough.
         for _ in 0..MISSES_MAX {
             (0..HIT).for_each(|_| find(&mut buffers, other));
             find(&mut buffers, one);
         }
-        assert!(is_known(&mut buffers, &pointers, one));
+        assert!(is_known(&mut buffers, &extractor, one));
         (0..MISSES_MAX).for_each(|_| find(&mut buffers, other));
-        assert!(!is_known(&mut buffers, &pointers, one), "of no use");
+        assert!(!is_known(&mut buffers, &extractor, one), "of no use");
         (0..REST).for_each(|_| find(&mut buffers, one));
-        assert!(is_known(&mut buffers, &pointers, one));
+        assert!(is_known(&mut buffers, &extractor, one));
     }
 
     #[test]
     fn no_shape_is_kept_where_a_field_comes_twice() {
-        let pointers = pointers(&["/b/a"]);
+        let extractor = extractor(&["/b/a"]);
         for text in [r#"{"b":{"a":_},"b":{"a":1}}"#, r#"{"b":{"a":_,"a":1}}"#] {
             let mut buffers = Buffers::default();
             let usual = text.replace('_', "\"\"");
-            (0..2 * FIRST_REST).for_each(|_| pointers.find(Side::Value, usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
-            assert!(!is_known(&mut buffers, &pointers, &usual));
+            (0..2 * FIRST_REST).for_each(|_| extractor.find(usual.as_bytes(), &mut buffers, &mut [None]).unwrap());
+            assert!(!is_known(&mut buffers, &extractor, &usual));
             // The first occurrence does not count, but it must still be a valid value.
             let broken = text.replace('_', r#""\ud800""#);
-            assert!(pointers.find(Side::Value, broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
+            assert!(extractor.find(broken.as_bytes(), &mut buffers, &mut [None]).is_err(), "{broken}");
         }
     }
 
     #[test]
     fn no_shape_is_kept_of_much() {
-        let (pointers, spaces) = (pointers(&["/id"]), " ".repeat(PIECE * PIECES_MAX));
+        let (extractor, spaces) = (extractor(&["/id"]), " ".repeat(PIECE * PIECES_MAX));
         for text in [format!(r#"{{"id":1,"all":[{}0]}}"#, "0,".repeat(PIECES_MAX)), format!(r#"{{"id":{spaces}1}}"#)] {
             let mut buffers = Buffers::default();
             for _ in 0..2 * FIRST_REST {
                 let mut found = [None];
-                pointers.find(Side::Value, text.as_bytes(), &mut buffers, &mut found).unwrap();
+                extractor.find(text.as_bytes(), &mut buffers, &mut found).unwrap();
                 assert_eq!(found, [Some(Scalar::Number(&text.as_bytes()[text.find('1').unwrap()..][..1]))]);
             }
-            assert!(!is_known(&mut buffers, &pointers, &text));
+            assert!(!is_known(&mut buffers, &extractor, &text));
         }
     }
 
@@ -369,8 +365,9 @@ mod tests {
         let (mut buffers, text) = (Buffers::default(), br#"{"a":"x","b":"y"}"#);
         for _ in 0..2 * FIRST_REST {
             for (name, expected) in [("/a", b"x"), ("/b", b"y")] {
+                let extractor = extractor(&[name]);
                 let mut found = [None];
-                pointers(&[name]).find(Side::Value, text, &mut buffers, &mut found).unwrap();
+                extractor.find(text, &mut buffers, &mut found).unwrap();
                 assert_eq!(found, [Some(Scalar::String(expected))]);
             }
         }

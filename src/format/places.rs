@@ -1,32 +1,118 @@
-//! The places that are looked for in a record's key or value, as a tree.
+//! The places that are looked for in a record's key or value.
 //!
-//! Owns what a pointer means. Must never look for anything itself.
+//! Owns the meaning of a pointer. Must never look for anything itself.
 
-use super::SpecError;
-use super::scalar::{Scalar, unescape};
+use super::DEPTH_MAX;
+use super::scalar::Scalar;
+use xxhash_rust::xxh3::xxh3_128;
 
-/// Most steps of a place, and most containers within each other that a text is read through by a shortcut.
-pub(super) const DEPTH_MAX: usize = 64;
+/// A pointer that leads nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointerError {
+    /// A pointer that RFC 6901 does not allow, or that means another place than its spelling suggests.
+    #[error("`{pointer}` is not a JSON pointer: {advice}")]
+    Malformed {
+        /// The pointer as it was given.
+        pointer: String,
+        /// What to write.
+        advice: String,
+    },
+    /// A pointer that is deeper than values are read.
+    #[error("a JSON pointer has at most {0} steps")]
+    Deep(usize),
+}
 
-/// A place that a pointer ends at, or leads through.
+/// Places in a text, in order. The values that an extractor finds have the same order.
 #[derive(Clone, Debug, Default)]
-pub struct Node {
-    /// Which of the found values are this node's: the pointer that ends here, as often as it is named.
-    pub slots: Vec<usize>,
-    /// The next step of the pointers that go on: the name of a field, the key of a map, or the number of an element.
-    pub children: Vec<(String, Node)>,
+pub struct Places {
+    root: Node,
+    count: usize,
+    /// A hash of the pointers, which identifies them.
+    id: u128,
+    reads_everything: bool,
+}
+
+impl Places {
+    /// Compiles RFC 6901 pointers.
+    ///
+    /// # Errors
+    /// [`PointerError`] if a pointer is malformed.
+    pub fn new<P: AsRef<str>>(pointers: impl IntoIterator<Item = P>) -> Result<Self, PointerError> {
+        let mut places = Self::default();
+        pointers.into_iter().try_for_each(|pointer| places.add(pointer.as_ref()))?;
+        Ok(places)
+    }
+
+    /// Adds the place of an RFC 6901 pointer.
+    ///
+    /// # Errors
+    /// [`PointerError`] if the pointer is malformed.
+    pub fn add(&mut self, pointer: &str) -> Result<(), PointerError> {
+        self.root.add(pointer, self.count)?;
+        self.count += 1;
+        self.id = xxh3_128(&[&self.id.to_le_bytes(), pointer.as_bytes()].concat());
+        Ok(())
+    }
+
+    /// Makes extractors for these places able to visit everything in a text. Those for JSON always are.
+    #[must_use]
+    pub fn and_everything(self) -> Self {
+        Self { reads_everything: true, ..self }
+    }
+
+    /// Returns the number of places.
+    #[must_use]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there are no places.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// True if a text is not read for these places.
+    pub(crate) const fn reads_nothing(&self) -> bool {
+        self.is_empty() && !self.reads_everything
+    }
+
+    #[cfg_attr(not(feature = "formats"), expect(dead_code, reason = "JSON can always be visited"))]
+    pub(super) const fn reads_everything(&self) -> bool {
+        self.reads_everything
+    }
+
+    /// Returns the places as a tree: each pointer is a path to a node with a slot.
+    pub(crate) const fn root(&self) -> &Node {
+        &self.root
+    }
+
+    pub(super) const fn id(&self) -> u128 {
+        self.id
+    }
+}
+
+/// A place at which a pointer ends, or through which it leads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    /// The numbers of the pointers that end here. A pointer may be given more than once.
+    pub(crate) slots: Vec<usize>,
+    /// The next step of the pointers that lead further: the name of a field, the key of a map, or the index of an element.
+    pub(crate) children: Vec<(String, Node)>,
 }
 
 impl Node {
-    /// Adds the place of an RFC 6901 pointer, whose value is number `slot` of those that are found.
-    pub(super) fn add(&mut self, pointer: &str, slot: usize) -> Result<(), SpecError> {
-        let malformed = |advice| SpecError::Pointer { pointer: pointer.to_owned(), advice };
+    /// Adds the place of an RFC 6901 pointer, whose value gets this slot.
+    fn add(&mut self, pointer: &str, slot: usize) -> Result<(), PointerError> {
+        let malformed = |advice| PointerError::Malformed { pointer: pointer.to_owned(), advice };
         if let Some(advice) = spelling_advice(pointer) {
             return Err(malformed(advice));
         }
         // As deep as the shortcut goes, and half as deep as the parser: both find the same.
         if pointer.split('/').count() > DEPTH_MAX {
-            return Err(SpecError::Deep(DEPTH_MAX - 1));
+            return Err(PointerError::Deep(DEPTH_MAX - 1));
         }
         let mut node = self;
         if !pointer.is_empty() {
@@ -46,24 +132,8 @@ impl Node {
         Ok(())
     }
 
-    /// The child of a name as it is written in a JSON text, with its quotes; it must be a string that can be decoded.
-    pub(super) fn child(&self, quoted: &[u8]) -> Option<&Self> {
-        let decoded = if quoted.contains(&b'\\') { Some(unescape(quoted).ok()?) } else { None };
-        let name = decoded.as_deref().map_or(&quoted[1..quoted.len() - 1], str::as_bytes);
-        self.children.iter().find(|(step, _)| step.as_bytes() == name).map(|(_, child)| child)
-    }
-
-    /// The child of an array's element.
-    pub(super) fn element(&self, index: usize) -> Option<&Self> {
-        if self.children.is_empty() {
-            return None;
-        }
-        let name = index.to_string();
-        self.children.iter().find(|(step, _)| *step == name).map(|(_, child)| child)
-    }
-
-    /// What was found below this node is void: an equal field comes later, and the last counts.
-    pub(crate) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
+    /// Discards what was found below this node, because an equal field follows, and the last counts.
+    pub(super) fn forget(&self, found: &mut [Option<Scalar<'_>>]) {
         for &slot in &self.slots {
             found[slot] = None;
         }
@@ -72,7 +142,7 @@ impl Node {
         }
     }
 
-    /// Whether anything was found below this node.
+    /// True if anything was found below this node.
     pub(super) fn is_found(&self, found: &[Option<Scalar<'_>>]) -> bool {
         self.slots.iter().any(|&slot| found[slot].is_some()) || self.children.iter().any(|(_, child)| child.is_found(found))
     }

@@ -1,0 +1,247 @@
+//! Keys as they are configured: where their parts are, how parts are normalized, and what retracts a key.
+
+use super::error::Diagnostics;
+use super::forms::{VARIABLE, whole};
+use super::units::expected;
+use crate::key::{KeySpec, Normalizer, Normalizers, Part, Retract};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+/// Names of the normalizers without settings.
+const NORMALIZERS: [&str; 7] = ["to_string", "trim", "unquote", "lowercase", "nfc", "timestamp", "url"];
+
+/// A key of one part, or of a list of them.
+pub(super) fn resolve(raw: &Value, path: &str, diagnostics: &mut Diagnostics) -> Option<KeySpec> {
+    let compiled = |raw: &Value, place: &str, diagnostics: &mut Diagnostics| {
+        let part = part(raw).and_then(|part| match KeySpec::new(vec![part.clone()]) {
+            Ok(_) => Ok(part),
+            Err(error) => Err(error.to_string()),
+        });
+        part.map_err(|message| diagnostics.add(place, message)).ok()
+    };
+    let parts: Vec<_> = match raw {
+        // What identifies an event, by the specification.
+        Value::String(preset) if preset == "cloudevents" => ["source", "id"].map(|name| Some(Part::CloudEvent(name.to_owned()))).into(),
+        Value::Array(list) => {
+            let parts = list.iter().enumerate();
+            parts.map(|(index, raw)| compiled(raw, &format!("{path}[{index}]"), diagnostics)).collect()
+        }
+        single => vec![compiled(single, path, diagnostics)],
+    };
+    let parts = parts.into_iter().collect::<Option<Vec<_>>>()?;
+    KeySpec::new(parts).map_err(|error| diagnostics.add(path, error.to_string())).ok()
+}
+
+/// One part of a key.
+fn part(value: &Value) -> Result<Part, String> {
+    let Some(table) = value.as_object() else { return Err(unknown_part(value)) };
+    let mut place = table.clone();
+    let is_optional = take_switch(&mut place, "optional")?;
+    let steps = place.remove("normalize").map(|steps| normalizers(&steps)).transpose()?;
+    let mut part = match place.get("first_of") {
+        Some(alternatives) if place.len() == 1 => first_of(alternatives)?,
+        _ => leaf(place)?,
+    };
+    if let Some(steps) = steps {
+        part = Part::Normalized(Box::new(part), steps);
+    }
+    Ok(if is_optional { Part::Optional(Box::new(part)) } else { part })
+}
+
+fn first_of(alternatives: &Value) -> Result<Part, String> {
+    let list = alternatives.as_array().ok_or_else(|| expected("a list of parts for first_of", alternatives))?;
+    let nested = |part: &&Value| part.get("first_of").is_some() || part.get("optional").is_some();
+    if let Some(part) = list.iter().find(nested) {
+        return Err(format!("a part of first_of has no first_of or optional of its own: set them next to the outer first_of, got {part}"));
+    }
+    list.iter().map(part).collect::<Result<_, _>>().map(Part::FirstOf)
+}
+
+/// A part that is one place in a record.
+fn leaf(mut place: Map<String, Value>) -> Result<Part, String> {
+    if place.contains_key("content") {
+        return content(&place).ok_or_else(|| expected("{ content = \"value\", except = [\"/pointer\"] }", &Value::Object(place)));
+    }
+    if place.contains_key("header") && take_switch(&mut place, "ignore_case")? {
+        let name = place.get("header").filter(|_| place.len() == 1).and_then(Value::as_str);
+        return name.map(|name| Part::HeaderInAnyCase(name.to_owned())).ok_or_else(|| unknown_part(&Value::Object(place)));
+    }
+    let entry = place.iter().next().filter(|_| place.len() == 1).and_then(|(name, value)| Some((&**name, value.as_str()?)));
+    match entry {
+        Some(("record", "key")) => Ok(Part::RecordKey),
+        Some(("record", "value")) => Ok(Part::RecordValue),
+        Some(("header", name)) => Ok(Part::Header(name.to_owned())),
+        Some(("field", pointer)) => Ok(Part::Field(pointer.to_owned())),
+        Some(("key_field", pointer)) => Ok(Part::KeyField(pointer.to_owned())),
+        Some(("cloudevent", name)) => Ok(Part::CloudEvent(name.to_owned())),
+        _ => Err(unknown_part(&Value::Object(place))),
+    }
+}
+
+fn unknown_part(value: &Value) -> String {
+    expected(
+        "{ field = \"/pointer\" }, { key_field = \"/pointer\" }, { record = \"key\" }, { record = \"value\" }, { header = \"name\" }, { cloudevent = \"attribute\" }, { content = \"value\" } or { first_of = [...] }",
+        value,
+    )
+}
+
+/// `{ content = "value", except = ["/pointer"] }`.
+fn content(table: &Map<String, Value>) -> Option<Part> {
+    let except = match table.get("except") {
+        None => Vec::new(),
+        Some(pointers) => pointers.as_array()?.iter().map(|pointer| pointer.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+    };
+    let is_known = table.keys().all(|name| matches!(&**name, "content" | "except"));
+    (is_known && table["content"] == "value").then_some(Part::Content { except })
+}
+
+/// Takes a boolean out of a table. A variable gives text.
+fn take_switch(table: &mut Map<String, Value>, name: &str) -> Result<bool, String> {
+    match table.remove(name) {
+        None => Ok(false),
+        Some(Value::Bool(is_on)) => Ok(is_on),
+        Some(Value::String(text)) if text == "true" || text == "false" => Ok(text == "true"),
+        Some(other) => Err(expected(&format!("true or false for {name}"), &other)),
+    }
+}
+
+fn normalizers(value: &Value) -> Result<Normalizers, String> {
+    let names = NORMALIZERS.map(|name| format!("{name:?}")).join(", ");
+    let step = |step: &Value| match step {
+        Value::String(name) => Normalizer::named(name),
+        Value::Object(table) if table.len() == 1 => {
+            let drop_query =
+                table.get("drop_query")?.as_array()?.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<_>>()?;
+            Some(Normalizer::Url { drop_query })
+        }
+        _ => None,
+    };
+    let is_list = |list: &&Vec<Value>| !list.is_empty();
+    let list = value.as_array().filter(is_list).ok_or_else(|| expected(&format!("a list of {names}"), value))?;
+    let steps = list.iter().map(|raw| step(raw).ok_or_else(|| expected(&format!("one of {names}, {{ drop_query = [\"name\"] }}"), raw)));
+    steps.collect::<Result<_, _>>().map(Normalizers::new)
+}
+
+/// `{ header = "name" }`, `{ header = "name", one_of = ["value"] }`, or `{ field = "/pointer", one_of = ["value"] }`.
+pub(super) fn retract(value: &Value) -> Result<Retract, String> {
+    let what = "{ header = \"name\" }, { header = \"name\", one_of = [\"value\"] } or { field = \"/pointer\", one_of = [\"value\"] }";
+    let unknown = || expected(what, value);
+    let text = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        _ => None,
+    };
+    let table = value.as_object().ok_or_else(unknown)?;
+    let one_of =
+        table.get("one_of").map(|list| list.as_array().filter(|list| !list.is_empty())?.iter().map(text).collect::<Option<Vec<_>>>());
+    let one_of = one_of.map(|list| list.ok_or_else(unknown)).transpose()?;
+    let places = table.len() - usize::from(one_of.is_some());
+    match (table.get("header"), table.get("field"), one_of) {
+        (Some(Value::String(name)), None, one_of) if places == 1 => Ok(Retract::Header { name: name.clone(), one_of }),
+        (None, Some(Value::String(pointer)), Some(one_of)) if places == 1 => {
+            Retract::field(pointer, one_of).map_err(|error| error.to_string())
+        }
+        _ => Err(unknown()),
+    }
+}
+
+/// The JSON schema of a key: a part, a list of parts, or `"cloudevents"`.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    let pointer = |description: &str| json!({ "description": description, "type": "string", "pattern": whole("(/.*)?") });
+    let switch = |description: &str| json!({ "description": description, "type": ["boolean", "string"], "pattern": whole("true|false") });
+    let optional = switch("True if a record without this part, or with a null, has a key.");
+    let normalize = json!({
+        "description": "The steps that make different texts the same id. Their order does not matter.",
+        "type": "array",
+        "items": { "anyOf": [
+            { "type": "string", "anyOf": [{ "enum": NORMALIZERS }, { "pattern": VARIABLE }] },
+            {
+                "type": "object",
+                "properties": {
+                    "drop_query": {
+                        "description": "As `url`, without these query parameters. A name may end in `*`.",
+                        "type": "array",
+                        "items": { "type": "string" },
+                    },
+                },
+                "required": ["drop_query"],
+                "additionalProperties": false,
+            },
+        ] },
+        "minItems": 1,
+    });
+    let places = ["record", "header", "field", "key_field", "cloudevent"].map(|name| json!({ "required": [name] }));
+    let part = json!({
+        "type": "object",
+        "properties": {
+            "record": { "description": "The record's own key, or the whole value.", "type": "string", "enum": ["key", "value"] },
+            "header": { "description": "The value of the last header of that name.", "type": "string" },
+            "ignore_case": switch("True if the header's name may be in any case."),
+            "field": pointer("A field of the value, as an RFC 6901 pointer."),
+            "key_field": pointer("A field of the record's own key, as an RFC 6901 pointer."),
+            "cloudevent": { "description": "An attribute of a CloudEvent, in binary or structured mode.", "type": "string", "pattern": whole("[a-zA-Z0-9]+") },
+            "optional": optional,
+            "normalize": normalize,
+        },
+        "oneOf": places,
+        "additionalProperties": false,
+    });
+    let content = json!({
+        "type": "object",
+        "properties": {
+            "content": { "description": "Everything in the value, regardless of white space and the order of members.", "type": "string", "const": "value" },
+            "except": {
+                "description": "Fields that do not count, as RFC 6901 pointers.",
+                "type": "array",
+                "items": { "type": "string", "pattern": whole("/.*") },
+            },
+            "optional": optional,
+        },
+        "required": ["content"],
+        "additionalProperties": false,
+    });
+    let first_of = json!({
+        "type": "object",
+        "properties": {
+            "first_of": {
+                "description": "The first of these parts that a record has counts.",
+                "type": "array",
+                "items": { "anyOf": [part, content] },
+                "minItems": 2,
+            },
+            "optional": optional,
+            "normalize": normalize,
+        },
+        "required": ["first_of"],
+        "additionalProperties": false,
+    });
+    let preset = json!({ "description": "Source and id of a CloudEvent.", "const": "cloudevents" });
+    let list = json!({ "type": "array", "items": { "anyOf": [part, content, first_of] }, "minItems": 1 });
+    json_schema!({ "anyOf": [preset, part, content, first_of, list] })
+}
+
+/// The JSON schema of what retracts a key.
+pub(super) fn retract_schema(_: &mut SchemaGenerator) -> Schema {
+    let one_of = json!({
+        "description": "The values that retract the key.",
+        "type": "array",
+        "items": { "type": ["string", "number", "boolean"] },
+        "minItems": 1,
+    });
+    let header = json!({
+        "type": "object",
+        "properties": { "header": { "description": "The last header of that name.", "type": "string" }, "one_of": one_of },
+        "required": ["header"],
+        "additionalProperties": false,
+    });
+    let field = json!({
+        "type": "object",
+        "properties": {
+            "field": { "description": "A field of the value, as an RFC 6901 pointer.", "type": "string", "pattern": whole("(/.*)?") },
+            "one_of": one_of,
+        },
+        "required": ["field", "one_of"],
+        "additionalProperties": false,
+    });
+    json_schema!({ "anyOf": [header, field] })
+}

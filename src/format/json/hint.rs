@@ -1,0 +1,68 @@
+//! Hints for people about fields that a JSON text does not have.
+//!
+//! Called for invalid records only, so it may parse a text again. Must never put a value of a record into a hint.
+
+use super::unescape;
+use crate::format::Side;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Returns why a pointer finds nothing in a text, as the end of a sentence, unless it is obvious.
+pub(crate) fn missing_field(side: Side, pointer: &str, json: &[u8]) -> Option<String> {
+    dead_end(side, pointer, str::from_utf8(json).ok()?)
+}
+
+/// Follows a pointer as far as it leads, and returns why it does not lead further.
+fn dead_end(side: Side, pointer: &str, json: &str) -> Option<String> {
+    let (mut text, mut at) = (json.trim(), String::new());
+    for token in pointer.split('/').skip(1) {
+        let step = token.replace("~1", "/").replace("~0", "~");
+        match child(text, &step) {
+            Some(found) => text = found,
+            None => return explain(side, &at, &step, text),
+        }
+        at = at + "/" + token;
+    }
+    None
+}
+
+/// Returns the member or element of a container, as written.
+fn child<'j>(text: &'j str, step: &str) -> Option<&'j str> {
+    let found = match text.as_bytes().first()? {
+        b'{' => serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text).ok()?.remove(step),
+        b'[' => serde_json::from_str::<Vec<&RawValue>>(text).ok()?.get(step.parse::<usize>().ok()?).copied(),
+        _ => None,
+    };
+    found.map(RawValue::get)
+}
+
+/// Explains why there is no `step` in the value at `at`.
+fn explain(side: Side, at: &str, step: &str, text: &str) -> Option<String> {
+    let kind = match text.as_bytes().first()? {
+        b'"' => {
+            let inner = unescape(text.as_bytes()).ok()?;
+            let is_json = inner.trim_start().starts_with(['{', '[']) && serde_json::from_str::<IgnoredAny>(&inner).is_ok();
+            return match (is_json, at) {
+                (true, "") => Some(format!(
+                    ": the record {side} is a JSON string with JSON in it; the producer encodes it twice, and should send the object itself"
+                )),
+                (true, at) => Some(format!(": `{at}` is a string with JSON in it, and a pointer does not lead into a string")),
+                (false, "") => None,
+                (false, at) => Some(format!(": `{at}` is a string")),
+            };
+        }
+        b'{' => {
+            let members = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(text).ok()?;
+            let other = members.keys().find(|name| name.eq_ignore_ascii_case(step))?;
+            let other = other.replace('~', "~0").replace('/', "~1");
+            return Some(format!(", but `{at}/{other}`: field names are case-sensitive"));
+        }
+        b'[' => "a list",
+        b'n' => "null",
+        b't' | b'f' => "a boolean",
+        _ => "a number",
+    };
+    (!at.is_empty()).then(|| format!(": `{at}` is {kind}"))
+}

@@ -1,0 +1,219 @@
+//! JSON texts.
+//!
+//! Owns the ways to read a text: by a template of earlier texts (`template`), by a scan of typical texts (`scan`), or by a
+//! parser. All find the same values. `visit` visits a whole text, and `hint` explains to a person why a field is missing.
+//!
+//! The whole text is checked for syntax, so that a torn record is not taken for a whole one. The bytes of strings at other places
+//! are not checked to be UTF-8.
+
+mod hint;
+mod scan;
+mod structural;
+mod template;
+mod visit;
+
+pub(crate) use hint::missing_field;
+
+use super::places::{Node, Places};
+use super::scalar::Scalar;
+use super::{Extract, Unreadable, Visit};
+use scan::Scan;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::fmt;
+use structural::StructuralBitmap;
+use template::{Template, Templates};
+
+/// Reads places of JSON texts.
+#[derive(Clone, Debug, Default)]
+pub struct JsonExtractor {
+    places: Places,
+}
+
+/// Working memory of extractors, reused between records.
+#[derive(Debug, Default)]
+pub struct Buffers {
+    bitmap: StructuralBitmap,
+    templates: Templates,
+}
+
+impl Buffers {
+    fn scan<'a, 'r>(&'r mut self, json: &'a [u8]) -> Scan<'a, 'r> {
+        self.bitmap.index(json);
+        Scan { json, bitmap: &self.bitmap }
+    }
+
+    fn scan_and_template<'a, 'r>(&'r mut self, json: &'a [u8], places: &Places) -> (Scan<'a, 'r>, &'r mut Template) {
+        self.bitmap.index(json);
+        (Scan { json, bitmap: &self.bitmap }, self.templates.of(places.id()))
+    }
+}
+
+impl JsonExtractor {
+    /// Creates an extractor for these places.
+    #[must_use]
+    pub const fn new(places: Places) -> Self {
+        Self { places }
+    }
+
+    /// Returns the places.
+    #[must_use]
+    #[inline]
+    pub const fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Finds the same values in any text.
+    fn parse<'a>(&self, json: &'a [u8], found: &mut [Option<Scalar<'a>>]) -> Result<(), serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        FieldSeed { node: self.places.root(), found }.deserialize(&mut deserializer).and_then(|()| deserializer.end())
+    }
+}
+
+impl Extract for JsonExtractor {
+    // Not inlined into each caller: it is the largest part of what is done for a record.
+    fn find<'a>(&'a self, text: &'a [u8], buffers: &mut Buffers, found: &mut [Option<Scalar<'a>>]) -> Result<(), Box<Unreadable>> {
+        let (scan, template) = buffers.scan_and_template(text, &self.places);
+        if template.find(&scan, found).is_some() {
+            return Ok(());
+        }
+        found.fill(None);
+        if scan.find(self.places.root(), found).is_some() {
+            template.learn(&scan, found);
+            return Ok(());
+        }
+        found.fill(None);
+        self.parse(text, found).map_err(|error| Box::new(error.into()))
+    }
+
+    fn visit(&self, text: &[u8], buffers: &mut Buffers, visitor: &mut impl Visit) -> Result<(), Box<Unreadable>> {
+        visit::visit(&buffers.scan(text), visitor).ok_or_else(|| Box::new(visit::refused(text)))
+    }
+}
+
+/// Deserializes one value, and descends only where a pointer leads.
+struct FieldSeed<'w, 'a> {
+    node: &'w Node,
+    found: &'w mut [Option<Scalar<'a>>],
+}
+
+impl<'a> DeserializeSeed<'a> for FieldSeed<'_, 'a> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.node.slots.is_empty() {
+            return deserializer.deserialize_any(self);
+        }
+        let raw: &'a RawValue = serde::Deserialize::deserialize(deserializer)?;
+        let scalar = scalar(raw.get().as_bytes()).map_err(serde::de::Error::custom)?;
+        for &slot in &self.node.slots {
+            self.found[slot] = Some(scalar);
+        }
+        if !self.node.children.is_empty() && matches!(scalar, Scalar::Container(_)) {
+            // One pointer is the beginning of another: read this value a second time, for the longer one.
+            let mut inner = serde_json::Deserializer::from_str(raw.get());
+            let beyond = FieldSeed { node: self.node, found: &mut *self.found };
+            inner.deserialize_any(beyond).map_err(serde::de::Error::custom)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Visitor<'a> for FieldSeed<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(at) = map.next_key_seed(Segment { node: self.node })? {
+            match at {
+                None => drop(map.next_value::<IgnoredAny>()?),
+                Some(at) => {
+                    let node = &self.node.children[at].1;
+                    node.forget(self.found);
+                    map.next_value_seed(FieldSeed { node, found: &mut *self.found })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
+        for index in 0_usize.. {
+            let name = index.to_string();
+            let step = self.node.children.iter().find(|(step, _)| *step == name);
+            let more = match step {
+                None => seq.next_element::<IgnoredAny>()?.is_some(),
+                Some((_, node)) => seq.next_element_seed(FieldSeed { node, found: &mut *self.found })?.is_some(),
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    // A pointer that leads through a scalar finds nothing.
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Reads the name of a field, and returns the index of its node, if it has one.
+struct Segment<'w> {
+    node: &'w Node,
+}
+
+impl<'a> DeserializeSeed<'a> for Segment<'_> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Segment<'_> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.node.children.iter().position(|(step, _)| step == name))
+    }
+}
+
+/// Classifies a text that is known to be one JSON value.
+fn scalar(text: &[u8]) -> Result<Scalar<'_>, serde_json::Error> {
+    Ok(match text.first() {
+        Some(b'"') if text.contains(&b'\\') => unescape(text).map(|_| Scalar::Escaped(text))?,
+        Some(b'"') => Scalar::String(serde_json::from_slice::<&str>(text)?.as_bytes()),
+        Some(b'n') => Scalar::Null,
+        Some(b't' | b'f') => Scalar::Bool(text),
+        Some(b'{' | b'[') => Scalar::Container(text),
+        _ => Scalar::Number(text),
+    })
+}
+
+/// Decodes a quoted JSON string.
+pub(crate) fn unescape(quoted: &[u8]) -> Result<String, serde_json::Error> {
+    serde_json::from_slice(quoted)
+}

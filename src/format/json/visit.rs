@@ -1,0 +1,90 @@
+//! Visits a whole JSON text.
+//!
+//! Must never accept a text that is not one JSON value: a visitor keeps nothing of a text that is refused.
+
+use super::scan::{Scan, behind};
+use super::unescape;
+use crate::format::scalar::Scalar;
+use crate::format::{Container, DEPTH_MAX, Unreadable, Visit};
+
+/// Visits a text, or returns `None` if it is not JSON, or has too many nested containers.
+pub(super) fn visit(scan: &Scan<'_, '_>, visitor: &mut impl Visit) -> Option<()> {
+    let end = value(scan, scan.space(0), visitor, 0)?;
+    (scan.space(end) == scan.json.len()).then_some(())
+}
+
+/// Explains why a text was refused. Slow, because it reads the text with a parser.
+pub(super) fn refused(json: &[u8]) -> Unreadable {
+    serde_json::from_slice::<serde_json::Value>(json).map_or_else(Unreadable::Json, |_| Unreadable::Deep)
+}
+
+/// Visits the value at a position, and returns the position after it.
+fn value(scan: &Scan<'_, '_>, at: usize, visitor: &mut impl Visit, depth: usize) -> Option<usize> {
+    match scan.byte(at)? {
+        b'"' => string(scan, at, |text| visitor.scalar(Scalar::String(text))),
+        b'{' if depth < DEPTH_MAX => object(scan, at, visitor, depth),
+        b'[' if depth < DEPTH_MAX => array(scan, at, visitor, depth),
+        b'{' | b'[' => None,
+        b'n' => {
+            let end = scan.word(at)?;
+            visitor.scalar(Scalar::Null);
+            Some(end)
+        }
+        b't' | b'f' => {
+            let end = scan.word(at)?;
+            visitor.scalar(Scalar::Bool(&scan.json[at..end]));
+            Some(end)
+        }
+        _ => {
+            let end = scan.number(at)?;
+            visitor.scalar(Scalar::Number(&scan.json[at..end]));
+            Some(end)
+        }
+    }
+}
+
+/// Passes on a string after its escapes are decoded.
+fn string(scan: &Scan<'_, '_>, at: usize, take: impl FnOnce(&[u8])) -> Option<usize> {
+    let (end, is_simple) = scan.string(at)?;
+    let text = &scan.json[at..end];
+    if !scan.is_utf8(text) {
+        return None;
+    }
+    if is_simple {
+        take(&text[1..text.len() - 1]);
+    } else {
+        take(unescape(text).ok()?.as_bytes());
+    }
+    Some(end)
+}
+
+fn object(scan: &Scan<'_, '_>, at: usize, visitor: &mut impl Visit, depth: usize) -> Option<usize> {
+    visitor.open(Container::Object);
+    let mut at = scan.space(behind(at));
+    let mut is_end = scan.byte(at)? == b'}';
+    if is_end {
+        at = behind(at);
+    }
+    while !is_end {
+        let end = string(scan, at, |name| visitor.name(name))?;
+        let end = value(scan, scan.colon(end)?, visitor, depth + 1)?;
+        (at, is_end) = scan.comma(end, b'}')?;
+    }
+    visitor.close();
+    Some(at)
+}
+
+fn array(scan: &Scan<'_, '_>, at: usize, visitor: &mut impl Visit, depth: usize) -> Option<usize> {
+    visitor.open(Container::Array);
+    let mut at = scan.space(behind(at));
+    let mut is_end = scan.byte(at)? == b']';
+    if is_end {
+        at = behind(at);
+    }
+    while !is_end {
+        let end = value(scan, at, visitor, depth + 1)?;
+        (at, is_end) = scan.comma(end, b']')?;
+    }
+    visitor.close();
+    Some(at)
+}

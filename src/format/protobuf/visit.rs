@@ -1,0 +1,82 @@
+//! Visits everything in a message.
+//!
+//! The message is decoded first, because later parts of it may replace or extend earlier ones. A field that has its default where
+//! readers cannot distinguish the default from an absent field counts as absent. Fields that the schema does not have count, too:
+//! otherwise, two different messages would be the same.
+
+use crate::format::{Container, Malformed, Scalar, Visit};
+use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, Value};
+
+/// The name of all fields that the schema does not have. No field can have it.
+const UNKNOWN: &[u8] = b"";
+
+pub(super) fn visit(message: &MessageDescriptor, record: &[u8], visitor: &mut impl Visit) -> Result<(), Malformed> {
+    let decoded = DynamicMessage::decode(message.clone(), record);
+    let message = decoded.map_err(|_| Malformed { offset: 0, what: "the message cannot be decoded" })?;
+    fields(&message, visitor);
+    Ok(())
+}
+
+fn fields(message: &DynamicMessage, visitor: &mut impl Visit) {
+    visitor.open(Container::Object);
+    for (field, fields_value) in message.fields() {
+        visitor.name(field.name().as_bytes());
+        value(fields_value, &field.kind(), visitor);
+    }
+    let mut unknown = Vec::new();
+    message.unknown_fields().for_each(|field| field.encode(&mut unknown));
+    if !unknown.is_empty() {
+        visitor.name(UNKNOWN);
+        visitor.scalar(Scalar::String(&unknown));
+    }
+    visitor.close();
+}
+
+fn value(value: &Value, kind: &Kind, visitor: &mut impl Visit) {
+    match value {
+        Value::Bool(value) => visitor.scalar(Scalar::bool(*value)),
+        Value::I32(number) => visitor.scalar(Scalar::Integer((*number).into())),
+        Value::I64(number) => visitor.scalar(Scalar::Integer((*number).into())),
+        Value::U32(number) => visitor.scalar(Scalar::Integer((*number).into())),
+        Value::U64(number) => visitor.scalar(Scalar::Integer((*number).into())),
+        Value::F32(number) => visitor.scalar(Scalar::Number(format!("{number:?}").as_bytes())),
+        Value::F64(number) => visitor.scalar(Scalar::Number(format!("{number:?}").as_bytes())),
+        Value::String(text) => visitor.scalar(Scalar::String(text.as_bytes())),
+        Value::Bytes(bytes) => visitor.scalar(Scalar::String(bytes)),
+        Value::EnumNumber(number) => {
+            let symbol = if let Kind::Enum(symbols) = kind { symbols.get_value(*number) } else { None };
+            match symbol {
+                Some(symbol) => visitor.scalar(Scalar::String(symbol.name().as_bytes())),
+                None => visitor.scalar(Scalar::Integer((*number).into())),
+            }
+        }
+        Value::Message(message) => fields(message, visitor),
+        Value::List(elements) => {
+            visitor.open(Container::Array);
+            for element in elements {
+                self::value(element, kind, visitor);
+            }
+            visitor.close();
+        }
+        Value::Map(entries) => {
+            let kind = if let Kind::Message(entry) = kind { entry.map_entry_value_field().kind() } else { kind.clone() };
+            visitor.open(Container::Object);
+            for (key, entry) in entries {
+                visitor.name(text(key).as_bytes());
+                self::value(entry, &kind, visitor);
+            }
+            visitor.close();
+        }
+    }
+}
+
+fn text(key: &MapKey) -> String {
+    match key {
+        MapKey::Bool(key) => key.to_string(),
+        MapKey::I32(key) => key.to_string(),
+        MapKey::I64(key) => key.to_string(),
+        MapKey::U32(key) => key.to_string(),
+        MapKey::U64(key) => key.to_string(),
+        MapKey::String(key) => key.clone(),
+    }
+}

@@ -1,0 +1,73 @@
+//! The encoding of a key's parts.
+//!
+//! Owns the encoding, which must never change within a state format, and the values of different formats that are the same id: those
+//! with equal encodings.
+
+use crate::format::{Scalar, unescape};
+
+/// Bytes at the start of a part's encoding: its tag and its length.
+pub(super) const HEAD: usize = 9;
+
+/// Type of a part. The discriminants are part of the encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tag {
+    Null = 0,
+    /// Bytes: the record key or value, a header, or a JSON string after its escapes are decoded.
+    Bytes = 1,
+    /// A JSON number as written, so that two different ids are never rounded to the same float.
+    Number = 2,
+    /// A JSON boolean.
+    Bool = 3,
+    /// A JSON object or array as written.
+    Container = 4,
+    /// The digest of a whole value.
+    Content = 5,
+}
+
+/// Appends a part of a key.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "it is in the middle of what is done for each record")]
+pub(super) fn encode(encoded: &mut Vec<u8>, tag: Tag, bytes: &[u8]) {
+    encoded.extend_from_slice(&head(tag, bytes));
+    encoded.extend_from_slice(bytes);
+}
+
+/// Returns the start of a part's encoding.
+#[inline]
+pub(super) fn head(tag: Tag, bytes: &[u8]) -> [u8; HEAD] {
+    let mut head = [tag as u8; HEAD];
+    head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    head
+}
+
+/// Returns the tag and the bytes of a record key, a record value, or a header.
+pub(super) fn raw(bytes: Option<&[u8]>) -> (Tag, &[u8]) {
+    bytes.map_or((Tag::Null, &[][..]), |bytes| (Tag::Bytes, bytes))
+}
+
+/// Calls `encode` with the tag and the bytes of a field's value.
+#[inline]
+pub(super) fn encode_scalar(scalar: &Scalar<'_>, mut encode: impl FnMut((Tag, &[u8]))) -> Result<(), serde_json::Error> {
+    let (text, written);
+    // A single call, so that it can be inlined.
+    encode(match *scalar {
+        Scalar::Null => (Tag::Null, &[]),
+        Scalar::String(text) => (Tag::Bytes, text),
+        Scalar::Escaped(quoted) => {
+            text = unescape(quoted)?;
+            (Tag::Bytes, text.as_bytes())
+        }
+        Scalar::Number(text) => (Tag::Number, text),
+        Scalar::Bool(text) => (Tag::Bool, text),
+        Scalar::Container(text) => (Tag::Container, text),
+        Scalar::Integer(_) | Scalar::Decimal { .. } => {
+            written = scalar.written();
+            (Tag::Number, written.bytes())
+        }
+        Scalar::Uuid(_) => {
+            written = scalar.written();
+            (Tag::Bytes, written.bytes())
+        }
+    });
+    Ok(())
+}

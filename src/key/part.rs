@@ -1,0 +1,99 @@
+//! The parts of a key: where they are in a record, and what is done with what is there.
+//!
+//! Owns the description of a part, by which stored state is identified. Must never read a record.
+
+use super::{Normalizers, SpecError};
+use std::fmt;
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The record key.
+    RecordKey,
+    /// The whole record value.
+    RecordValue,
+    /// The value of the last header with this name.
+    Header(String),
+    /// The value of the last header with this name, in any case.
+    HeaderInAnyCase(String),
+    /// A field of the record value, as an RFC 6901 pointer. For duplicate fields, the last counts.
+    Field(String),
+    /// A field of the record key, as an RFC 6901 pointer. For duplicate fields, the last counts.
+    KeyField(String),
+    /// An attribute of a CloudEvent, in either mode of the record: a header, or a member of the JSON value.
+    CloudEvent(String),
+    /// Everything in the value, except for these RFC 6901 pointers. White space and the order of members do not matter.
+    Content {
+        /// Pointers to leave out.
+        except: Vec<String>,
+    },
+    /// A part that may be absent. Absent and null are the same.
+    Optional(Box<Part>),
+    /// The first of these parts that is there and not null. The key is the same as with that part alone.
+    FirstOf(Vec<Part>),
+    /// A part of which different texts are the same id.
+    Normalized(Box<Part>, Normalizers),
+}
+
+impl Part {
+    /// Returns the places in a record that the part is made of, in order.
+    #[must_use]
+    pub fn leaves(&self) -> Vec<&Self> {
+        match self {
+            Self::Optional(part) | Self::Normalized(part, _) => part.leaves(),
+            Self::FirstOf(parts) => parts.iter().flat_map(Self::leaves).collect(),
+            leaf => vec![leaf],
+        }
+    }
+
+    /// True if the part is one place, taken as it is.
+    pub(super) const fn is_plain(&self) -> bool {
+        !matches!(self, Self::HeaderInAnyCase(_) | Self::Optional(_) | Self::FirstOf(_) | Self::Normalized(..))
+    }
+
+    /// True if the part is a place in the record value.
+    pub(super) const fn is_of_value(&self) -> bool {
+        matches!(self, Self::RecordValue | Self::Field(_) | Self::Content { .. })
+    }
+
+    /// True if a record without a value does not have the part.
+    pub(super) fn needs_value(&self) -> bool {
+        match self {
+            Self::Optional(_) => false,
+            Self::FirstOf(parts) => parts.iter().all(Self::needs_value),
+            Self::Normalized(part, _) => part.needs_value(),
+            leaf => leaf.is_of_value(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), SpecError> {
+        match self {
+            Self::FirstOf(parts) if parts.len() < 2 => Err(SpecError::Alternatives),
+            Self::FirstOf(parts) => parts.iter().try_for_each(Self::check),
+            Self::Normalized(part, _) if matches!(**part, Self::Content { .. }) => Err(SpecError::NormalizedContent),
+            Self::Optional(part) | Self::Normalized(part, _) => part.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RecordKey => f.write_str("the record key"),
+            Self::RecordValue => f.write_str("the record value"),
+            Self::Header(name) => write!(f, "header `{name}`"),
+            Self::HeaderInAnyCase(name) => write!(f, "header `{name}` in any case"),
+            Self::Field(pointer) => write!(f, "field `{pointer}`"),
+            Self::KeyField(pointer) => write!(f, "field `{pointer}` of the record key"),
+            Self::CloudEvent(name) => write!(f, "CloudEvents attribute `{name}`"),
+            Self::Content { except } if except.is_empty() => f.write_str("the content of the record value"),
+            Self::Content { except } => write!(f, "the content of the record value except `{}`", except.join("`, `")),
+            Self::Optional(part) => write!(f, "optional {}", part.to_string().trim_start_matches("the ")),
+            Self::FirstOf(parts) => {
+                write!(f, "the first of {}", parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+            Self::Normalized(part, steps) => write!(f, "{part} ({steps})"),
+        }
+    }
+}
