@@ -47,7 +47,8 @@ said=$('{cargo}' "$@" --offline --bin no-such 2>&1)
 case "$said" in *'{NO_SUCH}'*) ;; *) echo "$said" >&2; exit 1 ;; esac
 '{cargo}' metadata --no-deps --offline --format-version 1 > "$(dirname "$0")/metadata.json"
 "#,
-        cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+        // Not `cargo` of the path, which would be this script.
+        cargo = env!("CARGO")
     );
     fs::write(bin.join("cargo"), script).unwrap();
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();

@@ -20,6 +20,7 @@ mod table;
 mod truth;
 
 use plan::Plan;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,20 +69,31 @@ fn shrink(plan: &Plan, defect: Option<&'static str>) -> Plan {
 /// Plans that run at a time on each core. A plan hands its turn from thread to thread, and a core would be idle at each handover.
 const PLANS_PER_CORE: usize = 4;
 
+/// Keeps the calling thread, and the threads that it will start, on one core: waking a thread on another core costs more than most turns.
+fn stay_on(core: usize) {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    // Only speed depends on it.
+    let _ = sched_setaffinity(None, &cores);
+}
+
 /// Runs the plans of some seeds on all cores. Panics if any fails, with the first one shrunk. Returns the number of killed processes.
-fn run_seeds(seeds: std::ops::Range<u64>, faults: usize, defect: Option<&'static str>) -> u64 {
+fn run_seeds(seeds: std::ops::Range<u64>, draw: &(dyn Fn(u64) -> Plan + Sync), defect: Option<&'static str>) -> u64 {
     let (next, kills, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), Mutex::new(BTreeMap::new()));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    let cores: Vec<_> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
     let failures = || failed.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
-        for _ in 0..cores * PLANS_PER_CORE {
-            scope.spawn(|| {
+        for &core in cores.iter().flat_map(|core| [core; PLANS_PER_CORE]) {
+            let (next, kills, failures) = (&next, &kills, &failures);
+            scope.spawn(move || {
+                stay_on(core);
                 while failures().len() < FAILURES_MAX {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= seeds.end {
                         return;
                     }
-                    match run(&Plan::draw(seed, faults), defect) {
+                    match run(&draw(seed), defect) {
                         Outcome::Exact { kills: more } => drop(kills.fetch_add(more, Ordering::Relaxed)),
                         Outcome::Failed(reason) => {
                             eprintln!("seed {seed}: {reason}");
@@ -94,7 +106,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, faults: usize, defect: Option<&'static
     });
     let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(&first) = failed.keys().next() {
-        let smallest = shrink(&Plan::draw(first, faults), defect);
+        let smallest = shrink(&draw(first), defect);
         let reasons: Vec<_> = failed.iter().map(|(seed, reason)| format!("seed {seed}: {reason}")).collect();
         panic!(
             "{}\nthe smallest plan that fails like seed {first}; write it to FILE and run UNSEEN_SIM_PLAN=FILE:\n{smallest}",
@@ -110,7 +122,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn every_plan_is_exact() {
-    run_seeds(0..100, FAULTS, None);
+    run_seeds(0..100, &|seed| Plan::draw(seed, FAULTS), None);
 }
 
 /// Offsets and changelog records of all partitions, which do not fit into one request.
@@ -134,8 +146,8 @@ fn a_plan_depends_on_its_seed_alone() {
     }
 }
 
-/// Runs `UNSEEN_SIM_PLANS` plans of `UNSEEN_SIM_FAULTS` faults each from seed `UNSEEN_SIM_SEED` on, or the plan in the file
-/// `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log. `UNSEEN_SIM_DEFECT=NAME` switches a defect
+/// Runs `UNSEEN_SIM_PLANS` plans of `UNSEEN_SIM_FAULTS` faults and `UNSEEN_SIM_KILLS` more kills each, from seed `UNSEEN_SIM_SEED` on,
+/// or the plan in the file `UNSEEN_SIM_PLAN`. With `UNSEEN_SIM_LOG=1`, prints what the processes log. `UNSEEN_SIM_DEFECT=NAME` switches a defect
 /// on.
 #[test]
 #[ignore = "runs for as long as it is asked to"]
@@ -152,6 +164,7 @@ fn at_length() {
     let first = number("UNSEEN_SIM_SEED", 0);
     let (count, began) = (number("UNSEEN_SIM_PLANS", 1), Instant::now());
     let faults = usize::try_from(number("UNSEEN_SIM_FAULTS", FAULTS as u64)).expect("a number of faults");
-    let kills = run_seeds(first..first + count, faults, defect);
+    let kills = usize::try_from(number("UNSEEN_SIM_KILLS", 0)).expect("a number of kills");
+    let kills = run_seeds(first..first + count, &|seed| Plan::draw(seed, faults).with_kills(kills), defect);
     eprintln!("{count} plans exact, {kills} processes killed, in {:.1} s", began.elapsed().as_secs_f64());
 }

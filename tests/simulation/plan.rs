@@ -255,6 +255,18 @@ impl Plan {
         plan
     }
 
+    /// The plan with so many more steps that kill a process anywhere.
+    pub fn with_kills(mut self, kills: usize) -> Self {
+        let mut random = SplitMix(self.seed ^ 0xdead);
+        let kill = |_| {
+            let fault = if random.below(4) == 0 { Fault::Kill } else { Fault::KillAfter(1 + random.next() % 400) };
+            Step { at: random.below(self.records), delay_ms: pick(&mut random, &[0, 5, 50, 400]), who: random.below(MEMBERS), fault }
+        };
+        self.steps.extend((0..kills).map(kill));
+        self.steps.sort_by_key(|step| step.at);
+        self
+    }
+
     /// A plan from its text.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let mut lines = text.lines().filter(|line| !line.trim().is_empty());
