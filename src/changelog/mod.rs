@@ -185,7 +185,8 @@ impl Applier {
     #[must_use]
     pub fn cut(&self, before: Offset, record: &ChangelogRecord<'_>) -> Option<Cut> {
         let back = record.spans.iter().find(|span| self.offsets.get(span.topic).is_some_and(|&come_to| span.start < come_to))?;
-        Some(Cut { before, topic: back.topic.to_owned(), start: back.start })
+        let ends = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
+        Some(Cut { before, topic: back.topic.to_owned(), start: back.start, ends })
     }
 }
 
@@ -222,11 +223,24 @@ pub struct Cut {
     pub topic: String,
     /// The first of its offsets whose effect is void.
     pub start: Offset,
+    /// The end offsets of the record that says so.
+    pub ends: Vec<(String, Offset)>,
 }
 
 impl Cut {
     /// Most times that a group may be set back within one changelog.
     pub const MAX: usize = 100;
+
+    /// Adds the cut, for another reading from the beginning. Removes earlier cuts whose own record is now void: the worker that wrote
+    /// this cut's record had restored its state without them.
+    ///
+    /// Each reading adds a cut and removes only cuts of earlier records, so the readings come to an end.
+    pub fn add_to(self, cuts: &mut Vec<Self>) {
+        let is_void =
+            |cut: &Self| cut.before < self.before && cut.ends.iter().any(|(topic, end)| *topic == self.topic && *end > self.start);
+        cuts.retain(|cut| !is_void(cut));
+        cuts.push(self);
+    }
 
     /// Whether the record at an offset of the changelog did not happen.
     #[must_use]

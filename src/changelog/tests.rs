@@ -198,6 +198,27 @@ fn follow(rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     follow_as(ORIGIN, rules, log)
 }
 
+/// Makes a state from a changelog of which each record has a key per offset. Returns the offset that it has come to, and panics unless
+/// the state has the keys of all offsets before it, and no others.
+fn rebuild(log: &[Vec<u8>], bound: Option<Offset>) -> Offset {
+    let mut cuts = Vec::new();
+    'again: loop {
+        let bounds = bound.map(|bound| ("a".to_owned(), bound)).into_iter().collect();
+        let (mut applier, mut dedup) = (applier_from(BTreeMap::new(), ORIGIN, bounds), Dedup::new(window()));
+        for (at, bytes) in (0..).zip(log) {
+            let record = ChangelogRecord::decode(bytes).unwrap();
+            if !cuts.iter().any(|cut: &Cut| cut.voids(at, &record)) && applier.follow(&mut dedup, &record).unwrap() == Outcome::SetBack {
+                applier.cut(at, &record).unwrap().add_to(&mut cuts);
+                continue 'again;
+            }
+        }
+        let end = applier.offsets.get("a").copied().unwrap_or(0);
+        let is_seen = |offset: &u64| dedup.judge(key(*offset), Some(5), 9).unwrap() == Verdict::Duplicate;
+        assert_eq!((0..200).filter(is_seen).collect::<Vec<_>>(), (0..end.unsigned_abs()).collect::<Vec<_>>());
+        return end;
+    }
+}
+
 /// The same, under other settings.
 fn follow_as(origin: Origin, rules: Rules, log: &[Vec<u8>]) -> (Applier, Dedup) {
     let (mut applier, mut dedup) = (applier_of(origin), Dedup::new(rules));
@@ -279,6 +300,23 @@ proptest! {
         let (followed_state, live_state) = (state(&mut made), state(&mut live.dedup));
         prop_assert_eq!(&followed_state.0, &live_state.0);
         prop_assert!(followed_state == live_state);
+    }
+
+    /// The worker restores the state up to the offset that the group was reset to, and logs from there. Whoever reads the log later,
+    /// up to any offset, gets the same state.
+    #[test]
+    fn a_log_of_a_group_whose_offsets_were_reset_makes_the_same_state(
+        steps in prop::collection::vec((1..12_i64, prop::option::of(0..40_i64)), 1..12),
+    ) {
+        let (mut log, mut end) = (Vec::new(), 0);
+        for (epoch, (count, back)) in (1..).zip(steps) {
+            let committed = back.map_or(end, |back| (end - back).max(0));
+            let start = if back.is_some() { rebuild(&log, Some(committed)) } else { end };
+            end = committed + count;
+            log.push(put_by(ORIGIN, epoch, start.unsigned_abs(), end - start, start));
+            prop_assert_eq!(rebuild(&log, None), end);
+            prop_assert_eq!(rebuild(&log, Some(end)), end);
+        }
     }
 
     #[test]

@@ -240,7 +240,7 @@ impl<'a> Asker<'a> {
                 Some(_) if cuts.len() == Cut::MAX => {
                     return Err(Error::Question(format!("the group was set back too often for {changelog} to be followed")));
                 }
-                Some(cut) => cuts.push(cut),
+                Some(cut) => cut.add_to(&mut cuts),
                 None if ended == ReadEnd::Reached => return Ok(Scanned { history, reach }),
                 None if ended == ReadEnd::Failed => return Err(Error::Question(format!("{changelog} cannot be read; the log says why"))),
                 None if trims == TRIMS_MAX => {

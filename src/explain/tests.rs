@@ -322,7 +322,7 @@ fn what_a_group_that_was_set_back_had_emitted_did_not_happen() {
         Ok(history.known.iter().map(|known| known.emissions).collect::<Vec<_>>())
     };
     let cut = read(&[]).unwrap_err();
-    assert_eq!(cut, Cut { before: 2, topic: "a".to_owned(), start: 10 });
+    assert_eq!(cut, Cut { before: 2, topic: "a".to_owned(), start: 10, ends: vec![("a".to_owned(), 20)] });
     assert_eq!(read(&[cut]), Ok(vec![1, 0, 1]));
 }
 

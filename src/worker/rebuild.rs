@@ -286,7 +286,7 @@ fn read_all<B: Broker>(
             return Ok(Some(state));
         }
         tracing::info!(partition = %job.partition, topic = cut.topic, offset = cut.start, "the group's offsets were reset once; leaving out what was logged past that");
-        cuts.push(cut);
+        cut.add_to(&mut cuts);
         from = low;
     }
 }

@@ -299,10 +299,10 @@ impl<'a> PartitionApplier<'a> {
                     "the group was set back too often for its changelog to be followed; delete the topic, and start the workers again",
                 )?;
                 tracing::info!(changelog = %self.changelog, topic = cut.topic, offset = cut.start, "the group was set back; loading anew without what was logged past that");
-                let cuts = std::mem::take(&mut self.cuts);
+                let mut cuts = std::mem::take(&mut self.cuts);
                 self.forget();
+                cut.add_to(&mut cuts);
                 self.cuts = cuts;
-                self.cuts.push(cut);
                 Ok(())
             }
             // There is no checkpoint that it could begin after.

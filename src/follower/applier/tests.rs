@@ -500,7 +500,7 @@ fn what_was_set_back_in_a_changelog_is_nothing_to_another_of_its_name() {
     let of_log = |log: &str, low, end| Watermarks { log: Some(log.into()), ..watermarks(low, end, 1) };
     let mut partition = PartitionApplier::new(&space, &of_log("one", 0, 0));
     partition.reaches(of_log("one", 0, 0));
-    partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0 });
+    partition.cuts.push(Cut { before: 1000, topic: "in".to_owned(), start: 0, ends: Vec::new() });
     // A leader that has just become one knows of less.
     partition.take(&Event::End(5));
     partition.reaches(of_log("one", 0, 5));
