@@ -79,14 +79,15 @@ impl<B: Broker> Worker<B> {
 
     /// Shrinks transactions if the brokers did not accept the last ones before they timed out. Records that were decided
     /// together would have to be committed together again, so their partitions are restored and the records decided again.
-    /// A state that only this process has is kept, and its records are repeated as they were.
+    /// A state that only this process has is kept, and its records are repeated as they were. Forwarded records have no verdicts.
     pub(super) fn shrink_transactions(&mut self, source: &B::Consumer) -> Result<(), Error> {
         if !std::mem::take(&mut self.writer.shrinks) {
             return Ok(());
         }
         let kept = self.only_in_memory();
         let partitions = self.assignment.partitions(|input| !input.replay_complete() && !kept.contains(&input.state));
-        if partitions.is_empty() {
+        let forwards = self.assignment.inputs.values().any(|input| self.topics[input.topic].forward.is_some());
+        if partitions.is_empty() && !forwards {
             return Ok(());
         }
         let Load { records, bytes } = self.writer.shrink();
@@ -95,7 +96,7 @@ impl<B: Broker> Worker<B> {
             bytes,
             "the brokers do not accept a transaction before it times out; writing at most this much per transaction"
         );
-        self.restart(source, &partitions)
+        if partitions.is_empty() { Ok(()) } else { self.restart(source, &partitions) }
     }
 
     /// The states whose committed changes are in no changelog and no checkpoint.

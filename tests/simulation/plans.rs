@@ -336,3 +336,33 @@ fn a_replaced_member_does_not_outrank_its_successor() {
     check(&plan);
     assert!(matches!(run(&plan, Some("membership_not_proved")), Outcome::Failed(_)), "the simulation does not notice the defect");
 }
+
+/// Another member takes a partition over whose log became shorter, and has to warm it up from an old checkpoint. Until it has done so, its
+/// state is not at the group's stream time. It must not commit the older time: the next warm-up would stop there and forget too little.
+#[test]
+fn a_truncated_partition_keeps_the_stream_time_of_the_group() {
+    let options =
+        [STATIC, WITHOUT_CHANGELOG, "a window by time that rotates", "kind = \"exact\"", "refresh = true", "on_truncation = \"continue\""];
+    let with_defect = |partition| {
+        let steps = [
+            step(100, Fault::Join),
+            at_once(100, Fault::ShortLog { partition }),
+            Step { who: 1, ..at_once(100, Fault::ElectAfterRestore { lag: 0 }) },
+        ];
+        let plan = plan(&options, steps);
+        check(&plan);
+        matches!(run(&plan, Some("truncation_forgets_stream_time")), Outcome::Failed(_))
+    };
+    assert!((0..4).map(with_defect).fold(false, |any, noticed| any | noticed), "the simulation does not notice the defect");
+}
+
+/// The second reset is within a commit that the group wrote after the first one.
+#[test]
+fn offsets_that_are_reset_twice_lose_no_key() {
+    for partition in 0..4 {
+        let reset = |back| Fault::ResetOffset { partition, back };
+        let steps = [step(150, reset(1_000)), step(150, reset(3)), step(150, Fault::LoseDisk { killed: true })];
+        let plan = plan(&[STATIC, COVERS_ALL, "kind = \"exact\""], steps);
+        check(&Plan { server: Some(ServerFilter::Worker), commit_ms: 200, ..plan });
+    }
+}

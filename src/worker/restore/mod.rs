@@ -273,7 +273,9 @@ impl<B: Broker> Worker<B> {
         let mut first = assigned.note().first;
         if group.offset.is_none() || resumption.is_elsewhere {
             let state = self.assignment.states.get(&id).filter(|state| state.offset(&assigned.topic_incarnation).is_some());
-            let stream_time = state.and_then(|state| state.dedup.stream_time());
+            // A state that is to warm up has not come to the stream time of the group.
+            let of_group = assigned.note().stream_time.filter(|_| !fault::defect("truncation_forgets_stream_time"));
+            let stream_time = state.and_then(|state| state.dedup.stream_time()).max(of_group);
             if state.is_none() {
                 first = Some(resumption.start);
             }
