@@ -23,13 +23,14 @@ Examples:
   unseen capture -c unseen.toml --topic news.events -p 3 | zstd > partition-3.jsonl.zst";
 
 const FORMAT_HELP: &str = "\
-Output: one JSON object per line and record, in the format of `kcat -J` except for data that is not UTF-8:
+Output: one JSON object per record and line, as in `kcat -J` except for data that is not UTF-8:
   topic, partition, offset
-  tstype, ts                  create or logappend, and the time in milliseconds; absent if the record has no time
+  tstype, ts                  create or logappend, and the time in milliseconds; absent if the
+                              record has no time
   headers                     alternating names and values, in order; a value can be null
-  headers_base64              the same in base64, instead of headers, if a name or a value is not UTF-8
+  headers_base64              replaces headers if a name or a value is not UTF-8
   key, payload                key and value as text, or null
-  key_base64, payload_base64  the same in base64, instead of key or payload, if it is not UTF-8";
+  key_base64, payload_base64  replace key or payload if it is not UTF-8";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FORMAT_HELP}"))]

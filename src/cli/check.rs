@@ -77,7 +77,7 @@ fn try_state_dir(dir: &Path) -> Result<(), String> {
 fn summary(config: &Config) -> String {
     let mut rows = vec![["topic", "output", "space", "window", "filter", "memory*"].map(str::to_owned)];
     rows.extend(config.topics.iter().map(row));
-    table(&rows) + "\n* for one partition; several partitions share the memory of a time window, but each has its own count window"
+    table(&rows) + "\n* for one partition; partitions share the capacity of a time window, but each has its own count window"
 }
 
 fn row(topic: &Topic) -> [String; 6] {

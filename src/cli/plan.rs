@@ -24,20 +24,23 @@ const DEFAULT_SLICES: u32 = 4;
 const EXAMPLES: &str = "\
 Examples:
   unseen plan --keys 10M --window 24h --false-positive-rate 1e-4
-  unseen plan --sample news.jsonl                                    # propose a configuration
-  unseen plan --sample hour.jsonl --format capture -c unseen.toml   # use the key and window of the configuration";
+  unseen plan --sample news.jsonl                                   # propose a configuration
+  unseen plan --sample hour.jsonl --format capture -c unseen.toml   # use the configured key";
 
 const JSON_HELP: &str = "\
-JSON output (--json): one object. Sizes are in bytes and for the whole topic unless noted
+JSON output (--json): one object. Sizes are in bytes and for the whole topic unless noted.
   ask       keys, false_positive_rate, partitions, slices, window_ms, memory_bytes
-  sample    null without --sample; records, distinct, relative_error (standard error of distinct; 0 if exact), repeats, repeat_share,
-            invalid, untimed, span_ms, window_keys
-  proposal  null unless a sample is given without --key and --config; records, is_cut, time, candidates[] (key, distinct, repeats,
-            conflicts, conflict_share, differ_in[]), reasons[], window_ms, capacity, configuration (null if no key fits)
-  kinds[]   kind, memory_bytes, partition_bytes, steady_partition_bytes (after slices have adapted their size), pod_bytes (for one
-            pod with all partitions), disk_bytes, bits_per_key, k, reads, mean_rate (over a window; null for kinds that are only
-            for comparison), loads[] and curve[] (load, rate, memory_bytes), remembers, forgets (share of duplicates one window old
-            that are called unseen), can_retract, overfull, fits and rate_within_memory (null without --memory), configuration";
+  sample    null without --sample; records, distinct, relative_error (standard error of distinct;
+            0 if exact), repeats, repeat_share, invalid, untimed, span_ms, window_keys
+  proposal  null unless a sample is given without --key and --config; records, is_cut, time,
+            candidates[] (key, distinct, repeats, conflicts, conflict_share, differ_in[]),
+            reasons[], window_ms, capacity, configuration (null if no key fits)
+  kinds[]   kind, memory_bytes, partition_bytes, steady_partition_bytes (after slices have
+            adapted), pod_bytes (for one pod with all partitions), disk_bytes, bits_per_key, k,
+            reads, mean_rate (over a window; null for kinds that are only for comparison),
+            loads[] and curve[] (load, rate, memory_bytes), remembers, forgets (share of
+            duplicates one window old that are called unseen), can_retract, overfull, fits and
+            rate_within_memory (null without --memory), configuration";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{JSON_HELP}"), group(ArgGroup::new("size").required(true).args(["keys", "rate", "sample"])))]
@@ -79,7 +82,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE", conflicts_with = "key", requires = "sample")]
     config: Option<PathBuf>,
     /// Input topic; required if the configuration has several
-    #[arg(long, value_name = "TOPIC", requires = "config")]
+    #[arg(long, value_name = "INPUT", requires = "config")]
     topic: Option<String>,
     /// JSON pointer to a part of the key. Repeat the option for each part of the key, in order
     ///

@@ -21,11 +21,13 @@ Examples:
 
 const FORMAT_HELP: &str = "\
 Formats:
-  ndjson    Each line is the value of a record. The key is read from it as configured
-  csv       The first line names the columns, one per part of the key: `key` for the record key, `value`, `content`, the name
-            of a header, or the pointer of a field with or without its first slash. A number in a field's column means both the
-            number and the string, and counts as two keys
-  capture   Each line is a record in the format of `unseen capture` or `kcat -J`, from the input or from another tool's output";
+  ndjson    Each line is the value of a record. The key is read from it as configured.
+  csv       The first line names the columns, one per part of the key: `key` for the record key,
+            `value`, `content`, the name of a header, or the pointer of a field with or without
+            its first slash. A number in a field's column means both the number and the string,
+            and counts as two keys.
+  capture   Each line is a record in the format of `unseen capture` or `kcat -J`, from the input
+            or from another tool's output.";
 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{FORMAT_HELP}"))]

@@ -279,7 +279,9 @@ fn lines_of_json_go_to_the_partitions_of_producers() {
     refused(rows.seed(&text(0..10), &args[2..]), "the record key, which an ndjson line does not have; set its location with --record-key");
     refused(rows.seed(&text(0..10), &args[..2]), "the line has no time");
     refused(rows.seed(&(text(0..3) + "{\"id\":"), &args), "line 4: ");
-    for (time, hint) in [("99999999999999", "check that the times are in milliseconds"), ("1735689600", "if the times are in seconds, convert them")] {
+    for (time, hint) in
+        [("99999999999999", "check that the times are in milliseconds"), ("1735689600", "if the times are in seconds, convert them")]
+    {
         refused(rows.seed(&format!("{{\"id\":1,\"k\":\"a\",\"seen\":{time}}}\n"), &args), hint);
     }
     let (code, said, error) = rows.seed(&text(0..100), &args);
