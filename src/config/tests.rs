@@ -860,7 +860,7 @@ fn key_conflicts_name_what_may_differ() {
         ),
         (
             "{ except = [\"/a/b/c/d/e\"] }",
-            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` lies deeper than 4 levels, where fields are not told apart; name what it lies in"
+            "x.toml: topics[0].key_conflicts: `/a/b/c/d/e` is deeper than 4 levels, where fields are not distinguished; use a parent of this field"
                 .to_owned(),
         ),
         (

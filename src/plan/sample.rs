@@ -71,15 +71,15 @@ pub enum SampleError {
     #[error(transparent)]
     Line(#[from] ReplayError),
     /// The sample has no keys to plan for.
-    #[error("the sample has no record with a key; say where the key is with --key, or name a configuration with -c")]
+    #[error("the sample has no record with a key; set the key with --key, or use a configuration with --config")]
     Empty,
 }
 
 impl Sample {
-    /// Reads `input` to its end and counts.
+    /// Reads `input` to its end, and counts the records and keys.
     ///
     /// # Errors
-    /// If a line is malformed, or no record has a key.
+    /// Fails if a line is malformed, or no record has a key.
     pub fn count(input: impl BufRead, options: &SampleOptions) -> Result<Self, SampleError> {
         count(input, options, KEYS_MAX)
     }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_whatever_comes() {
+    fn memory_is_bounded() {
         let mut windows = Windows { keys_max: 100, ..Windows::default() };
         for key in 0..100_000_u128 {
             windows.see(Fingerprint(key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)));
@@ -333,10 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_line() {
         let options = |format| options(format, Part::RecordValue);
         let error = Sample::count(&b"\n{}\n"[..], &options(Format::Kcat)).unwrap_err().to_string();
-        assert!(error.starts_with("line 2, at byte 1: expected a record as `unseen capture` writes it or `kcat -J` prints it"), "{error}");
+        assert!(error.starts_with("line 2, at byte 1: expected a record in the format of `unseen capture` or `kcat -J`"), "{error}");
         let error = Sample::count(&b"\n"[..], &options(Format::Ndjson)).unwrap_err();
         assert!(matches!(error, SampleError::Empty), "{error}");
     }

@@ -40,7 +40,7 @@ impl Replay<'_> {
     /// Searches for the record at a location, without evaluating any record.
     ///
     /// # Errors
-    /// If a line is malformed.
+    /// Fails if a line is malformed.
     pub fn find(&mut self, input: impl BufRead, topic: &str, partition: i32, offset: Offset) -> Result<Option<RecordedKey>, Error> {
         let mut lines = Lines::new(input);
         let mut first_offset = None;
@@ -85,7 +85,7 @@ impl Replay<'_> {
     /// [`Replay::run_and_list`]. Returns the slice of the partition at the end, and its stream time.
     ///
     /// # Errors
-    /// If a line is malformed.
+    /// Fails if a line is malformed.
     pub fn follow(
         &mut self,
         input: impl BufRead,
@@ -93,16 +93,16 @@ impl Replay<'_> {
         max_timestamp: impl Fn() -> Timestamp,
         take: &mut dyn FnMut(FollowedRecord),
     ) -> Result<(Option<Slice>, Option<Timestamp>), Error> {
-        (self.truth, self.only, self.others) = (true, Some(only), Others::PassedOver);
+        (self.truth, self.only, self.others) = (true, Some(only), Others::Skip);
         let mut lines = Lines::new(input);
         loop {
             self.is_wrong = false;
-            let judged = match lines.next_line() {
+            let evaluated = match lines.next_line() {
                 Ok(None) => break,
                 Ok(Some(line)) => self.line(line, &max_timestamp),
                 Err(fault) => Err(fault),
             };
-            judged.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
+            evaluated.map_err(|fault| Error::Line { line: lines.number(), offset: lines.offset(), fault })?;
             if let Some(followed) = self.followed.take() {
                 take(followed);
             }

@@ -2,7 +2,7 @@
 //!
 //! Owns the states of all key spaces, which topics share as in a worker. Must never evaluate records out of order.
 
-use super::{Became, FAILS, TestRecord};
+use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
 use crate::dedup::Dedup;
 use crate::format::Schemas;
@@ -29,7 +29,7 @@ pub(super) struct Judge<'c> {
 
 struct State {
     dedup: Dedup,
-    /// Number of the last record that was emitted, by key.
+    /// Number of the last emitted record, by key.
     emitted: HashMap<Fingerprint, u64>,
 }
 
@@ -41,7 +41,7 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates record `place` of a test, in topic `number`, at `time`, if it is read at `read_at`.
+    /// Evaluates the record at position `place` of a test, in topic `number`, with timestamp `time`, as if it were read at `read_at`.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -49,7 +49,7 @@ impl<'c> Judge<'c> {
         place: u64,
         time: Option<Timestamp>,
         read_at: Option<Timestamp>,
-    ) -> Result<Became<'c>, String> {
+    ) -> Result<ActualOutcome<'c>, String> {
         let topic = &self.config.topics[number];
         let offset = next(&mut self.offsets, (number, false, record.partition));
         let mut origin = Origin { topic: &topic.input, partition: record.partition, offset, time };
@@ -63,7 +63,7 @@ impl<'c> Judge<'c> {
         let (verdict, invalid, since, why) = match read {
             Err(NoKey::Awaits(schema)) => {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
-                return Err(format!("value: it is of schema {schema}, which is not to be had: {why}"));
+                return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
             }
             Err(NoKey::Invalid(invalid)) => {
                 let why = invalid.to_string();
@@ -93,11 +93,12 @@ impl<'c> Judge<'c> {
             }
         };
         let reason = if let Verdict::Invalid(reason) = verdict { Some(reason.label()) } else { None };
-        let nowhere = |output| Ok(Became { verdict: verdict.label(), reason, output, headers: BTreeMap::new(), why: why.clone() });
+        let not_written =
+            |output| Ok(ActualOutcome { verdict: verdict.label(), reason, output, headers: BTreeMap::new(), why: why.clone() });
         let destination = match route::of(topic, verdict) {
             Route::Write(destination) => destination,
-            Route::Drop => return nowhere(None),
-            Route::Fail(_) => return nowhere(Some(FAILS)),
+            Route::Drop => return not_written(None),
+            Route::Fail(_) => return not_written(Some(FAILS)),
         };
         let mut added = AddedHeaders::default();
         route::headers(topic, destination, verdict, invalid.as_ref(), Detail::Full(since), || origin, &mut added);
@@ -105,7 +106,7 @@ impl<'c> Judge<'c> {
         let own = record.headers.clone().into_iter().filter(|(name, _)| !is_replaced(name));
         let added = added.iter().map(|(name, value)| (name.to_string_lossy().into_owned(), Some(value.to_owned())));
         let (output, headers) = (destination.name(topic), own.chain(added).collect());
-        Ok(Became { verdict: verdict.label(), reason, output, headers, why })
+        Ok(ActualOutcome { verdict: verdict.label(), reason, output, headers, why })
     }
 }
 
@@ -123,14 +124,14 @@ impl State {
         match (verdict, before) {
             (Verdict::Unseen, before) => {
                 self.emitted.insert(fingerprint, place);
-                before.map(|before| format!("record {before} had its key, which is forgotten by now"))
+                before.map(|before| format!("record {before} had this key, but the window has ended"))
             }
             (Verdict::Retracted, _) => {
                 self.emitted.remove(&fingerprint);
                 None
             }
             (Verdict::Duplicate, Some(before)) => Some(format!("it repeats record {before}")),
-            (Verdict::Duplicate, None) => Some("no record before it had its key: a false positive of the filter".to_owned()),
+            (Verdict::Duplicate, None) => Some("no earlier record has this key: a false positive of the filter".to_owned()),
             (Verdict::Late, _) => Some("it is older than the window".to_owned()),
             _ => None,
         }

@@ -98,9 +98,9 @@ fn answers_for(hint: &str, filter: &str, since: &str) {
     let shown = ask(&stream, [&user, &news]);
     let seen: Vec<_> = shown.lines().filter(|line| line.contains(since)).collect();
     assert_eq!(seen.len(), 1, "one partition has seen it:\n{shown}");
-    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 3, "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would be emitted")).count(), 3, "{shown}");
     let shown = ask(&stream, [&user, "never-written"]);
-    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would go out")).count(), 4, "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains("unseen: a record with this key would be emitted")).count(), 4, "{shown}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_closed_pipe_ends_the_output_quietly() {
 #[test]
 fn a_query_reports_when_the_key_was_seen() {
     // The first records are of midnight, and so of the slice that begins then.
-    let since = "seen in the slice that began at 2025-01-01T00:00:00Z";
+    let since = "seen in the slice that starts at 2025-01-01T00:00:00Z";
     answers_for("ask-aging", "filter = { kind = \"aging\", capacity = \"100k\", false_positive_rate = 1e-9 }", since);
     answers_for("ask-exact", "filter = { kind = \"exact\" }", since);
 }

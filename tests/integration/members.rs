@@ -36,7 +36,7 @@ fn the_wait_for_a_killed_members_session_is_explained() {
     first.wait_for_log("partition restored", LIMIT);
     first.kill9();
     let mut second = stream.setup.start("a");
-    second.wait_for_log("waiting for the group; where a member was killed, it waits for that member's session to end", LIMIT);
+    second.wait_for_log("waiting to join the consumer group; if a member was killed", LIMIT);
     stream.check(second);
 }
 

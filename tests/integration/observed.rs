@@ -260,7 +260,7 @@ fn readiness_reports_what_the_worker_waits_for() {
     let mut worker = setup.start("a");
     let unreachable = address(&mut worker);
     let (code, _, body) = ask(&unreachable, "/readyz");
-    assert_eq!((code, &*body), (503, "not ready: it has not reached the brokers yet\n"));
+    assert_eq!((code, &*body), (503, "not ready: the process has not reached the brokers yet\n"));
     assert_eq!(ask(&unreachable, "/livez").0, 200);
     worker.kill9();
 

@@ -117,7 +117,7 @@ fn refused(stream: &Stream, overrides: &[&str], sentence: &str) {
     let (code, _, stderr) = stream.setup.check_with("a", overrides);
     assert_eq!(code, Some(78), "{stderr}");
     let problems: Vec<_> =
-        stderr.lines().filter(|line| !line.starts_with("asking ") && !line.starts_with("no broker answers yet")).collect();
+        stderr.lines().filter(|line| !line.starts_with("connecting to ") && !line.starts_with("no broker answers yet")).collect();
     assert!(problems.len() == 1 && problems[0].contains(sentence), "`check` does not say {sentence:?} alone:\n{stderr}");
 }
 

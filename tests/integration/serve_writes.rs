@@ -222,7 +222,7 @@ fn a_stopped_server_finishes_its_writes() {
     wait_for_commands(&status, 3);
     drop(gone);
     server.sigterm();
-    server.wait_for_log("told to stop", LIMIT);
+    server.wait_for_log("shutting down", LIMIT);
     own.resume();
     assert_eq!(waiting.reply(), Reply::Integer(1));
     assert!(waiting.is_closed());

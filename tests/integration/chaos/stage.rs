@@ -274,11 +274,11 @@ impl<'a> Stage<'a> {
         if self.twinned && FENCED.iter().any(|sentence| log.contains(sentence)) {
             return Some("fenced by another process of its name");
         }
-        if self.broker_failed && log.contains("draining took too long") {
+        if self.broker_failed && log.contains("shutdown timed out") {
             return Some("it could not drain");
         }
         match (status.success(), status.signal()) {
-            (true, _) if log.contains("told to stop") => Some("drained"),
+            (true, _) if log.contains("shutting down") => Some("drained"),
             // Before it listens.
             (_, Some(15)) => Some("terminated"),
             _ => None,
