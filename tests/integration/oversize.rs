@@ -119,7 +119,7 @@ fn a_record_too_large_for_the_dead_letters_stops_the_worker() {
     case.stream.produce(..);
     let too_small = small_topic("oversize-both-dead");
     let log = case.stream.setup.start_with("a", &[&format!("topics[0].on_invalid.topic={too_small}")]).fails(1);
-    assert!(log.contains("that does not take it, so mend that topic"), "{log}");
+    assert!(log.contains("rejected the record, so change the settings of that topic"), "{log}");
     assert_prefix(&case.stream.expected, &case.stream.output());
     case.check(&topic(broker(), "oversize-both-dead", 4));
 }
@@ -133,7 +133,7 @@ fn lowering_the_limit_of_an_output_loses_nothing() {
     alter_topic(broker(), &stream.output, "max.message.bytes", "2000");
     stream.produce(..);
     let log = stream.check(worker);
-    assert!(log.contains("a topic does not take a batch; writing its records in smaller ones"), "{log}");
+    assert!(log.contains("a topic rejected a batch; retrying its records in smaller batches"), "{log}");
     assert_eq!(logged(&log, "invalid"), 0, "a record was blamed for its batch");
 }
 
@@ -153,7 +153,7 @@ fn batches_fit_an_output_that_inputs_share() {
     let stream = stream.with(|setup| setup.topic(&other, &output, &lines));
     stream.produce(..);
     let log = stream.check(stream.setup.start("a"));
-    assert!(!log.contains("a topic does not take a batch"), "{log}");
+    assert!(!log.contains("a topic rejected a batch"), "{log}");
 }
 
 /// What explains a duplicate may be what makes it too large: then it is written with less of it, and nothing ends.

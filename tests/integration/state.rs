@@ -58,8 +58,11 @@ fn deleted_state_stops_the_worker_or_is_rebuilt_as_configured() {
     let stream = half_read("state-cold");
     fs::remove_dir_all(stream.setup.state_dir("a")).expect("it can be deleted");
     let log = stream.setup.start_with("a", &["state.cold_start=fail"]).fails(1);
-    assert!(log.contains(&format!("error: no usable checkpoint of {}[", stream.input)), "{log}");
-    assert!(log.contains("]: there is none; set state.cold_start to \"rebuild\" or \"empty\" to start without it"), "{log}");
+    assert!(log.contains(&format!("error: no usable checkpoint for {}[", stream.input)), "{log}");
+    assert!(
+        log.contains("]: there is no checkpoint; to start without a checkpoint, set state.cold_start to \"rebuild\" or \"empty\""),
+        "{log}"
+    );
     let log = stream.check(stream.setup.start("a"));
     assert!(log.contains("no usable checkpoint; reading "), "{log}");
 }
@@ -108,7 +111,8 @@ fn a_changed_window_is_not_misread() {
     let stream = half_read("state-window");
     // Half as long, it still covers all records: the same must come out.
     let log = stream.check(stream.setup.start_with("a", &["topics[0].window=12h"]));
-    let sentence = "checkpoint is of another configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
+    let sentence =
+        "the checkpoint was written with a different configuration and cannot be used: its window was 4 slices of 6h and is 4 slices of 3h";
     assert!(log.contains(sentence), "{log}");
     assert!(log.contains("no usable checkpoint; reading "), "{log}");
 }
@@ -170,7 +174,7 @@ fn a_full_disk_fails_only_checkpoints() {
     stream.produce(..BEFORE);
     // Room for the empty checkpoints of the start, and for no page of a filter.
     let mut worker = stream.setup.start_on_full_disk("a", &["log.level=info,unseen=debug"], 128 << 10);
-    worker.wait_for_log("checkpoint failed; going on without it, and trying again", LIMIT);
+    worker.wait_for_log("checkpoint failed; the worker continues, and the next checkpoint tries again", LIMIT);
     stream.wait_until_read(BEFORE, &mut worker);
 
     let full = worker.log().len();
