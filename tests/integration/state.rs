@@ -50,7 +50,11 @@ fn is_quarantined(stream: Stream, fault: impl FnOnce(&Path), sentence: &str) {
 
 #[test]
 fn a_damaged_id_is_replaced() {
-    survives(half_read("state-id"), |state| flip(&state.join("instance")), "the id of this state directory is damaged; making another");
+    survives(
+        half_read("state-id"),
+        |state| flip(&state.join("instance")),
+        "the instance id of this state directory is damaged; creating a new one",
+    );
 }
 
 #[test]
@@ -72,7 +76,7 @@ fn a_truncated_table_is_quarantined() {
     is_quarantined(
         half_read("state-cut-table"),
         |state| truncate(&tables(state)[0]),
-        "state is corrupt; quarantined, and starting without it",
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
     );
 }
 
@@ -87,7 +91,7 @@ fn flipped_bits_are_quarantined() {
     is_quarantined(
         half_read("state-flipped"),
         |state| tables(state).iter().for_each(|path| flip(path)),
-        "state is corrupt; quarantined, and starting without it",
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
     );
 }
 
@@ -97,7 +101,11 @@ fn flipped_bits_among_fingerprints_are_quarantined() {
     let (records, day) = (News { count: RECORDS, ..News::default() }.records(), Duration::from_secs(24 * 3600));
     let output = topic(broker(), "state-prints-out", 4);
     let stream = Stream::remembered_by(broker(), "state-prints", output, records, day, "filter = { kind = \"exact\" }");
-    is_quarantined(half_read_of(stream), |state| flip(&tables(state)[0]), "state is corrupt; quarantined, and starting without it");
+    is_quarantined(
+        half_read_of(stream),
+        |state| flip(&tables(state)[0]),
+        "the stored state is corrupt; it was quarantined, and the worker continues without it",
+    );
 }
 
 /// Damage that RocksDB does not know of: in memory, say, before it was written.
@@ -210,7 +218,7 @@ fn a_deleted_directory_is_recreated() {
         let before = worker.log().len();
         fs::remove_dir_all(&state).expect("it can be deleted");
         stream.produce(BEFORE..RECORDS - 1_000);
-        worker.wait_for_log("the state directory was deleted while it was in use; making it anew", LIMIT);
+        worker.wait_for_log("the state directory was deleted while in use; recreating it", LIMIT);
         wait_until("checkpoints are written again", LIMIT, || checkpoints(&worker.log()[before..]).then_some(()));
         stream.wait_until_read(RECORDS - 1_000, &mut worker);
         worker.drain();
