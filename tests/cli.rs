@@ -172,8 +172,9 @@ fn fatal_errors_are_json_where_the_log_is() {
     let last = lines.last().expect("a line");
     assert_eq!(last["level"], "ERROR");
     assert!(
-        last["message"].as_str().is_some_and(|message| message
-            .starts_with("no broker answered at localhost:1 within 1s; is Kafka running there, and is kafka.bootstrap_servers right?")),
+        last["message"].as_str().is_some_and(|message| message.starts_with(
+            "no broker at localhost:1 answered within 1s; check that Kafka is running there, and that kafka.bootstrap_servers is correct"
+        )),
         "{last}"
     );
 }

@@ -99,7 +99,7 @@ impl Partition {
     }
 
     /// Marks the partition as impossible to follow.
-    pub(super) fn broken(&self, message: String) {
+    pub(super) fn set_broken(&self, message: String) {
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = message;
         self.progress.store(BROKEN, Ordering::Release);
     }

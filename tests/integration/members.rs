@@ -121,8 +121,8 @@ fn one_of_two_processes_with_one_name_stops() {
     let log = loser.fails(1);
     let reasons = [
         "another process has joined the group as the same member",
-        "another process runs as transactional id",
         "another process that uses transactional id",
+        "another process uses transactional id",
     ];
     assert!(reasons.iter().any(|reason| log.contains(reason)), "it ended for another reason");
     feed.join();

@@ -79,7 +79,8 @@ fn small_topic(hint: &str) -> String {
 
 fn letter(record: &TestRecord, input: &str, records: &[TestRecord]) -> TestRecord {
     let bytes = record.text().len() + record.key.as_ref().map_or(0, Vec::len);
-    let message = format!("the record of {bytes} bytes is larger than the output topic takes; raise max.message.bytes of that topic");
+    let message =
+        format!("the record has {bytes} bytes, which is more than the output topic accepts; raise max.message.bytes of that topic");
     record.dead_letter(input, offset_of(record, records), "unseen.oversize", &message)
 }
 
@@ -100,7 +101,7 @@ fn large_records_go_to_the_dead_letters() {
     case.stream.produce(..);
     let log = case.check(&topic(broker(), "oversize-dead", 4));
     assert!(logged(&log, "aborts") > 1, "no transaction was aborted, so nothing was tried");
-    assert!(log.contains("is larger than the output topic takes"), "the log does not say why");
+    assert!(log.contains("is more than the output topic accepts"), "the log does not say why");
 }
 
 #[test]
@@ -109,7 +110,10 @@ fn a_large_record_stops_the_worker_by_default() {
     case.stream.produce(..);
     let log = case.stream.setup.start("a").fails(1);
     case.check_stop(&log, "the record of 30");
-    assert!(log.contains("is larger than the output topic takes; raise max.message.bytes of that topic; to go on, "), "{log}");
+    assert!(
+        log.contains("is more than the output topic accepts; raise max.message.bytes of that topic; fix the producer, and to continue, "),
+        "{log}"
+    );
     case.check(&topic(broker(), "oversize-fail-dead", 4));
 }
 

@@ -116,7 +116,7 @@ impl Case {
             };
             assert_eq!(header("__connect.errors.exception.class.name"), "unseen.refused");
             let message = header("__connect.errors.exception.message");
-            assert!(message.starts_with(&format!("topic {:?} does not take the record: ", self.output)), "{message}");
+            assert!(message.starts_with(&format!("topic {:?} rejected the record: ", self.output)), "{message}");
             let names = if self.refusal == Refusal::NoKey { "without key" } else { "out of range" };
             assert!(message.contains(names), "{message}");
             let record = self.record("", letter.partition, true);
@@ -187,8 +187,7 @@ fn a_refused_record_stops_the_worker_by_default() {
         let mut case = Case::new(Refusal::NoKey, delivery, &format!("on_invalid = \"{on_invalid}\""));
         case.send(100, |number| number == 50);
         let log = case.setup.start("a").fails(1);
-        let place =
-            format!("offset 100: topic {:?} does not take the record: Compacted topic cannot accept message without key", case.output);
+        let place = format!("offset 100: topic {:?} rejected the record: Compacted topic cannot accept message without key", case.output);
         assert!(log.contains(&place), "{log}");
         assert!(log.contains("fix the producer, and to continue, set on_invalid to \"drop\" or { topic = \"...\" }"), "{log}");
         // Nothing is lost by it: with another setting the worker goes on from there.

@@ -218,7 +218,7 @@ impl<'a> PartitionApplier<'a> {
             Event::Record(Logged { offset, value, .. }) if offset >= self.next => {
                 if let Err(message) = self.apply(offset, value) {
                     tracing::error!(changelog = %self.changelog, offset, "{message}");
-                    self.shared.broken(format!("{} offset {offset}: {message}", self.changelog));
+                    self.shared.set_broken(format!("{} offset {offset}: {message}", self.changelog));
                     self.reading = Reading::Failed;
                 }
             }

@@ -34,7 +34,7 @@ pub const BEFORE: usize = 500;
 /// Why a worker may end by itself while another process has its names.
 const FENCED: [&str; 3] = [
     "another process that uses transactional id",
-    "another process runs as transactional id",
+    "another process uses transactional id",
     "another process has joined the group as the same member",
 ];
 
