@@ -109,7 +109,7 @@ fn a_large_record_stops_the_worker_by_default() {
     let case = Case::of_two("oversize-fail");
     case.stream.produce(..);
     let log = case.stream.setup.start("a").fails(1);
-    case.check_stop(&log, "the record of 30");
+    case.check_stop(&log, "the record has 30");
     assert!(
         log.contains("is more than the output topic accepts; raise max.message.bytes of that topic; fix the producer, and to continue, "),
         "{log}"

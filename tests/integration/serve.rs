@@ -150,7 +150,7 @@ fn misbehaving_clients_delay_no_other() {
     for (command, begin) in [
         (&["BF.EXISTS", "news", "n-1"][..], "ERR the key has 2 parts"),
         (&["BF.EXISTS", "olds:{1}", "n-1"], "ERR there is no key space 'olds'"),
-        (&["BF.EXISTS", "news:1", "n-1"], "ERR 'news:1' is no name of a key space"),
+        (&["BF.EXISTS", "news:1", "n-1"], "ERR 'news:1' is not a valid name"),
         (&["BF.EXISTS", "news:{1}"], "ERR wrong number of arguments for 'bf.exists' command"),
         (&["BF.ADD", "news:{1}", "n-1"], "READONLY"),
         (&["GET", "x"], "ERR unknown command 'GET'"),
