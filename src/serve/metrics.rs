@@ -73,7 +73,7 @@ impl Collector for Metrics {
         encoder.counters("unseen_serve_refused_total", "Rejected connections and passwords, by reason", refused)?;
         let (counts, sum) = &self.answer_time;
         let buckets: Vec<_> = BUCKETS.into_iter().chain([f64::MAX]).zip(counts.iter().copied()).collect();
-        let help = "Time to answer the commands of one read";
+        let help = "Time to answer the commands that arrived in one batch";
         encoder.buckets("unseen_serve_answer_duration_seconds", help, *sum, &buckets)?;
         #[expect(clippy::cast_precision_loss, reason = "only displayed")]
         let count = |number: usize| number as f64;
