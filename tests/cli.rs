@@ -93,11 +93,11 @@ fn check_validates_serve_if_it_is_configured() {
     let filter = "filter = { capacity = 1000, confirm = true }";
     for (piece, by, reason) in [
         ("[log]", "changelog = false\n[log]", "serve: state.changelog is false"),
-        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": kind \"exact\" is kept on the worker's disk"),
+        (filter, "filter = { kind = \"exact\" }", "serve: space \"in\": a filter of kind \"exact\" is on the worker's disk"),
         (
             "window =",
             "retract = { header = \"r\" }\nwindow =",
-            "serve: space \"in\": with confirm, what is retracted is kept on the worker's disk",
+            "serve: space \"in\": with confirm, exact retraction needs the fingerprints on the worker's disk",
         ),
     ] {
         fs::write(setup.path("unseen.toml"), text.replace(piece, by)).unwrap();
@@ -172,8 +172,9 @@ fn fatal_errors_have_the_format_of_the_log() {
     let last = lines.last().expect("a line");
     assert_eq!(last["level"], "ERROR");
     assert!(
-        last["message"].as_str().is_some_and(|message| message
-            .starts_with("no broker answered at localhost:1 within 1s; is Kafka running there, and is kafka.bootstrap_servers right?")),
+        last["message"].as_str().is_some_and(|message| message.starts_with(
+            "no broker at localhost:1 answered within 1s; check that Kafka is running there, and that kafka.bootstrap_servers is correct"
+        )),
         "{last}"
     );
 }
@@ -482,7 +483,7 @@ fn a_second_signal_ends_the_server_at_once() {
     let setup = Setup::new("", "key = { field = \"/id\" }");
     for (signals, code) in [(1, 0), (2, 130)] {
         let mut serving = Serving::start(&setup);
-        let line = serving.wait_for_log("listening for clients of Redis");
+        let line = serving.wait_for_log("listening for Redis clients");
         let address = line["address"].as_str().unwrap();
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -1,6 +1,6 @@
-//! Columns of the records that are judged at once.
+//! Columns of the records that are judged in one batch.
 //!
-//! Must never hold more than a batch, or allocate for a record.
+//! Must never hold more than a batch, or allocate per record.
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
@@ -18,7 +18,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Takes consecutive records up to the first one that has no time, or a time past `horizon`, or no key, or a key that it retracts.
+    /// Takes consecutive records. Stops before the first record that has no timestamp, has a timestamp past `horizon`, has no key, or
+    /// retracts its key.
     pub(super) fn take(&mut self, messages: &[impl Record], keys: &[Keyed], horizon: Timestamp) {
         self.fingerprints.clear();
         self.times.clear();

@@ -113,7 +113,7 @@ fn state_counts_and_metrics_are_those_of_the_stream() {
         events.iter().any(|event| event["message"].as_str().is_some_and(|message| message.starts_with("partitions assigned"))),
         "{events:?}"
     );
-    let says_so = |event: &Value| event["message"].as_str().is_some_and(|message| message.starts_with("a duplicate differs from"));
+    let says_so = |event: &Value| event["message"].as_str().is_some_and(|message| message.starts_with("a duplicate has different content"));
     assert_eq!(events.iter().filter(|event| says_so(event)).count(), 9, "an example at 1, 2, 4, to 256: {events:?}");
 
     is_scraped_so(&address, &input, keys);

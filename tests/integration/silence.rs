@@ -92,7 +92,7 @@ fn a_member_is_ready_again_once_its_blocked_partition_has_moved_away() {
         produce(broker(), &input, [record]);
         sent += 1;
         let (code, _, body) = ask(&address, "/readyz");
-        (code == 503 && body.contains("nothing can be committed")).then_some(())
+        (code == 503 && body.contains("the worker cannot commit")).then_some(())
     });
     let mut second = setup.start_with("b", &[&name("b")]);
     let moved = wait_until("partition 1 has moved away, and the first is ready", LIMIT, || {

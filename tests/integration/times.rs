@@ -124,7 +124,7 @@ fn times_in_microseconds_are_reported_until_they_end() {
 
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
     produce(broker(), &input, (0..60).map(|number| record(number, i64::try_from(now).expect("a time"))));
-    worker.wait_for_log("record times move the window again", LIMIT);
+    worker.wait_for_log("record timestamps advance the window again", LIMIT);
     assert!(warning().is_null() && metric(0), "{}", warning());
     assert_eq!(worker.drain().matches(sentence).count(), 1);
 }

@@ -33,8 +33,8 @@ pub const BEFORE: usize = 500;
 
 /// Why a worker may end by itself while another process has its names.
 const FENCED: [&str; 3] = [
-    "another process that runs as transactional id",
-    "another process runs as transactional id",
+    "another process that uses transactional id",
+    "another process uses transactional id",
     "another process has joined the group as the same member",
 ];
 
