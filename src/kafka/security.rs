@@ -8,7 +8,12 @@ use rdkafka::error::RDKafkaErrorCode;
 use std::fs::File;
 
 /// What librdkafka can do as it is built here.
-const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
+const MECHANISMS: [&str; 4] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER];
+
+const OAUTHBEARER: &str = "OAUTHBEARER";
+
+/// librdkafka would need Cyrus SASL and MIT Kerberos, which are libraries of the system and no part of the image.
+const NO_GSSAPI: &str = "sasl.mechanism: GSSAPI (Kerberos) is not supported, because unseen is built without Cyrus SASL and the Kerberos libraries; let the brokers also offer SCRAM, OAUTHBEARER, or TLS with client certificates";
 
 /// Properties that name a file. Their values are not shown: who mistakes them puts the key itself there.
 const FILES: [&str; 5] = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location", "ssl.crl.location"];
@@ -49,6 +54,13 @@ impl Login {
             RDKafkaErrorCode::Authentication if says(&["mechanism handshake failed"]) => {
                 Some(format!("the broker does not offer {mechanism}; check sasl.mechanism in kafka.properties"))
             }
+            RDKafkaErrorCode::Authentication if says(&["Failed to acquire SASL OAUTHBEARER token"]) => {
+                Some("there is no token for the login; check sasl.oauthbearer.* in kafka.properties, and what issues the token".to_owned())
+            }
+            RDKafkaErrorCode::Authentication if mechanism == OAUTHBEARER => Some(
+                "the broker refuses the token; check the scope, audience, and issuer that the broker expects, and the clocks of all machines"
+                    .to_owned(),
+            ),
             RDKafkaErrorCode::Authentication => {
                 Some(format!("the broker refuses user {user:?} by {mechanism}; check sasl.username and sasl.password in kafka.properties"))
             }
@@ -97,10 +109,11 @@ pub(super) fn check(kafka: &Kafka) -> Result<(), String> {
         let expected = MECHANISMS.join(", ");
         match &*login.mechanism {
             "" => return Err(format!("sasl.mechanism is required with security.protocol {}: one of {expected}", login.protocol)),
+            "GSSAPI" => return Err(NO_GSSAPI.to_owned()),
             other if !MECHANISMS.contains(&other) => return Err(format!("sasl.mechanism: expected one of {expected}")),
             _ => {}
         }
-        let empty = |name: &&str| kafka.properties.get(*name).is_none_or(String::is_empty);
+        let empty = |name: &&str| login.mechanism != OAUTHBEARER && kafka.properties.get(*name).is_none_or(String::is_empty);
         if let Some(missing) = ["sasl.username", "sasl.password"].iter().find(|name| empty(name)) {
             return Err(format!("{missing} is required with security.protocol {}", login.protocol));
         }
@@ -134,6 +147,7 @@ mod tests {
             on_truncation: OnTruncation::Fail,
             connect_timeout: Duration::ZERO,
             properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            oauth: None,
         }
     }
 
@@ -147,10 +161,10 @@ mod tests {
             (
                 "sasl.mechanism",
                 "",
-                "sasl.mechanism is required with security.protocol SASL_SSL: one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+                "sasl.mechanism is required with security.protocol SASL_SSL: one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
             ),
-            ("sasl.mechanism", "OAUTHBEARER", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
-            ("sasl.mechanism", "plain", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+            ("sasl.mechanism", "plain", "sasl.mechanism: expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
+            ("sasl.mechanism", "GSSAPI", NO_GSSAPI),
             ("sasl.username", "", "sasl.username is required with security.protocol SASL_SSL"),
             ("sasl.password", "", "sasl.password is required with security.protocol SASL_SSL"),
         ] {
@@ -191,6 +205,15 @@ mod tests {
     #[test]
     fn errors_become_advice() {
         use RDKafkaErrorCode::{AllBrokersDown, Authentication, BrokerTransportFailure as Transport, SSL};
+        let oauth = Login::of(&kafka(&[("security.protocol", "sasl_ssl"), ("sasl.mechanisms", OAUTHBEARER)]));
+        for (reason, words) in [
+            ("Failed to acquire SASL OAUTHBEARER token: https://idp answered 401", "there is no token for the login"),
+            ("SASL OAUTHBEARER mechanism handshake failed: Broker: Unsupported", "does not offer OAUTHBEARER"),
+            ("SASL authentication error: {\"status\":\"invalid_token\"}", "the broker refuses the token"),
+        ] {
+            let advice = oauth.advise(Authentication, reason).unwrap_or_default();
+            assert!(advice.contains(words), "{reason}: {advice}");
+        }
         let login =
             |protocol| Login::of(&kafka(&SCRAM.map(|(name, old)| (name, if name == "security.protocol" { protocol } else { old }))));
         for (protocol, code, reason, words) in [

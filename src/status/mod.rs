@@ -279,6 +279,8 @@ pub struct Identity<'a> {
     pub started_ms: Timestamp,
     /// Whether it was told to stop.
     pub draining: bool,
+    /// Why the token for the login to the brokers could not be renewed.
+    pub login_trouble: Option<String>,
 }
 
 impl Status {

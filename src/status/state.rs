@@ -117,7 +117,8 @@ pub(super) fn look(
     } else {
         return (State::Running, None);
     };
-    (state, Some(reason))
+    let login = identity.login_trouble.as_ref().map(|why| format!("; the token for the login cannot be renewed: {why}"));
+    (state, Some(reason + &login.unwrap_or_default()))
 }
 
 /// Why the process should be killed and started again, as a sentence; `None` if it lives.
@@ -150,7 +151,7 @@ mod tests {
 
     /// What is said of a process whose second worker was silent for so long. The first was for a second, the third has not begun.
     fn of_silence(config: &Config, age: Duration) -> (State, Option<String>) {
-        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false };
+        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         look(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
     }
 
