@@ -269,7 +269,7 @@ fn every_documented_login_is_accepted() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/security.md")).unwrap();
     let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let logins: Vec<_> = blocks.filter(|block| block.contains("security.protocol") || block.starts_with('[')).collect();
-    assert_eq!(logins.len(), 6, "{logins:?}");
+    assert_eq!(logins.len(), 7, "{logins:?}");
     let (certificate, key) = certificate();
     for login in logins {
         let setup = Setup::new("", ID);

@@ -17,6 +17,11 @@ pub enum TokenSource {
     Endpoint(TokenEndpoint),
     /// A file that another process renews.
     File(PathBuf),
+    /// AWS credentials, which sign a token for the brokers of a region; without one, of `AWS_REGION`.
+    Aws {
+        /// The region.
+        region: Option<String>,
+    },
 }
 
 /// A token endpoint of an OAuth 2.0 or OpenID Connect provider.
@@ -45,6 +50,7 @@ impl fmt::Display for TokenSource {
         match self {
             Self::Endpoint(TokenEndpoint { url, .. }) => f.write_str(url),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Aws { .. } => f.write_str(AWS),
         }
     }
 }
@@ -58,18 +64,28 @@ pub struct OAuth {
     pub extensions: Vec<(String, String)>,
 }
 
+/// The mechanism of Amazon MSK, as its Java library names it: OAUTHBEARER with tokens that AWS credentials sign.
+const AWS: &str = "AWS_MSK_IAM";
+
 const PREFIX: &str = "sasl.oauthbearer.";
 const CA: &str = "https.ca.location";
 const URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const EXPECTED_URL: &str = "expected the URL of a token endpoint, such as \"https://idp.example/oauth2/token\", or of a file with a token, such as \"file:///var/run/secrets/tokens/kafka\"";
 
 /// Takes the properties of OAUTHBEARER out of `properties`: librdkafka gets its tokens from unseen.
-pub(super) fn resolve(properties: &mut BTreeMap<String, String>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
+pub(super) fn resolve(properties: &mut BTreeMap<String, String>, servers: Option<&str>, diagnostics: &mut Diagnostics) -> Option<OAuth> {
     let is_own = |name: &str| name.starts_with(PREFIX) || name.starts_with("https.ca.");
     let all = std::mem::take(properties).into_iter();
     let (mut own, others): (BTreeMap<_, _>, BTreeMap<_, _>) = all.partition(|(name, _)| is_own(name));
     *properties = others;
     let mut report = |name: &str, message: &str| diagnostics.add(&format!("{PATH}.{name}"), message);
+    if let Some(mechanism) = properties.get_mut("sasl.mechanisms").filter(|mechanism| *mechanism == AWS) {
+        "OAUTHBEARER".clone_into(mechanism);
+        for name in own.keys() {
+            report(name, "would not be used: AWS credentials sign the token");
+        }
+        return Some(OAuth { source: TokenSource::Aws { region: servers.and_then(region) }, extensions: Vec::new() });
+    }
     if properties.get("sasl.mechanisms").is_none_or(|mechanism| mechanism != "OAUTHBEARER") {
         for name in own.keys() {
             report(name, "would not be used: set sasl.mechanism to OAUTHBEARER");
@@ -135,6 +151,16 @@ fn source(values: [Option<String>; 5], names: [&str; 5], report: &mut dyn FnMut(
     Some(TokenSource::Endpoint(TokenEndpoint { url, client_id: client_id?, client_secret: client_secret?, scope, ca_location }))
 }
 
+/// The region in the name of a broker of Amazon MSK, such as `b-1.news.abc123.c2.kafka.us-east-1.amazonaws.com:9098`.
+fn region(servers: &str) -> Option<String> {
+    servers.split(',').find_map(|server| {
+        let (host, _) = server.trim().rsplit_once(':')?;
+        let host = host.strip_suffix(".cn").unwrap_or(host).strip_suffix(".amazonaws.com")?;
+        let (rest, region) = host.rsplit_once('.')?;
+        ["kafka", "kafka-serverless"].contains(&rest.rsplit('.').next()?).then(|| region.to_owned())
+    })
+}
+
 /// Extensions as librdkafka takes them: `name=value,name=value`. RFC 7628 limits their characters.
 fn extensions_of(text: &str) -> Result<Vec<(String, String)>, &'static str> {
     let expected =
@@ -177,7 +203,7 @@ mod tests {
     fn resolved(properties: &[(&str, &str)]) -> (Option<OAuth>, Vec<String>) {
         let mut properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let mut diagnostics = Diagnostics::new("x.toml".to_owned());
-        let oauth = resolve(&mut properties, &mut diagnostics);
+        let oauth = resolve(&mut properties, Some("b-1.a.c2.kafka.eu-west-1.amazonaws.com:9098"), &mut diagnostics);
         assert!(properties.keys().all(|name| !name.starts_with(PREFIX) && name != CA), "{properties:?} would go to librdkafka");
         let errors = diagnostics.finish(None::<()>).unwrap_err().0;
         (oauth, errors.iter().map(|error| format!("{}: {}", error.path.trim_start_matches("kafka.properties."), error.message)).collect())
@@ -219,6 +245,23 @@ mod tests {
         let (_, errors) = resolved(&[LOGIN[0], LOGIN[3], (URL, "file://token")]);
         assert_eq!(errors[0], "sasl.oauthbearer.client.id: would not be used: the token comes from a file");
         assert_eq!(errors[1], format!("{URL}: expected an absolute path, such as file:///var/run/secrets/tokens/kafka"));
+    }
+
+    #[test]
+    fn the_region_of_msk_is_in_the_names_of_its_brokers() {
+        let (oauth, errors) = resolved(&[("sasl.mechanisms", AWS)]);
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(oauth.unwrap().source, TokenSource::Aws { region: Some("eu-west-1".to_owned()) });
+        let (_, errors) = resolved(&[("sasl.mechanisms", AWS), LOGIN[3]]);
+        assert_eq!(errors, ["sasl.oauthbearer.client.id: would not be used: AWS credentials sign the token"]);
+        for (servers, wanted) in [
+            ("boot-1.c1.kafka-serverless.us-east-1.amazonaws.com:9098", Some("us-east-1")),
+            ("other:9098, b-2.news.abc.c2.kafka.cn-north-1.amazonaws.com.cn:9098", Some("cn-north-1")),
+            ("ec2-1-2-3-4.us-east-1.compute.amazonaws.com:9098", None),
+            ("kafka.example:9098", None),
+        ] {
+            assert_eq!(region(servers).as_deref(), wanted, "{servers}");
+        }
     }
 
     #[test]

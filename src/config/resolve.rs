@@ -85,7 +85,7 @@ fn kafka(raw: raw::Kafka, diagnostics: &mut Diagnostics) -> Option<Kafka> {
         diagnostics.add("kafka.bootstrap_servers", message);
     }
     let mut properties = properties::resolve(&raw.properties.0, diagnostics);
-    let oauth = oauth::resolve(&mut properties, diagnostics);
+    let oauth = oauth::resolve(&mut properties, bootstrap_servers.as_deref(), diagnostics);
     Some(Kafka {
         bootstrap_servers: bootstrap_servers?,
         group_id: raw.group_id,

@@ -613,7 +613,7 @@ fn every_property_of_java_clients_is_named_with_what_to_do() {
         assert_eq!(
             errors,
             format!(
-                "x.toml: kafka.properties.sasl.jaas.config: {java}: use sasl.mechanism with sasl.username and sasl.password, or with sasl.oauthbearer.*"
+                "x.toml: kafka.properties.sasl.jaas.config: {java}: use sasl.mechanism with sasl.username and sasl.password, with sasl.oauthbearer.*, or sasl.mechanism AWS_MSK_IAM"
             )
         );
     }

@@ -3,7 +3,9 @@
 //! Owns when a token is renewed, and who gets it. Must never show a token or a client secret, nor take a token away because its
 //! successor is late: only the broker knows what it still accepts.
 
+mod aws;
 mod request;
+mod sigv4;
 mod token;
 
 pub(crate) use request::agent;

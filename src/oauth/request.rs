@@ -2,16 +2,22 @@
 //!
 //! Owns the HTTP client. Must never put a token, a client secret, or the text of an unexpected answer into an error.
 
+use super::aws::Signer;
 use super::token::Token;
 use crate::config::{TokenEndpoint, TokenSource};
 use data_encoding::BASE64;
 use serde::Deserialize;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+use ureq::config::ConfigBuilder;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
+use ureq::typestate::AgentScope;
 
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The same for an answer of this host, such as of the metadata service of AWS. Elsewhere, nobody answers there.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,6 +48,7 @@ struct Refusal {
 #[derive(Default)]
 pub(super) struct Requests {
     agent: Option<ureq::Agent>,
+    local_agent: Option<ureq::Agent>,
 }
 
 impl Requests {
@@ -53,7 +60,17 @@ impl Requests {
         match source {
             TokenSource::Endpoint(endpoint) => self.of_endpoint(endpoint),
             TokenSource::File(path) => of_file(path),
+            TokenSource::Aws { region } => self.of_aws(region.as_deref()),
         }
+    }
+
+    fn of_aws(&mut self, region: Option<&str>) -> Result<Token, String> {
+        let agent = match &self.agent {
+            Some(agent) => agent,
+            None => self.agent.insert(agent(None, TIMEOUT)?),
+        };
+        let local_agent = self.local_agent.get_or_insert_with(|| local_agent(LOCAL_TIMEOUT));
+        Signer { agent, local_agent, environment: &|name| std::env::var(name).ok() }.token(region, SystemTime::now())
     }
 
     fn of_endpoint(&mut self, endpoint: &TokenEndpoint) -> Result<Token, String> {
@@ -104,14 +121,20 @@ fn of_file(path: &Path) -> Result<Token, String> {
 pub(crate) fn agent(ca_location: Option<&Path>, timeout: Duration) -> Result<ureq::Agent, String> {
     let roots = ca_location.map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
     let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();
-    let agent = ureq::Agent::config_builder()
-        .tls_config(tls)
+    Ok(options(timeout).tls_config(tls).build().into())
+}
+
+/// An HTTP client for what runs on this host: it uses no proxy.
+pub(super) fn local_agent(timeout: Duration) -> ureq::Agent {
+    options(timeout).proxy(None).build().into()
+}
+
+fn options(timeout: Duration) -> ConfigBuilder<AgentScope> {
+    ureq::Agent::config_builder()
         .timeout_global(Some(timeout))
         .timeout_connect(Some(timeout.min(CONNECT_TIMEOUT)))
         .http_status_as_error(false)
         .user_agent(concat!("unseen/", env!("CARGO_PKG_VERSION")))
-        .build();
-    Ok(agent.into())
 }
 
 fn certificates(file: &Path) -> Result<RootCerts, String> {
