@@ -17,6 +17,7 @@ mod key;
 mod kind;
 mod listen;
 mod load;
+mod oauth;
 mod partitioner;
 mod properties;
 mod raw;
@@ -34,6 +35,7 @@ pub use error::{Error, Errors};
 pub use filter::Filter;
 pub use kind::Kind;
 pub use load::document;
+pub use oauth::{OAuth, RegistryOAuth, TokenEndpoint, TokenSource};
 pub use partitioner::Partitioner;
 #[cfg(feature = "worker")]
 pub(crate) use properties::first_name;
@@ -160,6 +162,8 @@ pub struct Kafka {
     pub connect_timeout: Duration,
     /// Any other librdkafka property.
     pub properties: BTreeMap<String, String>,
+    /// The login of the SASL mechanism OAUTHBEARER.
+    pub oauth: Option<OAuth>,
 }
 
 impl std::fmt::Debug for Kafka {
@@ -172,6 +176,7 @@ impl std::fmt::Debug for Kafka {
             .field("on_truncation", &self.on_truncation)
             .field("connect_timeout", &self.connect_timeout)
             .field("properties", &self.properties.keys())
+            .field("oauth", &self.oauth)
             .finish()
     }
 }

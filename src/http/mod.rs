@@ -25,6 +25,7 @@ pub(crate) use encoder::{CONTENT_TYPE, Encoder, Labels, float, render, seconds};
 pub(crate) use server::{Limits, io_error, serve as serve_router};
 
 use crate::config::Config;
+use crate::oauth;
 use crate::registry::Registry;
 use crate::runtime;
 use crate::stats::{LastTime, Stats};
@@ -77,6 +78,7 @@ impl View {
             time_ms: runtime::wall_clock(),
             started_ms: runtime::millis(self.started),
             draining: self.stop.load(Ordering::Relaxed),
+            login_trouble: self.config.kafka.oauth.as_ref().and_then(oauth::trouble),
         };
         let registry = self.registry.as_ref().map(|registry| registry.report());
         Status::new(&self.config, &self.stats, &identity, registry.as_ref(), process::measure(&self.disk), self.events.last())

@@ -2,17 +2,17 @@
 //!
 //! Owns addresses, credentials, and limits. Must never show a password, or treat a failure as a missing schema.
 
-use crate::config::SchemaRegistry;
+use crate::config::{RegistryOAuth, SchemaRegistry};
 use crate::format::{Body, Format, Reference, Schema, SchemaId};
+use crate::oauth::{self, Tokens};
 use data_encoding::BASE64;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::StatusCode;
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 /// The maximum size of a response. Schemas usually have a few kilobytes.
 const ANSWER_MAX: u64 = 8 << 20;
@@ -31,9 +31,6 @@ const TYPES: &str = "/schemas/types";
 
 /// The maximum number of characters to show of a registry's error message.
 const MESSAGE_MAX: usize = 300;
-
-/// The connection timeout.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The path of schemas by GUID.
 const GUIDS: &str = "/schemas/guids/";
@@ -56,9 +53,22 @@ pub(super) enum Failure {
 pub(super) struct Client {
     agent: ureq::Agent,
     urls: Vec<String>,
-    authorization: Option<String>,
+    login: Login,
+    timeout: Duration,
     /// The index of the address that answered last.
     current: Cell<usize>,
+}
+
+/// The credentials for a registry.
+enum Login {
+    None,
+    /// The value of a header.
+    Basic(String),
+    /// A bearer token, and further headers.
+    Bearer {
+        tokens: Arc<Tokens>,
+        headers: Vec<(&'static str, String)>,
+    },
 }
 
 /// A schema in a registry response.
@@ -93,18 +103,14 @@ impl Client {
     /// # Errors
     /// An error message if the certificate file cannot be used.
     pub(super) fn new(config: &SchemaRegistry) -> Result<Self, String> {
-        let roots = config.ca_location.as_deref().map_or(Ok(RootCerts::PlatformVerifier), certificates)?;
-        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(roots).build();
-        let agent = ureq::Agent::config_builder()
-            .tls_config(tls)
-            .timeout_global(Some(config.timeout))
-            .timeout_connect(Some(config.timeout.min(CONNECT_TIMEOUT)))
-            .http_status_as_error(false)
-            .user_agent(concat!("unseen/", env!("CARGO_PKG_VERSION")))
-            .build();
-        let credentials = config.credentials.as_ref();
-        let authorization = credentials.map(|(user, password)| format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes())));
-        Ok(Self { agent: agent.into(), urls: config.urls.clone(), authorization, current: Cell::new(0) })
+        let agent = oauth::agent(config.ca_location.as_deref(), config.timeout);
+        let agent = agent.map_err(|error| format!("schema_registry.ca_location: {error}"))?;
+        let login = match (&config.oauth, &config.credentials) {
+            (Some(RegistryOAuth { source, headers }), _) => Login::Bearer { tokens: Tokens::of(source), headers: headers.clone() },
+            (None, Some((user, password))) => Login::Basic(format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()))),
+            (None, None) => Login::None,
+        };
+        Ok(Self { agent, urls: config.urls.clone(), login, timeout: config.timeout, current: Cell::new(0) })
     }
 
     /// Fetches the schema with this id, and its references.
@@ -207,9 +213,13 @@ impl Client {
             _ if status.as_u16() == 404 && path.starts_with(GUIDS) && self.is_registry(url) => {
                 Err(Failure::Missing(format!("{url} does not support schema GUIDs")))
             }
-            _ if matches!(status.as_u16(), 401 | 403) => Err(unavailable(format!(
-                "returned {status}; check schema_registry.username and .password, and the permissions of that user"
-            ))),
+            _ if matches!(status.as_u16(), 401 | 403) => {
+                let settings = match self.login {
+                    Login::Bearer { .. } => "schema_registry.oauth, and the permissions that come with its token",
+                    _ => "schema_registry.username and .password, and that user's permissions",
+                };
+                Err(unavailable(format!("returned {status}; check {settings}")))
+            }
             _ if status.as_u16() == 404 => {
                 Err(unavailable(format!("returned {status}, but the response is not from a schema registry; check schema_registry.url")))
             }
@@ -232,8 +242,14 @@ impl Client {
             .agent
             .get(format!("{url}{path}"))
             .header("Accept", "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json");
-        if let Some(authorization) = &self.authorization {
-            request = request.header("Authorization", authorization);
+        match &self.login {
+            Login::None => {}
+            Login::Basic(authorization) => request = request.header("Authorization", authorization),
+            Login::Bearer { tokens, headers } => {
+                let token = tokens.get(self.timeout).map_err(|why| unavailable(format!("needs a token: {why}")))?;
+                request = request.header("Authorization", format!("Bearer {}", token.value()));
+                request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
+            }
         }
         let mut response = request.call().map_err(|error| unavailable(format!("could not be reached: {error}")))?;
         let status = response.status();
@@ -255,23 +271,6 @@ fn shorten(words: &str) -> String {
     words.chars().take(MESSAGE_MAX).collect()
 }
 
-fn certificates(file: &Path) -> Result<RootCerts, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("schema_registry.ca_location: {}: {error}", file.display());
-    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
-    let items = parse_pem(&pem).collect::<Result<Vec<_>, _>>().map_err(|error| failed(&error))?;
-    let all: Vec<Certificate<'static>> = items
-        .into_iter()
-        .filter_map(|item| match item {
-            PemItem::Certificate(certificate) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    if all.is_empty() {
-        return Err(failed(&"the file contains no certificate; it must have the PEM format"));
-    }
-    Ok(RootCerts::new_with_certs(&all))
-}
-
 /// Escapes a subject for use in a path.
 fn escaped(subject: &str) -> String {
     let mut escaped = String::new();
@@ -289,6 +288,7 @@ fn escaped(subject: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TokenSource;
     use std::io::{BufRead, BufReader, Read as _, Write as _};
     use std::net::TcpListener;
 
@@ -316,7 +316,32 @@ mod tests {
 
     fn client(stubs: &[Answers]) -> Client {
         let urls = stubs.iter().map(|&answers| stub(answers)).collect();
-        Client::new(&SchemaRegistry { urls, credentials: None, ca_location: None, timeout: Duration::from_secs(60) }).unwrap()
+        Client::new(&SchemaRegistry { urls, credentials: None, oauth: None, ca_location: None, timeout: Duration::from_secs(60) }).unwrap()
+    }
+
+    #[test]
+    fn a_bearer_token_goes_with_every_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let registry = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<_> = lines.take_while(|line| !line.is_empty()).map(|line| line.to_ascii_lowercase()).collect();
+            stream.write_all(b"HTTP/1.1 401 -\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
+            head
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "s3cret").unwrap();
+        let oauth = RegistryOAuth { source: TokenSource::File(file), headers: vec![("target-sr-cluster", "lsrc-1".to_owned())] };
+        let config =
+            SchemaRegistry { urls: vec![url], credentials: None, oauth: Some(oauth), ca_location: None, timeout: Duration::from_secs(60) };
+        let failure = format!("{:?}", Client::new(&config).unwrap().latest("news-value").unwrap_err());
+        let head = registry.join().unwrap();
+        for line in ["authorization: bearer s3cret", "target-sr-cluster: lsrc-1"] {
+            assert!(head.iter().any(|sent| sent == line), "{head:?}");
+        }
+        assert!(failure.contains("look at schema_registry.oauth") && !failure.contains("s3cret"), "{failure}");
     }
 
     fn knows(_: &str) -> (u16, String) {

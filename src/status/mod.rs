@@ -278,6 +278,8 @@ pub struct Identity<'a> {
     pub started_ms: Timestamp,
     /// True if the process is shutting down.
     pub draining: bool,
+    /// Why the token for the login to the brokers could not be renewed.
+    pub login_trouble: Option<String>,
 }
 
 impl Status {

@@ -113,7 +113,8 @@ pub(super) fn determine(
     } else {
         return (State::Running, None);
     };
-    (state, Some(reason))
+    let login = identity.login_trouble.as_ref().map(|why| format!("; the token for the login cannot be renewed: {why}"));
+    (state, Some(reason + &login.unwrap_or_default()))
 }
 
 /// Returns the reason to restart the process, as a message, or `None` if the process is alive.
@@ -147,7 +148,7 @@ mod tests {
     /// Returns the state of a process whose second worker started its last round `age` ago. The first started a round one second ago,
     /// and the third has not started yet.
     fn state_after(config: &Config, age: Duration) -> (State, Option<String>) {
-        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false };
+        let identity = Identity { instance: Some("a"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         determine(config, &identity, &BTreeMap::new(), Some(Duration::ZERO), &[Some(Duration::from_secs(1)), Some(age), None], None)
     }
 

@@ -63,7 +63,7 @@ struct Life {
 impl Life {
     /// Why the process is not ready, or which partition lags although everything was read. `None` if all is well.
     fn trouble(&self) -> Option<String> {
-        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false };
+        let identity = Identity { instance: Some("simulated"), time_ms: 0, started_ms: 0, draining: false, login_trouble: None };
         let process =
             status::Process { resident_bytes: None, cpu_seconds: None, state_disk_available_bytes: None, state_disk_size_bytes: None };
         let status = Status::new(&self.config, &self.stats, &identity, None, process, Vec::new());
