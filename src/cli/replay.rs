@@ -42,7 +42,8 @@ pub struct Args {
     /// How many partitions the topic has; its capacity is shared out over them.
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// For ndjson, JSON pointer to the record's time: integer milliseconds or RFC 3339.
+    /// For ndjson, JSON pointer to the field that stands for Kafka's timestamp: integer milliseconds or RFC 3339. Not needed if the topic
+    /// has `time`.
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
     /// When the stream was read, in RFC 3339: records that were too far ahead of that are judged as they were then. Without
