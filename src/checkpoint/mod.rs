@@ -116,6 +116,7 @@ impl Settings {
             filter: _,
             retract: _,
             refresh: _,
+            time: _, // It decides what advances stream time, which is stored.
             max_future: _,
             late: _,
             on_duplicate: _,

@@ -95,7 +95,8 @@ pub struct Args {
     /// Only for a proposed key. Fields within that field may differ too.
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate", "key", "config"])]
     ignore: Vec<String>,
-    /// JSON pointer to the record time, for ndjson: integer milliseconds or RFC 3339
+    /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
+    /// has `time`
     #[arg(long, value_name = "POINTER", conflicts_with_all = ["keys", "rate"])]
     time: Option<String>,
     /// Print JSON
@@ -113,6 +114,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let config = args.config.as_deref().map(|file| Config::load(file, &[])).transpose()?;
     let topic = config.as_ref().map(|config| super::topic::choose(config, args.topic.as_deref())).transpose()?;
+    let required = topic.and_then(|topic| topic.time.as_ref()).filter(|time| !time.optional && args.time.is_some());
+    if let Some(time) = required {
+        usage(format!("--time: the topic's `time` is {} of each record; leave out --time", time.place));
+    }
     let proposal = args.sample.as_deref().filter(|path| path.is_file() && args.config.is_none() && args.key.is_empty());
     let proposal = proposal.map(|path| propose(args, path)).transpose()?;
     let configured = topic.and_then(|topic| topic.window.length_ms()).map(i64::unsigned_abs);
@@ -184,6 +189,7 @@ fn sample(
         // An ndjson line has no frame.
         formats: topic.filter(|_| format == Format::Kcat).map(|topic| topic.formats.clone()).unwrap_or_default(),
         schemas,
+        event_time: topic.and_then(|topic| topic.time.clone()),
         time: time(args).or_else(|| Field::new(proposal?.time.as_deref()?).ok()),
         window: window_of_sample(args, topic, proposal),
     };

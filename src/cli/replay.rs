@@ -47,7 +47,8 @@ pub struct Args {
     /// Number of partitions of the topic; the capacity is divided among them
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     partitions: u32,
-    /// JSON pointer to the record time, for ndjson: integer milliseconds or RFC 3339
+    /// JSON pointer to the field that stands for Kafka's timestamp, for ndjson: integer milliseconds or RFC 3339. Not needed if the topic
+    /// has `time`
     #[arg(long, value_name = "POINTER")]
     time: Option<String>,
     /// Time at which the stream was read, in RFC 3339 [default: modification time of the file, or now for stdin]

@@ -1,7 +1,8 @@
 //! Schemas of the configured topics, for commands.
 
 use crate::config::{Config, SchemaRegistry, Topic};
-use crate::format::{Format, Message, NoSchemas, RecordFormat, Schemas, Side};
+use crate::format::{Format, Message, NoSchemas, RecordFormat, SchemaError, Schemas, Side};
+use crate::key::{EventTime, TimePlace};
 use crate::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,8 @@ pub fn check(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let Some(registry) = &config.schema_registry else { return Ok(Vec::new()) };
     let (mut warnings, mut faults) = (Vec::new(), Vec::new());
     for (at, topic) in config.topics.iter().enumerate() {
-        let reads = [(true, topic.key.reads_key(), &topic.formats.key), (false, topic.key.reads_value(), &topic.formats.value)];
+        let reads_value = topic.key.reads_value() || matches!(topic.time, Some(EventTime { place: TimePlace::Field { .. }, .. }));
+        let reads = [(true, topic.key.reads_key(), &topic.formats.key), (false, reads_value, &topic.formats.value)];
         for (is_key, _, format) in reads.into_iter().filter(|(_, is_read, format)| *is_read && format.needs_registry()) {
             match check_subject(registry, topic, is_key, format) {
                 Ok(None) => {}
@@ -63,10 +65,10 @@ fn check_subject(registry: &SchemaRegistry, topic: &Topic, is_key: bool, format:
     }
     let message = if schema.format == Format::Protobuf { Message::Indexes(&[0]) } else { Message::First };
     let side = if is_key { Side::Key } else { Side::Value };
-    let missing = topic
-        .key
-        .missing_in(&schema, message, side)
-        .map_err(|error| format!("the latest schema of subject {subject:?} cannot be used: {error}"))?;
+    let unusable = |error: SchemaError| format!("the latest schema of subject {subject:?} cannot be used: {error}");
+    let mut missing = topic.key.missing_in(&schema, message, side).map_err(unusable)?;
+    let time = topic.time.as_ref().filter(|_| !is_key).map(|time| time.missing_in(&schema, message)).transpose().map_err(unusable)?;
+    missing.extend(time.flatten().map(str::to_owned));
     match (&missing[..], schema.format) {
         ([], _) => Ok(None),
         // Only the record specifies which of the schema's messages it holds.

@@ -51,7 +51,7 @@ use crate::content::CompareContent;
 use crate::dedup::{Late, Rules};
 use crate::filter::Window;
 use crate::format::Formats;
-use crate::key::{KeySpec, Retract};
+use crate::key::{EventTime, KeySpec, RecordSpec, Retract, TimePlace};
 use crate::record::{Reason, Timestamp, TopicId, Verdict};
 use crate::values::CountBy;
 use error::Diagnostics;
@@ -342,6 +342,8 @@ pub struct Topic {
     pub retract: Option<Retract>,
     /// Whether a duplicate renews its key's window.
     pub refresh: bool,
+    /// Where its records have the time of their events, or `None` for Kafka's timestamps.
+    pub time: Option<EventTime>,
     /// How far ahead of this machine's clock a record may be and still advance stream time.
     pub max_future: Duration,
     /// What becomes of records older than the window.
@@ -421,10 +423,18 @@ impl Topic {
         self.window.length_ms().is_some() && (self.filter.is_exact() || self.filter.kind != Kind::Stable)
     }
 
+    /// Returns everything that a verdict depends on, and where its records have it.
+    #[must_use]
+    #[inline]
+    pub const fn record_spec(&self) -> RecordSpec<'_> {
+        RecordSpec { key: &self.key, retract: self.retract.as_ref(), time: self.time.as_ref(), formats: &self.formats }
+    }
+
     /// Whether the headers of its records are to be read.
     #[must_use]
     pub fn reads_headers(&self) -> bool {
         self.retract.as_ref().is_some_and(|retract| retract.as_header().is_some())
+            || matches!(self.time, Some(EventTime { place: TimePlace::Header(_), .. }))
             || self.key.reads_headers()
             || self.formats.reads_headers()
     }

@@ -315,6 +315,10 @@ pub(super) struct Topic {
     pub(super) filter: Filter,
     /// Whether a duplicate begins its key's window anew; a key that repeats for ever is then never emitted again.
     pub(super) refresh: Switch,
+    /// Where a record has the time of its event, by which the window moves: `{ field = "/ts" }` or `{ header = "ts" }`, with its
+    /// `unit`, and `optional = true` to use Kafka's timestamp for records without a usable time. Kafka's timestamp by default.
+    #[schemars(schema_with = "key::time_schema")]
+    pub(super) time: Option<Value>,
     /// How far ahead of this machine's clock a record's time may be to move the window.
     pub(super) max_future: Span,
     /// Records older than the window and not seen in it.
@@ -351,6 +355,7 @@ impl Default for Topic {
             window: None,
             filter: Filter::default(),
             refresh: Switch(false),
+            time: None,
             max_future: Span(Duration::from_secs(5 * 60)),
             late: Late::default(),
             on_duplicate: OnDuplicate::default(),

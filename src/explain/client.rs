@@ -10,7 +10,7 @@ use crate::checkpoint::Settings;
 use crate::config::{Config, Topic};
 use crate::format::Schemas;
 use crate::kafka::{self, Capture, ChangelogReader, GroupView, Message};
-use crate::key::{Fingerprint, NoKey, Reader, Scratch};
+use crate::key::{Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
 use crate::record::{Invalid, Offset, Record, Timestamp, TopicPartition, log_name};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -39,6 +39,7 @@ pub(super) struct Client<'a> {
 
 /// The requested record.
 pub(super) struct FoundRecord {
+    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
     pub(super) time: Option<Timestamp>,
     /// The fingerprint of the key, and true if the record retracts the key.
     pub(super) keyed: Result<(Fingerprint, bool), Invalid>,
@@ -62,12 +63,11 @@ struct Keys<'k> {
 }
 
 impl Keys<'_> {
-    fn take(&mut self, message: &Message<'_>) -> Result<(Fingerprint, bool), NoKey> {
+    fn take(&mut self, message: &Message<'_>) -> Result<KeyedRecord, NoKey> {
         let Self { topic, reader, scratch, schemas } = self;
         let headers: Vec<_> = if topic.reads_headers() { message.headers().collect() } else { Vec::new() };
         let record = Record { key: message.key(), value: message.value(), headers: &headers };
-        let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &record, scratch, *schemas)?;
-        Ok((fingerprint, reader.retracts(topic.retract.as_ref(), &topic.formats, &record, scratch, *schemas)?))
+        reader.read(topic.record_spec(), &record, message.timestamp(), scratch, *schemas)
     }
 }
 
@@ -155,16 +155,16 @@ impl<'a> Client<'a> {
         let mut found = None;
         let mut missing_schema = None;
         self.read(topic, at, offset..offset + 1, &mut |message, keys| {
-            let keyed = match keys.take(message) {
-                Ok(keyed) => Ok(keyed),
-                Err(NoKey::Invalid(invalid)) => Err(*invalid),
+            let (time, keyed) = match keys.take(message) {
+                Ok(record) => (record.time, Ok((record.fingerprint, record.retracts))),
+                Err(NoKey::Invalid(invalid)) => (message.timestamp(), Err(*invalid)),
                 Err(NoKey::Awaits(schema)) => {
                     missing_schema = Some(schema);
                     return;
                 }
             };
             let texts = if keyed.is_ok() { keys.scratch.texts() } else { Vec::new() };
-            found = Some(FoundRecord { time: message.timestamp(), keyed, texts });
+            found = Some(FoundRecord { time, keyed, texts });
         })?;
         if let Some(schema) = missing_schema {
             let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
@@ -214,8 +214,8 @@ impl<'a> Client<'a> {
             };
             found.may_be_incomplete |= self.view.watermarks(&input.read)?.0 > offsets.start;
             self.read(input.topic, &input.read, offsets.clone(), &mut |message, keys| match keys.take(message) {
-                Ok((other, retracts)) if other == fingerprint => {
-                    found.push(Occurrence { span, offset: message.offset(), time: message.timestamp(), retracts });
+                Ok(KeyedRecord { fingerprint: other, retracts, time }) if other == fingerprint => {
+                    found.push(Occurrence { span, offset: message.offset(), time, retracts });
                 }
                 Ok(_) | Err(NoKey::Invalid(_)) => {}
                 Err(NoKey::Awaits(_)) => found.may_be_incomplete = true,

@@ -25,10 +25,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a record or the end of a partition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly.
+/// Returns a warning for each topic whose newest records do not move its window, or move it too slowly. Event times are not checked.
 pub(super) fn warnings(config: &Config, partitions: &BTreeMap<String, u32>) -> Vec<String> {
     let deadline = Instant::now() + TIMEOUT;
-    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time());
+    let timed = config.topics.iter().enumerate().filter(|(_, topic)| topic.forgets_by_time() && topic.time.is_none());
     timed
         .filter_map(|(at, topic)| {
             let newest = newest(config, &topic.input, *partitions.get(&topic.input)?, deadline)?;

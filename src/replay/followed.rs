@@ -4,14 +4,14 @@
 
 use super::{Error, Format, LineError, Lines, Others, Recorded, Replay};
 use crate::filter::Slice;
-use crate::key::{Fingerprint, NoKey};
+use crate::key::{Fingerprint, NoKey, RecordSpec};
 use crate::record::{Invalid, Offset, Record, Timestamp, Verdict};
 use std::io::BufRead;
 
 /// A record that was searched for.
 #[derive(Clone, Debug)]
 pub struct RecordedKey {
-    /// Time of the record.
+    /// The time that the window goes by, or Kafka's timestamp if the record is invalid.
     pub time: Option<Timestamp>,
     /// Fingerprint of the key, or the reason why the record has none.
     pub fingerprint: Result<Fingerprint, Invalid>,
@@ -71,13 +71,14 @@ impl Replay<'_> {
         }
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let fingerprint = match self.reader.fingerprint(&self.topic.key, &self.formats, &record, &mut self.scratch, &*self.schemas) {
-            Ok(fingerprint) => Ok(fingerprint),
-            Err(NoKey::Invalid(invalid)) => Err(*invalid),
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let (fingerprint, time) = match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
+            Ok(keyed) => (Ok(keyed.fingerprint), keyed.time),
+            Err(NoKey::Invalid(invalid)) => (Err(*invalid), recorded.time),
             Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
         };
         let texts = if fingerprint.is_ok() { self.scratch.texts() } else { Vec::new() };
-        Ok(Some(RecordedKey { time: recorded.time, fingerprint, texts, first_offset: None }))
+        Ok(Some(RecordedKey { time, fingerprint, texts, first_offset: None }))
     }
 
     /// Evaluates all records of `input`, except those of other topics, and calls back with the verdict of each record with this

@@ -22,7 +22,9 @@ use crate::content::{CompareContent, Conflicts, ContentSample, PartitionKey};
 use crate::dedup::{Dedup, Late, Rules};
 use crate::filter;
 use crate::format::{self, Formats, NoSchemas, PointerError, SchemaId, Schemas};
-use crate::key::{self, Field, Fingerprint, NoKey, Part, Reader, Retract, Scratch, ValueReader};
+use crate::key::{
+    self, EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Retract, Scratch, TimePlace, ValueReader,
+};
 use crate::record::{Invalid, Record, Timestamp, Verdict};
 use crate::values::{CountBy, Counted, ValueCounts};
 use std::collections::BTreeMap;
@@ -35,7 +37,7 @@ use truth::Truth;
 pub struct Options {
     /// Format of a line.
     pub format: Format,
-    /// JSON pointer to each record's time, for formats whose lines have no other.
+    /// JSON pointer to the field that stands for Kafka's timestamp, for formats whose lines have none.
     pub time: Option<String>,
     /// Number of partitions of the topic, at least 1. The topic's capacity is divided among them.
     pub partitions: u32,
@@ -146,6 +148,14 @@ pub enum Error {
         "the topic retracts keys by header `{0}`, which an ndjson line does not have; record with `unseen capture` and replay with --format capture"
     )]
     Retract(String),
+    /// The topic's records have their time in a header, which the format does not have.
+    #[error(
+        "the topic's `time` is header `{0}`, which a line of ndjson does not have; record with `unseen capture` and replay with --format capture"
+    )]
+    TimeHeader(String),
+    /// Every record has the time of its event.
+    #[error("--time: the topic's `time` is {0} of each record; leave out --time")]
+    EventTime(String),
     /// The format has no partitions.
     #[error(
         "--partitions: ndjson lines have no partition, so only 1 partition is supported; record with `unseen capture` and replay with --format capture"
@@ -246,6 +256,11 @@ impl<'t> Replay<'t> {
                 absent.map_or(Ok(()), |part| Err(Error::Part(part.clone())))?;
                 let header = topic.retract.as_ref().and_then(Retract::as_header);
                 header.map_or(Ok(()), |(name, _)| Err(Error::Retract(name.to_owned())))?;
+                match &topic.time {
+                    Some(EventTime { place: TimePlace::Header(name), optional: false, .. }) => return Err(Error::TimeHeader(name.clone())),
+                    Some(time) if options.time.is_some() && !time.optional => return Err(Error::EventTime(time.place.to_string())),
+                    _ => {}
+                }
                 if options.partitions > 1 {
                     return Err(Error::Partitions);
                 }
@@ -260,6 +275,9 @@ impl<'t> Replay<'t> {
         let mut compare = topic.key_conflicts.clone().unwrap_or_default();
         // A time field in the value differs in every duplicate.
         compare.except.extend(options.time.clone());
+        if let Some(EventTime { place: TimePlace::Field { pointer, .. }, .. }) = &topic.time {
+            compare.except.push(pointer.clone());
+        }
         Ok(Self {
             topic,
             rules: topic.rules(partitions),
@@ -349,25 +367,21 @@ impl<'t> Replay<'t> {
             }
         }
         self.counted.records += 1;
-        self.counted.untimed += u64::from(recorded.time.is_none());
         place(&mut self.partitions, recorded.partition)?;
         let headers = recorded.headers();
         let record = Record { key: recorded.key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
-        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
-        let keyed = fingerprint.and_then(|fingerprint| {
-            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
-            Ok((fingerprint, retracts?))
-        });
-        let (fingerprint, is_retraction) = match keyed {
-            Ok(keyed) => keyed,
-            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
-            Err(NoKey::Invalid(invalid)) => {
-                let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
-                self.counted.envelopes += u64::from(looks);
-                return self.without_key(*invalid);
-            }
-        };
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let KeyedRecord { fingerprint, retracts, time } =
+            match self.reader.read(spec, &record, recorded.time, &mut self.scratch, &*self.schemas) {
+                Ok(keyed) => keyed,
+                Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas)),
+                Err(NoKey::Invalid(invalid)) => {
+                    self.counted.untimed += u64::from(recorded.time.is_none() && self.topic.time.is_none());
+                    let looks = self.format == Format::Ndjson && Recorded::parse(Format::Kcat, line, None).is_ok();
+                    self.counted.envelopes += u64::from(looks);
+                    return self.without_key(*invalid);
+                }
+            };
         // If one key is followed, it is in the given partition.
         let number = match self.only {
             None if self.topic.repartition => {
@@ -377,15 +391,13 @@ impl<'t> Replay<'t> {
         };
         let Partition { dedup, truth } = partition(&mut self.partitions, number, self.rules, self.truth)?;
         let max_timestamp = max_timestamp();
-        if let Some(time) = recorded.time.filter(|&time| time > max_timestamp) {
+        self.counted.untimed += u64::from(time.is_none());
+        if let Some(time) = time.filter(|&time| time > max_timestamp) {
             self.counted.future += 1;
             self.counted.future_time = Some(time);
         }
-        let verdict = if is_retraction {
-            dedup.retract(fingerprint, recorded.time, max_timestamp)
-        } else {
-            dedup.judge(fingerprint, recorded.time, max_timestamp)
-        };
+        let verdict =
+            if retracts { dedup.retract(fingerprint, time, max_timestamp) } else { dedup.judge(fingerprint, time, max_timestamp) };
         let verdict = verdict.map_err(LineError::Verdict)?;
         if let Some(by) = self.count_by {
             let (headers, reader) = (headers.iter().copied(), &mut self.value_reader);
@@ -418,7 +430,7 @@ impl<'t> Replay<'t> {
             Verdict::Retracted => self.counted.retracted += 1,
             _ => {
                 self.counted.unseen += 1;
-                self.counted.late += u64::from(dedup.is_late(recorded.time));
+                self.counted.late += u64::from(dedup.is_late(time));
             }
         }
         Ok(verdict == Verdict::Unseen)

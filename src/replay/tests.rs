@@ -18,6 +18,7 @@ fn topic(parts: Vec<Part>) -> Topic {
         filter: filter(1e-6),
         retract: None,
         refresh: false,
+        time: None,
         max_future: Duration::from_secs(300),
         late: Late::Emit,
         on_duplicate: OnDuplicate::Drop,
@@ -106,6 +107,32 @@ fn unsupported_settings_for_ndjson_are_rejected() {
     assert!(replay(&topic, &options(Format::Kcat), b"").is_ok());
     let four = Options { partitions: 4, ..options(Format::Ndjson) };
     assert!(matches!(replay(&by_id(), &four, b"{\"id\":1}\n"), Err(Error::Partitions)));
+}
+
+#[test]
+fn a_recorded_stream_goes_by_event_times() {
+    let timed = |place, optional| Topic { time: Some(EventTime { place, unit: None, optional }), on_invalid: OnInvalid::Drop, ..by_id() };
+    let by_field = |optional| timed(TimePlace::field("/ts").unwrap(), optional);
+    // The window is a minute. The field `/at` stands for Kafka's timestamp.
+    let lines = "{\"id\":1,\"ts\":1700000000,\"at\":5}\n{\"id\":2,\"ts\":\"2023-11-14T22:15:20Z\"}\n{\"id\":1,\"ts\":1700000120000}\n{\"id\":3,\"ts\":1700000000}\n{\"id\":4}\n";
+    let (_, summary) = replay(&by_field(false), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.late, summary.untimed, summary.stream_time), (4, 1, 0, Some(1_700_000_120_000)));
+    assert_eq!(summary.invalid, [("malformed", 1)].into());
+    let (_, summary) = replay(&by_field(true), &options(Format::Ndjson), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.untimed, summary.invalid.len()), (5, 1, 0));
+    let with_time = Options { time: Some("/at".into()), ..options(Format::Ndjson) };
+    let error = replay(&by_field(false), &with_time, b"").unwrap_err().to_string();
+    assert_eq!(error, "--time: the topic's `time` is field `/ts` of each record; leave out --time");
+    assert!(replay(&by_field(true), &with_time, b"").is_ok());
+    let error = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Ndjson), b"").unwrap_err().to_string();
+    assert!(error.starts_with("the topic's `time` is header `ts`, which a line of ndjson does not have"), "{error}");
+    // A capture has headers, and Kafka's timestamps, which do not count.
+    let captured = |ts: u64| {
+        format!("{{\"partition\":0,\"ts\":{ts},\"headers\":[\"ts\",\"1700000000\"],\"key\":null,\"payload\":\"{{\\\"id\\\":1}}\"}}")
+    };
+    let lines = text([1_700_000_000_000, 1_800_000_000_000].into_iter().map(captured));
+    let (_, summary) = replay(&timed(TimePlace::Header("ts".into()), false), &options(Format::Kcat), lines.as_bytes()).unwrap();
+    assert_eq!((summary.unseen, summary.duplicates, summary.stream_time), (1, 1, Some(1_700_000_000_000)));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::table::Table;
 use super::{Format, Options};
 use crate::config::Topic;
 use crate::format::{Formats, Schemas};
-use crate::key::{Field, Fingerprint, NoKey, Part, Reader, Scratch};
+use crate::key::{EventTime, Field, Fingerprint, KeyedRecord, NoKey, Part, Reader, RecordSpec, Scratch, TimePlace};
 use crate::record::{Record, Timestamp, Verdict};
 use crate::replay::{self, LineError, Lines, Recorded, parse_time};
 use std::io::BufRead;
@@ -79,6 +79,17 @@ impl<'t> LineReader<'t> {
                     };
                     return Err(Error::Options(format!("the topic's key needs {part}, which an ndjson line does not have; {advice}")));
                 }
+                match &topic.time {
+                    Some(EventTime { place: place @ TimePlace::Header(_), optional: false, .. }) => {
+                        return Err(Error::Options(format!(
+                            "the topic's `time` is {place}, which a line of ndjson does not have; write a table with a column `time`, and use --format csv"
+                        )));
+                    }
+                    Some(EventTime { place, optional: false, .. }) if options.time.is_some() => {
+                        return Err(Error::Options(format!("--time: the topic's `time` is {place} of each record; leave out --time")));
+                    }
+                    _ => {}
+                }
                 if !topic.formats.is_json() {
                     let message = "ndjson lines are JSON, but the topic's records are not; use a file from `unseen capture` with --format capture, or a table with --format csv";
                     return Err(Error::Options(message.to_owned()));
@@ -128,28 +139,24 @@ impl<'t> LineReader<'t> {
         };
         let headers = recorded.headers();
         let record = Record { key: record_key.as_deref(), value: recorded.value.as_deref(), headers: &headers };
-        let (topic, formats, schemas) = (self.topic, &self.formats, &*self.schemas);
-        let fingerprint = self.reader.fingerprint(&topic.key, formats, &record, &mut self.scratch, schemas);
-        let keyed = fingerprint.and_then(|fingerprint| {
-            let retracts = self.reader.retracts(topic.retract.as_ref(), formats, &record, &mut self.scratch, schemas);
-            Ok((fingerprint, retracts?))
-        });
-        let (fingerprint, is_retraction) = match keyed {
-            Ok(keyed) => keyed,
-            Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
-            Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
-                self.counts.tombstones += 1;
-                return Ok(());
-            }
-            Err(NoKey::Invalid(invalid)) => return self.invalid(Fault::Invalid(*invalid)),
-        };
-        let time = match &self.time {
+        let timestamp = match &self.time {
             Some(field) => field.text(line).map(|text| time(&text)).transpose()?,
             None => recorded.time,
         };
+        let spec = RecordSpec { formats: &self.formats, ..self.topic.record_spec() };
+        let KeyedRecord { fingerprint, retracts, time } =
+            match self.reader.read(spec, &record, timestamp, &mut self.scratch, &*self.schemas) {
+                Ok(keyed) => keyed,
+                Err(NoKey::Awaits(schema)) => return Err(LineError::awaits(schema, &*self.schemas).into()),
+                Err(NoKey::Invalid(invalid)) if self.topic.verdict_without_key(invalid.reason) == Verdict::Tombstone => {
+                    self.counts.tombstones += 1;
+                    return Ok(());
+                }
+                Err(NoKey::Invalid(invalid)) => return self.invalid(Fault::Invalid(*invalid)),
+            };
         let is_ours = recorded.topic.as_deref().is_none_or(|topic| self.inputs.contains(&topic));
         let place = Place { partition: (is_capture && is_ours).then_some(recorded.partition), record_key: record_key.as_deref() };
-        take(Line { fingerprints: &[fingerprint], time, place, is_retraction })
+        take(Line { fingerprints: &[fingerprint], time, place, is_retraction: retracts })
     }
 
     fn read_table(&mut self, input: impl BufRead, take: &mut Take<'_>) -> Result<(), Error> {

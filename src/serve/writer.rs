@@ -239,20 +239,16 @@ impl Input {
 
     /// Returns the fingerprint that a worker computes for a record of this topic, and true if the record retracts its key.
     fn read_back(&self, record: &NewRecord<'_>) -> Result<(Fingerprint, bool), String> {
-        let Topic { key, formats, .. } = &self.topic;
         let headers: Vec<_> = record.headers.iter().map(|&(name, value)| (name, Some(value))).collect();
         let read = Record { key: Some(&record.key), value: Some(record.value), headers: &headers };
         // A key without fields needs no schema.
         let (mut reader, mut scratch) = (Reader::default(), Scratch::default());
-        let keyed = reader.fingerprint(key, formats, &read, &mut scratch, &NoSchemas).and_then(|fingerprint| {
-            Ok((fingerprint, reader.retracts(self.topic.retract.as_ref(), formats, &read, &mut scratch, &NoSchemas)?))
-        });
-        let why = match keyed {
-            Ok(keyed) => return Ok(keyed),
+        let why = match reader.read(self.topic.record_spec(), &read, None, &mut scratch, &NoSchemas) {
+            Ok(keyed) => return Ok((keyed.fingerprint, keyed.retracts)),
             Err(NoKey::Invalid(invalid)) => invalid.message,
             Err(NoKey::Awaits(schema)) => format!("the record needs schema {schema}"),
         };
-        Err(format!("a worker would find no key in the record for this key: {why}"))
+        Err(format!("a worker could not judge the record for this key: {why}"))
     }
 }
 

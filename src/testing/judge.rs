@@ -6,7 +6,7 @@ use super::{ActualOutcome, FAILS, TestRecord};
 use crate::config::Config;
 use crate::dedup::Dedup;
 use crate::format::Schemas;
-use crate::key::{self, Fingerprint, NoKey, Reader, Scratch};
+use crate::key::{self, Fingerprint, KeyedRecord, NoKey, Reader, Scratch};
 use crate::record::{Record, SpaceId, Timestamp, Verdict};
 use crate::route::{self, AddedHeaders, Detail, Origin, Route};
 use std::collections::{BTreeMap, HashMap};
@@ -41,7 +41,8 @@ impl<'c> Judge<'c> {
         Self { config, partitions, states, readers, scratch: Scratch::default(), schemas, between, offsets }
     }
 
-    /// Evaluates the record at position `place` of a test, in topic `number`, with timestamp `time`, as if it were read at `read_at`.
+    /// Evaluates the record at position `place` of a test, in topic `number`. `time` is its Kafka timestamp. Without `read_at`, it is read
+    /// at its event time.
     pub(super) fn record(
         &mut self,
         number: usize,
@@ -57,10 +58,7 @@ impl<'c> Judge<'c> {
         let headers: Vec<_> = record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref().map(str::as_bytes))).collect();
         let parts = Record { key: key.as_deref(), value: value.as_deref(), headers: &headers };
         let (reader, scratch, schemas) = (&mut self.readers[number], &mut self.scratch, &*self.schemas);
-        let fingerprint = reader.fingerprint(&topic.key, &topic.formats, &parts, scratch, schemas);
-        let retract = topic.retract.as_ref();
-        let read = fingerprint.and_then(|key| Ok((key, reader.retracts(retract, &topic.formats, &parts, scratch, schemas)?)));
-        let (verdict, invalid, since, why) = match read {
+        let (verdict, invalid, since, why) = match reader.read(topic.record_spec(), &parts, time, scratch, schemas) {
             Err(NoKey::Awaits(schema)) => {
                 let why = self.schemas.trouble().unwrap_or_else(|| "the schema registry has not answered".to_owned());
                 return Err(format!("value: the record needs schema {schema}, which is not available: {why}"));
@@ -69,7 +67,7 @@ impl<'c> Judge<'c> {
                 let why = invalid.to_string();
                 (topic.verdict_without_key(invalid.reason), Some(*invalid), None, Some(why))
             }
-            Ok((fingerprint, is_retraction)) => {
+            Ok(KeyedRecord { fingerprint, retracts, time: event_time }) => {
                 let partition =
                     if topic.repartition { key::partition(fingerprint, self.partitions).cast_signed() } else { record.partition };
                 if let Some(between) = &self.between[number] {
@@ -79,11 +77,11 @@ impl<'c> Judge<'c> {
                 let state = self.states.entry((self.config.space_of(topic).id, partition));
                 let begun = || State { dedup: Dedup::new(topic.rules(self.partitions)), emitted: HashMap::new() };
                 let state = state.or_insert_with(begun);
-                let max_timestamp = read_at.map_or(i64::MAX, |now| topic.max_timestamp(now));
-                let verdict = if is_retraction {
-                    state.dedup.retract(fingerprint, time, max_timestamp)
+                let max_timestamp = read_at.or(event_time).map_or(i64::MAX, |now| topic.max_timestamp(now));
+                let verdict = if retracts {
+                    state.dedup.retract(fingerprint, event_time, max_timestamp)
                 } else {
-                    state.dedup.judge(fingerprint, time, max_timestamp)
+                    state.dedup.judge(fingerprint, event_time, max_timestamp)
                 };
                 let verdict = verdict.map_err(|error| format!("key: {error}"))?;
                 let is_explained = verdict == Verdict::Duplicate && route::explains(topic, verdict);

@@ -118,7 +118,7 @@ fn judge(config: &Config, test: &Test, schemas: &Arc<dyn Schemas>, report: &mut 
         let topic = topic(config, record.topic.as_deref().or(test.topic.as_deref())).map_err(fault)?;
         let time = record.time(last).map_err(fault)?;
         last = time.or(last);
-        let actual = judge.record(topic, record, number, time, read_at.or(time)).map_err(fault)?;
+        let actual = judge.record(topic, record, number, time, read_at).map_err(fault)?;
         report.records += 1;
         stopped = (actual.output == Some(FAILS)).then_some(number);
         let mut differ = |what: &str, expected: Option<&str>, got: &str, why: Option<&str>| {

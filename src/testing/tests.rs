@@ -334,3 +334,43 @@ fn a_row_that_is_deleted_and_inserted_again_is_emitted_again() {
         ]),
     );
 }
+
+#[test]
+fn late_and_future_records_are_judged_by_the_time_of_their_event() {
+    let time = |ts: Value, id: &str, expect: &str| json!({ "key": id, "value": { "ts": ts }, "expect": expect });
+    has_verdicts(
+        "key = { record = \"key\" }\nlate = \"drop\"\ntime = { field = \"/ts\" }",
+        &json!([
+            time(json!("2026-01-01T12:00:00Z"), "a", "unseen"),
+            time(json!(1_767_270_600), "b", "unseen"),
+            time(json!(1_767_270_600_000_i64), "a", "duplicate"),
+            // Half an hour after b, a is forgotten at the latest.
+            time(json!(1_767_274_200_000_000_i64), "c", "unseen"),
+            time(json!("2026-01-01T14:30:00+01:00"), "a", "unseen"),
+            time(json!("2026-01-01T12:00:00Z"), "d", "late"),
+            time(json!("2026-01-01T12:00:00"), "d", "invalid"),
+            time(json!(null), "d", "invalid"),
+            json!({ "key": "d", "expect": "invalid" }),
+        ]),
+    );
+    // Kafka's timestamps do not matter, unless a record has no other.
+    has_verdicts(
+        "key = { record = \"key\" }\ntime = { header = \"at\", unit = \"ms\", optional = true }",
+        &json!([
+            { "key": "a", "headers": { "at": "1767268800000" }, "expect": "unseen" },
+            { "at": "+1d", "key": "a", "headers": { "at": "1767268800000" }, "expect": "duplicate" },
+            { "key": "a", "headers": { "at": "now" }, "expect": "unseen" },
+        ]),
+    );
+    // By default, no record is from the future. If all are read at one time, some are, and they do not move the window.
+    let text = "[kafka]\nbootstrap_servers = \"a\"\n[[topics]]\ninput = \"in\"\noutput = \"out\"\nwindow = \"1h\"\nfilter = { kind = \"exact\" }\nkey = { record = \"key\" }\ntime = { field = \"/ts\" }";
+    for (read_at, last) in [(json!(null), "unseen"), (json!("2026-01-01T12:00:00Z"), "duplicate")] {
+        let records = json!([
+            time(json!("2026-01-01T12:00:00Z"), "a", "unseen"),
+            time(json!("2027-01-01T12:00:00Z"), "b", "unseen"),
+            time(json!("2026-01-01T12:00:00Z"), "a", last),
+        ]);
+        let report = report(&config(text), &json!({ "name": "future", "read_at": read_at, "records": records }));
+        assert_eq!((report.differences, report.error), (Vec::new(), None));
+    }
+}

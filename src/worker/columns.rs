@@ -4,7 +4,7 @@
 
 use super::key_reader::Keyed;
 use crate::broker::Record;
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, KeyedRecord};
 use crate::record::{Timestamp, Verdict};
 
 /// Reusable columns of a batch, one entry per record.
@@ -25,11 +25,11 @@ impl Columns {
         self.times.clear();
         let Some(first) = messages.first().map(Record::offset) else { return };
         for ((message, keyed), offset) in messages.iter().zip(keys).zip(first..) {
-            let (Ok((fingerprint, false)), Some(time)) = (keyed, message.timestamp()) else { return };
+            let &Ok(KeyedRecord { fingerprint, retracts: false, time: Some(time) }) = keyed else { return };
             if message.offset() != offset || time > horizon {
                 return;
             }
-            self.fingerprints.push(*fingerprint);
+            self.fingerprints.push(fingerprint);
             self.times.push(time);
         }
     }

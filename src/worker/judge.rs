@@ -18,7 +18,7 @@ use crate::broker::{Broker, Record, RecordOf};
 use crate::config::{OnDuplicate, Topic};
 use crate::fault;
 use crate::filter::ExactError;
-use crate::key::NoKey;
+use crate::key::{KeyedRecord, NoKey};
 use crate::record::{Offset, Timestamp, Verdict};
 
 /// Decides or recalls the verdict of one record. `max_timestamp` is the latest timestamp to which a record may advance stream time, based
@@ -29,7 +29,6 @@ pub(super) fn judge_one(
     input: &Input,
     state: &mut PartitionState,
     offset: Offset,
-    time: Option<Timestamp>,
     keyed: &Keyed,
     max_timestamp: Timestamp,
 ) -> Result<Verdict, VerdictError> {
@@ -38,18 +37,15 @@ pub(super) fn judge_one(
         Recall::New | Recall::Decided(_) => {}
         Recall::Gap(decided) => return Err(VerdictError::Gap(decided)),
     }
-    let &(fingerprint, is_retraction) = match keyed {
-        Ok(key) => key,
+    let &KeyedRecord { fingerprint, retracts, time } = match keyed {
+        Ok(record) => record,
         Err(NoKey::Invalid(invalid)) => return Ok(topic.verdict_without_key(invalid.reason)),
         Err(NoKey::Awaits(schema)) => return Err(VerdictError::Awaits(*schema)),
     };
     let max_timestamp = input.max_timestamp(offset, max_timestamp);
     state.changed = true;
-    let verdict = if is_retraction {
-        state.dedup.retract(fingerprint, time, max_timestamp)
-    } else {
-        state.dedup.judge(fingerprint, time, max_timestamp)
-    };
+    let verdict =
+        if retracts { state.dedup.retract(fingerprint, time, max_timestamp) } else { state.dedup.judge(fingerprint, time, max_timestamp) };
     let verdict = verdict.map_err(VerdictError::State)?;
     if !input.is_logged(offset) {
         state.pending.note(&state.dedup, input.topic, offset, fingerprint);

@@ -8,7 +8,7 @@ use super::ids::InputId;
 use super::key_reader::{KeyReader, Keyed};
 use super::topics::Topics;
 use crate::broker::{self, Batch, Broker, Consumer as _, Record, RecordOf};
-use crate::key::Fingerprint;
+use crate::key::{Fingerprint, KeyedRecord};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ pub(super) fn take_keys(
         match of {
             Some(of) => reader.take(of.topic, &topics[of.topic], &messages[numbers], keys),
             // Placeholders. These records are skipped.
-            None => keys.extend(numbers.map(|_| Ok((Fingerprint(0), false)))),
+            None => keys.extend(numbers.map(|_| Ok(KeyedRecord { fingerprint: Fingerprint(0), retracts: false, time: None }))),
         }
     }
 }

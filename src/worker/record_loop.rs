@@ -115,9 +115,9 @@ impl<B: Broker> RecordLoop<'_, B> {
     #[inline]
     fn write_judged(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed, verdict: Verdict, since: Option<Timestamp>) -> Result<(), Stop> {
         let topic = self.topic;
-        if let (Verdict::Unseen, Ok((fingerprint, _))) = (verdict, keyed) {
+        if let (Verdict::Unseen, Ok(record)) = (verdict, keyed) {
             let Shared { cross_partition_keys, stats, .. } = self.shared;
-            co_partitioning::watch(cross_partition_keys, stats, topic, *fingerprint, message.partition());
+            co_partitioning::watch(cross_partition_keys, stats, topic, record.fingerprint, message.partition());
         }
         let destination = match route::of(&topic.config, verdict) {
             Route::Write(destination) => destination,
@@ -154,7 +154,7 @@ impl<B: Broker> RecordLoop<'_, B> {
         self.tally.count_each(verdicts);
         if self.topic.config.count_by.is_some() || self.topic.keeps_content() {
             for ((message, keyed), &verdict) in messages.iter().zip(keys).zip(verdicts) {
-                self.sample_content(message, keyed.as_ref().ok().map(|&(fingerprint, _)| fingerprint), verdict);
+                self.sample_content(message, keyed.as_ref().ok().map(|record| record.fingerprint), verdict);
             }
         }
     }

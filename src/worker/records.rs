@@ -67,7 +67,7 @@ impl<B: Broker> Worker<B> {
                 load(last, all);
                 last = state;
             }
-            all.extend(keys[numbers].iter().flatten().map(|&(fingerprint, _)| fingerprint));
+            all.extend(keys[numbers].iter().flatten().map(|keyed| keyed.fingerprint));
         }
         load(last, all);
     }
@@ -245,8 +245,7 @@ impl<B: Broker> RecordLoop<'_, B> {
                 return Err(Stop::WarmedUp);
             }
         }
-        let time = message.timestamp();
-        let verdict = judge_one(&self.topic.config, self.input, state, offset, time, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
+        let verdict = judge_one(&self.topic.config, self.input, state, offset, keyed, self.max_timestamp).map_err(Stop::Undecided)?;
         if self.input.is_warm_up(offset) && !fault::defect("warm_up_emits") {
             self.input.warmed_up(offset);
             self.tally.warmed_up += 1;
@@ -257,8 +256,8 @@ impl<B: Broker> RecordLoop<'_, B> {
         // For a record that is written again, the filter may report the time of its own insertion.
         let is_new = self.input.replay_complete();
         let since = match keyed {
-            Ok((fingerprint, _)) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
-                let since = state.dedup.seen_since(*fingerprint);
+            Ok(record) if verdict == Verdict::Duplicate && is_new && route::explains(&self.topic.config, verdict) => {
+                let since = state.dedup.seen_since(record.fingerprint);
                 since.map_err(|error| Stop::Undecided(VerdictError::State(ExactError::Archive(error))))?
             }
             _ => None,
@@ -269,7 +268,7 @@ impl<B: Broker> RecordLoop<'_, B> {
             fault::point("warm_up.ended");
         }
         if !self.input.is_counted(offset)
-            && let Some(time) = time.filter(|&time| time > self.max_timestamp)
+            && let Some(time) = keyed.as_ref().ok().and_then(|record| record.time).filter(|&time| time > self.max_timestamp)
         {
             self.tally.count_future(time);
         }
@@ -279,7 +278,7 @@ impl<B: Broker> RecordLoop<'_, B> {
     /// Forwards a record to the repartition topic, where it will be judged. A record without a key is not forwarded.
     fn process_forwarded(&mut self, message: &RecordOf<'_, B>, keyed: &Keyed) -> Result<(), Stop> {
         let verdict = match (keyed, &self.topic.forward) {
-            (Ok((fingerprint, _)), Some(to)) => return self.forward(to.target(*fingerprint), message),
+            (Ok(record), Some(to)) => return self.forward(to.target(record.fingerprint), message),
             (Err(NoKey::Awaits(schema)), _) => return Err(Stop::Undecided(VerdictError::Awaits(*schema))),
             (Err(NoKey::Invalid(invalid)), _) => self.topic.config.verdict_without_key(invalid.reason),
             // Unreachable, because an input without a state forwards its records.

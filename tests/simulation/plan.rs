@@ -3,7 +3,7 @@
 //! As text, a plan is a line for the configuration and a line for each step.
 
 use crate::harness::SplitMix;
-use crate::options::{Change, Options};
+use crate::options::{Change, EVENT_TIMES, Options};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -346,10 +346,11 @@ impl Fault {
             Change::Size => !has("kind = \"stable\""),
             Change::Kind => has_changelog && has("refresh = false") && !has("kind = \"stable\""),
             Change::Stable => has_changelog && by_keys,
-            Change::Slices | Change::Window => has_changelog && !plan.options.rotates(),
+            Change::Slices | Change::Window | Change::Time => has_changelog && !plan.options.rotates(),
         };
         loop {
             let change = pick(random, &[Change::Kind, Change::Kind, Change::Stable, Change::Size, Change::Slices, Change::Window]);
+            let change = if change == Change::Slices && killed && has(EVENT_TIMES) { Change::Time } else { change };
             let ms = pick(random, &[300, plan.transaction_ms + 1_500, plan.session_ms + 1_500]);
             return match random.below(53) {
                 0..=4 => Self::Kill,

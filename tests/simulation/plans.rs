@@ -3,7 +3,7 @@
 //! Drawn plans reach most of these situations sooner or later. These plans reach them in every run. Most have an `instance_id`: without
 //! one, the group would wait until the session of a killed process ends, and by then the stream would have ended, too.
 
-use crate::options::{Change, DIMENSIONS};
+use crate::options::{Change, DIMENSIONS, EVENT_TIMES};
 use crate::plan::{FAILING, Fault, Plan, ServerFilter, Step};
 use crate::{Outcome, run};
 use serde_json::json;
@@ -206,6 +206,27 @@ fn state_outlives_changes_of_its_configuration() {
         let steps = changes.into_iter().enumerate().map(|(number, change)| step(50 * (number + 1), Fault::Change(change)));
         check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, kind], steps));
     }
+}
+
+/// Event times differ from Kafka's timestamps by up to half a window, in several units, and some records have none.
+#[test]
+fn keys_expire_by_event_time_through_kills_and_a_lost_disk() {
+    let odd = "records that are late, from the future, or without a time";
+    let of = |kind| {
+        let steps = [step(60, Fault::Kill), step(120, Fault::LoseDisk { killed: true }), step(200, Fault::Join), step(240, Fault::Kill)];
+        plan(&[STATIC, NO_COLD_START, EVENT_TIMES, "late = \"drop\"", odd, kind], steps)
+    };
+    for kind in KINDS {
+        check(&of(kind));
+    }
+    let plan = of(KINDS[0]);
+    assert!(matches!(run(&plan, Some("event_times_ignored")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}
+
+#[test]
+fn a_window_that_covers_all_outlives_a_change_of_its_times() {
+    let steps = (1..=4).map(|number| step(50 * number, Fault::Change(Change::Time)));
+    check(&plan(&[STATIC, COVERS_ALL, NO_COLD_START, EVENT_TIMES], steps));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::{Error, Worker};
 use crate::broker::{Broker, Committed, Consumer as _, Note};
-use crate::config::{ColdStart, OnTruncation, Start};
+use crate::config::{ColdStart, OnTruncation, Start, Topic};
 use crate::fault;
 use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::runtime;
@@ -331,7 +331,8 @@ impl<B: Broker> Worker<B> {
     /// of the clock. In case of such a record, the topic is read from its start, which loses nothing.
     fn is_of_another_log(&self, source: &B::Consumer, assigned: &AssignedPartition, stored: Offset) -> Result<bool, Error> {
         let stream_time = self.assignment.states.get(&assigned.state(&self.topics)).and_then(|state| state.dedup.stream_time());
-        let Some(stream_time) = stream_time else { return Ok(false) };
+        // Brokers find offsets by Kafka's timestamps only.
+        let Some(stream_time) = stream_time.filter(|_| self.topics[assigned.topic].config.time.is_none()) else { return Ok(false) };
         let later = self.retry_until_answered(|| source.offset_at(&assigned.partition, stream_time.saturating_add(1)))?;
         Ok(later.is_some_and(|later| later < stored))
     }
@@ -420,7 +421,9 @@ impl<B: Broker> Worker<B> {
             ColdStart::Fail => return Err(Error::ColdStart { partition: partition.clone(), why: why.to_owned() }),
             ColdStart::Empty => resume,
             ColdStart::Rebuild => {
-                let window = self.topics[assigned.topic].config.window.length_ms();
+                // Brokers find offsets by Kafka's timestamps only. An event may be older or newer than its record, so nothing is skipped.
+                let Topic { window, time, .. } = &self.topics[assigned.topic].config;
+                let window = window.length_ms().filter(|_| time.is_none());
                 let oldest = match assigned.note().first {
                     Some(first) => first.clamp(assigned.low, resume),
                     // The group may never have read these records, so they may not have been emitted and must not count as seen.
@@ -432,7 +435,7 @@ impl<B: Broker> Worker<B> {
                         let first = self.retry_until_answered(|| source.offset_at(partition, stream_time.saturating_sub(window).max(0)))?;
                         first.unwrap_or(resume).clamp(oldest, resume)
                     }
-                    // If stream time is unknown or the window is a count, the start of the window is unknown.
+                    // If stream time is unknown, the topic has event times, or the window is a count, the start of the window is unknown.
                     _ => oldest,
                 }
             }

@@ -671,6 +671,7 @@ fn records(plan: &Plan) -> Vec<TestRecord> {
             make_odd(&plan.options, record, &mut random);
         }
     }
+    truth::move_times(&plan.options, &mut records, plan.seed);
     records
 }
 
