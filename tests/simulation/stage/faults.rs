@@ -153,6 +153,14 @@ impl Stage<'_> {
         }
     }
 
+    /// Nothing is written for longer than any request is sent again; then the transactional ids expire. An id that expired earlier would
+    /// leave it unknown whether its last transaction was committed.
+    pub(super) fn expire_transactional_ids(&mut self) {
+        self.wait_until_read();
+        self.simulation.sleep(Duration::from_secs(20));
+        self.simulation.expire_transactional_ids();
+    }
+
     /// Copies of the next records of the stream for a partition of the input.
     fn coming_records(&self, of: &TopicPartition, count: usize) -> Vec<(TopicPartition, NewRecord)> {
         let coming = self.records.iter().skip(self.fed).filter(|record| record.partition == of.partition);

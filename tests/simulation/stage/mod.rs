@@ -512,7 +512,7 @@ impl<'p> Stage<'p> {
             Fault::StallAt { point, count, ms } => {
                 self.life(number).process.arm(named(point), *count, Effect::Stall(Duration::from_millis(*ms)));
             }
-            Fault::ExpireTransactionalIds => self.simulation.expire_transactional_ids(),
+            Fault::ExpireTransactionalIds => self.expire_transactional_ids(),
             Fault::MoveAll { lag } => self.simulation.move_all(*lag),
         }
     }
