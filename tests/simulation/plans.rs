@@ -387,3 +387,55 @@ fn offsets_that_are_reset_twice_lose_no_key() {
         check(&Plan { server: Some(ServerFilter::Worker), commit_ms: 200, ..plan });
     }
 }
+
+/// A worker whose commit takes longer than `max.poll.interval.ms`: its consumer leaves the group, and another member gets its partitions
+/// while the transaction is open.
+#[test]
+fn a_worker_that_polls_too_seldom_loses_its_partitions() {
+    for point in ["transaction.sent", "commit.begin", "commit.offsets_sent", "commit.committed", "assign.committed"] {
+        let stall = Fault::StallAt { point: point.to_owned(), count: 2, ms: 9_500 };
+        let pause = |at| Step { delay_ms: 9_000, ..step(at, Fault::StepClock { ms: 0 }) };
+        let steps = [step(60, Fault::Join), step(100, stall), pause(140), step(180, Fault::Kill), pause(240)];
+        check(&Plan { max_poll_ms: Some(8_000), transaction_ms: 20_000, ..plan(&[COVERS_ALL], steps) });
+    }
+}
+
+/// Each set of brokers that a process does not reach: with some of them, it is a member that cannot read or commit all of its partitions;
+/// with others, it reads and is no member any more.
+#[test]
+fn a_worker_is_cut_off_from_some_brokers() {
+    for bits in 1..8 {
+        let brokers = || (0..3).filter(|broker| bits >> broker & 1 == 1).collect::<Vec<_>>();
+        let steps =
+            [1_000, 3_500, 12_000].into_iter().zip([60, 130, 200]).map(|(ms, at)| step(at, Fault::CutOff { brokers: brokers(), ms }));
+        let pauses = [90, 170, 240].map(|at| Step { delay_ms: 5_000, ..step(at, Fault::StepClock { ms: 0 }) });
+        let mut steps: Vec<_> = steps.chain(pauses).chain([step(40, Fault::Join)]).collect();
+        steps.sort_by_key(|step| step.at);
+        check(&plan(&[COVERS_ALL], steps));
+    }
+}
+
+#[test]
+fn records_around_open_transactions_keep_their_order() {
+    let mixed = |at, partition, committed| step(at, Fault::MixedTransaction { partition, ms: 1_500, committed });
+    let steps = [mixed(60, 0, true), mixed(90, 1, false), step(100, Fault::Kill), mixed(150, 2, true), mixed(200, 0, false)];
+    check(&plan(&[STATIC, "kind = \"exact\""], steps));
+}
+
+#[test]
+fn coordinators_move_and_forget_transactional_ids() {
+    let steps = [
+        step(60, Fault::MoveAll { lag: 5 }),
+        step(90, Fault::Join),
+        at_once(90, Fault::MoveAll { lag: 0 }),
+        step(140, Fault::ExpireTransactionalIds),
+        step(180, Fault::MoveAll { lag: 0 }),
+        step(220, Fault::ExpireTransactionalIds),
+    ];
+    check(&plan(&[COVERS_ALL], steps));
+}
+
+#[test]
+fn the_brokers_set_the_times_of_the_input() {
+    check(&Plan { append_time: true, ..plan(&[STATIC, "kind = \"exact\""], [step(100, Fault::Kill), step(200, Fault::Kill)]) });
+}
