@@ -60,6 +60,8 @@ pub(super) struct PartitionState {
     saved: Option<Saved>,
     /// The offsets of the loaded state, by topic incarnation.
     pub(super) offsets: BTreeMap<String, Offset>,
+    /// The offsets that the group had reached when it wrote a changelog that does not continue from the state.
+    pub(super) group_offsets: BTreeMap<String, Offset>,
     /// Changes that are not in the changelog yet.
     pub(super) pending: PendingChanges,
     /// The part of the changelog that is applied to the state.
@@ -88,6 +90,7 @@ impl PartitionState {
             dedup: Dedup::new(rules),
             saved: None,
             offsets: BTreeMap::new(),
+            group_offsets: BTreeMap::new(),
             pending: PendingChanges::default(),
             changelog: Progress::default(),
             epoch: 0,

@@ -255,18 +255,29 @@ fn read_all<B: Broker>(
         }
     };
     loop {
-        let mut follow =
-            Follow { context, job, low: from, end, cuts: &cuts, reported: runtime::now(), cut: None, gap: false, is_lost: false };
+        let mut follow = Follow {
+            context,
+            job,
+            low: from,
+            end,
+            cuts: &cuts,
+            reported: runtime::now(),
+            cut: None,
+            gap: false,
+            group_offsets: BTreeMap::new(),
+            is_lost: false,
+        };
         let (applier, ended) = follow.read(reader, from, stop)?;
         if ended != ReadEnd::Reached || follow.is_lost {
             job.start_over(context, reader, ended)?;
             return Ok(None);
         }
-        let (cut, gap) = (follow.cut.take(), follow.gap);
+        let (cut, gap, group_offsets) = (follow.cut.take(), follow.gap, std::mem::take(&mut follow.group_offsets));
         if gap {
             tracing::warn!(partition = %job.partition, "the changelog starts after the checkpoint; reading the missing records from the input");
             let mut state = job.load(context)?;
             state.changelog.epoch = applier.epoch;
+            state.group_offsets = group_offsets;
             return Ok(Some(state));
         }
         let Some(cut) = cut else {
@@ -335,6 +346,8 @@ struct Follow<'a, B: Broker> {
     reported: Instant,
     cut: Option<Cut>,
     gap: bool,
+    /// After a gap, the offsets that the group had reached.
+    group_offsets: BTreeMap<String, Offset>,
     /// True if the store was quarantined while it held keys of the state.
     is_lost: bool,
 }
@@ -362,6 +375,9 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
         };
+        if self.gap && record.epoch >= applier.epoch {
+            self.group_offsets.extend(record.spans.iter().map(|span| (span.topic.to_owned(), span.end)));
+        }
         if self.gap || self.cuts.iter().any(|cut| cut.voids(logged.offset, &record)) {
             applier.epoch = applier.epoch.max(record.epoch);
             return Ok(true);
@@ -398,8 +414,9 @@ impl<B: Broker> Follow<'_, B> {
                 )));
             }
             Outcome::Gap => {
-                // Read on only to find the epoch of the last writer.
+                // Read on only to find the epoch of the last writer, and how far it read the input.
                 self.gap = true;
+                self.group_offsets = record.spans.iter().map(|span| (span.topic.to_owned(), span.end)).collect();
                 return Ok(true);
             }
             Outcome::SetBack => {

@@ -439,3 +439,12 @@ fn coordinators_move_and_forget_transactional_ids() {
 fn the_brokers_set_the_times_of_the_input() {
     check(&Plan { append_time: true, ..plan(&[STATIC, "kind = \"exact\""], [step(100, Fault::Kill), step(200, Fault::Kill)]) });
 }
+
+/// The group's offsets are lost, and a member takes a partition over whose checkpoint is older than the trimmed changelog. The changelog
+/// still shows how far the group had read.
+#[test]
+fn lost_offsets_are_found_in_a_changelog_that_starts_after_the_checkpoint() {
+    let plan = Plan::parse(include_str!("seeds/lost_offsets_after_a_trim.txt")).expect("a plan");
+    check(&plan);
+    assert!(matches!(run(&plan, Some("gap_forgets_group_offsets")), Outcome::Failed(_)), "the simulation does not notice the defect");
+}

@@ -14,7 +14,7 @@ use super::pending_restore::{AssignedPartition, PendingRestore};
 use super::rebuild_job::{Cancellation, Job, Rebuilt};
 use super::{Error, Worker};
 use crate::broker::{Broker, Committed, Consumer as _, Note};
-use crate::config::{ColdStart, OnTruncation, Start, Topic};
+use crate::config::{ColdStart, Delivery, OnTruncation, Start, Topic};
 use crate::fault;
 use crate::record::{Offset, TopicPartition, log_id, log_name};
 use crate::runtime;
@@ -274,9 +274,10 @@ impl<B: Broker> Worker<B> {
         let mut first = assigned.note().first;
         if group.offset.is_none() || resumption.is_elsewhere {
             let state = self.assignment.states.get(&id).filter(|state| state.offset(&assigned.topic_incarnation).is_some());
-            // A state that is to warm up has not come to the stream time of the group.
-            let of_group = assigned.note().stream_time.filter(|_| !fault::defect("truncation_forgets_stream_time"));
-            let stream_time = state.and_then(|state| state.dedup.stream_time()).max(of_group);
+            // A state that is to warm up has not reached the stream time of the group.
+            let warms_up = resumption.start < resumption.warm_until && !fault::defect("truncation_forgets_stream_time");
+            let of_state = state.and_then(|state| state.dedup.stream_time());
+            let stream_time = if warms_up { assigned.note().stream_time } else { of_state };
             if state.is_none() {
                 first = Some(resumption.start);
             }
@@ -337,6 +338,13 @@ impl<B: Broker> Worker<B> {
         Ok(later.is_some_and(|later| later < stored))
     }
 
+    /// Returns the offset that the group had reached by its changelog, if the state does not continue to there.
+    fn reached(&self, assigned: &AssignedPartition) -> Option<Offset> {
+        let is_atomic = self.shared.config.worker.delivery == Delivery::ExactlyOnce && !fault::defect("gap_forgets_group_offsets");
+        let state = self.assignment.states.get(&assigned.state(&self.topics)).filter(|_| is_atomic)?;
+        state.group_offsets.get(&*assigned.topic_incarnation).copied()
+    }
+
     fn resumption(&self, source: &B::Consumer, assigned: &AssignedPartition, began: Instant) -> Result<Resumption, Error> {
         let AssignedPartition { partition, low, high, .. } = assigned;
         let (low, high) = (*low, *high);
@@ -349,6 +357,12 @@ impl<B: Broker> Worker<B> {
                         return self.truncated(source, assigned, stored);
                     }
                     self.resumption(source, &AssignedPartition { low, high, ..assigned.clone() }, began)
+                }
+                // A transaction commits offsets and changelog together, so the group had committed what its changelog has.
+                Some(stored) if self.reached(assigned).is_some_and(|reached| (stored + 1..=high).contains(&reached)) => {
+                    let reached = self.reached(assigned).unwrap_or(stored);
+                    tracing::warn!(partition = %partition, offset = reached, "the group has no committed offset, but its changelog does; resuming from there");
+                    self.warm_up(source, assigned, reached)
                 }
                 Some(stored) if stored >= low => {
                     // Checkpoints are written at the starting offset and after commits, so the group had committed at least this offset.
