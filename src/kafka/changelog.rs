@@ -179,7 +179,7 @@ fn check(config: &Config, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), KafkaError> {
+pub(super) fn admin(config: &Config) -> Result<(AdminClient<Observer>, AdminOptions), KafkaError> {
     let admin = AdminClient::from_config_and_context(&client::observer(&config.kafka), Observer::new(config))?;
     Ok((admin, AdminOptions::new().request_timeout(Some(CALL_TIMEOUT)).operation_timeout(Some(CALL_TIMEOUT))))
 }
